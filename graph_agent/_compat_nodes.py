@@ -6,8 +6,10 @@ As for `_compat`, each has a test that fails when it moves: `tests/internal/test
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextvars import copy_context
+from types import FunctionType
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManager
@@ -29,7 +31,8 @@ class _UnobservedNode(RunnableSeq):
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         manager = (config or {}).get("callbacks")
-        if config is None or not isinstance(manager, AsyncCallbackManager) or manager.handlers:
+        observed = not isinstance(manager, AsyncCallbackManager) or manager.handlers or _is_instrumented()
+        if config is None or observed:
             return await super().ainvoke(input, config, **kwargs)
         # The name and the id belong to the node's run alone.
         config = {**config}
@@ -46,6 +49,12 @@ class _UnobservedNode(RunnableSeq):
         for writer in writers:
             output = await writer.ainvoke(output, config)
         return output
+
+
+def _is_instrumented() -> bool:
+    """Whether a program that instruments LangGraph replaces the method that runs a node."""
+    function: Any = RunnableSeq.ainvoke
+    return type(function) is not FunctionType or function.__globals__ is not vars(sys.modules[RunnableSeq.__module__])
 
 
 def skip_unused_callbacks(graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:

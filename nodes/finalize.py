@@ -34,7 +34,7 @@ from graph_agent.planning.hook_results import composed_answer, stream_unshown
 from graph_agent.planning.hooked_requests import HookedRequests
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
-from graph_agent.planning.summary import apply_summary
+from graph_agent.planning.summary import renew_summary, use_summary
 from graph_agent.runs.notes import ReceivedNotes, listen
 from graph_agent.runs.run import answer_left_s, run_of, spent
 from graph_agent.state.messages import after_sentence, failure_error, failure_message, stream_rest
@@ -157,9 +157,9 @@ class AnswerUpdate:
         requests = await ModelRequests.open(self.deps, self.settings, history, self.loop, self.config, check)
         self.requests, self.answer = requests, None
         try:
-            await apply_summary(requests, self.state["events"], renew=not sentence)
-            if self.deps.rewriters:
-                await HookedRequests(requests, self.active_run.session_id).rewrite_results()
+            use_summary(requests, self.state["events"])
+            await HookedRequests(requests, self.active_run.session_id).rewrite_results()
+            await renew_summary(requests, self.state["events"], allowed=not sentence)
             await work(requests, sentence)
         except UserError:
             raise

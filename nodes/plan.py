@@ -31,7 +31,7 @@ from graph_agent.planning.plan_edits import apply_edits, continue_after_edit
 from graph_agent.planning.reply import Planned, with_free_ids
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import replaced_answer_warning
-from graph_agent.planning.summary import apply_summary
+from graph_agent.planning.summary import renew_summary, use_summary
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.response_format import is_json
 from graph_agent.runs.run import work_left_s
@@ -248,11 +248,14 @@ async def _request_plan(update: PlanUpdate) -> Planned:
         deps, update.settings, update.history, update.loop, update.config, update.budget_met
     )
     try:
-        await apply_summary(requests, update.state.get("events", []), update.events)
+        stored, hooked = update.state.get("events", []), HookedRequests(requests, update.run.session_id)
+        use_summary(requests, stored, update.events)
+        # A summary must not quote what a hook hides from the model.
+        await hooked.rewrite_results()
+        await renew_summary(requests, stored, update.events)
         requests.warn_of_withheld_choice()
         with collect_own_writes(update.own_writes):
-            if deps.hooks or deps.rewriters:
-                hooked = HookedRequests(requests, update.run.session_id)
+            if deps.hooks:
                 planned = await hooked.plan(lambda usage: note_used(usage, update.config, update.runtime))
             else:
                 planned = await requests.plan()

@@ -29,7 +29,7 @@ _NO_REASON = "Do not repeat it unless the user asks for it."
 
 
 async def start_calls(
-    update: PlanUpdate, calls: Sequence[Call], chosen: Selection, wave: Sequence[StoredEvent] = ()
+    update: PlanUpdate, calls: Sequence[Call], chosen: Selection, wave: Sequence[StoredEvent] | None = None
 ) -> None:
     """Run the calls of a wave that can run now, except for those that a person must approve first.
 
@@ -40,9 +40,9 @@ async def start_calls(
         update: The pass through `plan`.
         calls: The calls that `chosen` was selected from, references not resolved.
         chosen: Their selection.
-        wave: The events of their wave that the history holds already.
+        wave: As for `PlanUpdate.make_ready`.
     """
-    held = await held_calls(chosen.ready, wave, update.deps, update.settings)
+    held = await held_calls(chosen.ready, wave or (), update.deps, update.settings)
     if not held:
         update.make_ready(chosen.ready, wave)
         return

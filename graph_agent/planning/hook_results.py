@@ -174,7 +174,7 @@ def _take_calls(update: PlanUpdate, tail: Sequence[AnyMessage], at: int | None) 
                 update.events.append(answer_event(call, result, step))
             continue
         same = known is not None and (known["name"], known["arguments"]) == (call["name"], call["arguments"])
-        waiting.append(known if known is not None and same else {**call, **_needs(known)})
+        waiting.append(known if known is not None and same else _with_needs(call, known))
     _record_removed(update, list(planned.values()))
     loop["waiting"] = waiting
     fixed = without_call_blocks(read_reply(message, [], text=False).message)
@@ -182,8 +182,8 @@ def _take_calls(update: PlanUpdate, tail: Sequence[AnyMessage], at: int | None) 
         update.replace_history([fixed if each is message else each for each in update.history])
 
 
-def _needs(known: Call | None) -> Any:
-    return {"needs": known["needs"]} if known is not None and "needs" in known else {}
+def _with_needs(call: Call, known: Call | None) -> Call:
+    return {**call, "needs": known["needs"]} if known is not None and "needs" in known else call
 
 
 def _record_removed(update: PlanUpdate, calls: Sequence[Call]) -> None:

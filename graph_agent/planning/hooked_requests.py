@@ -45,12 +45,14 @@ class HookedRequests:
         self._session_id = session_id
 
     async def rewrite_results(self) -> None:
-        """Have the hooks rewrite the tool results of these requests.
+        """Have the hooks rewrite the tool results of these requests, before the first is sent.
 
         Raises:
             HookError: If a hook with `on_error = "fail"` fails.
         """
         active = self._active
+        if not active.agent.rewriters:
+            return
         active.result_texts = await result_texts(
             active.agent.rewriters, active.history, active.warn, self._requests.count_reply
         )
@@ -66,10 +68,7 @@ class HookedRequests:
             LimitMetError: As `ModelRequests.plan`, and if a limit forbids a rerun.
             Exception: As `ModelRequests.plan`.
         """
-        await self.rewrite_results()
         planned = await self._requests.plan()
-        if not self._active.agent.hooks:
-            return planned
         return await self._run_hooks(planned, self._first_request(), note)
 
     async def guard(self, answer: AIMessage) -> AIMessage:

@@ -45,28 +45,39 @@ _ARGUMENT_CHARS = 500
 _MOST_LINES = 1_000_000
 
 
-async def apply_summary(
-    requests: ModelRequests, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = (), *, renew: bool = True
-) -> None:
-    """Apply the summary in force to requests; request a new one if they would fill the configured share of the window.
-
-    If the model does not return a summary, requests hold a note in place of the older part for this input.
+def use_summary(requests: ModelRequests, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()) -> None:
+    """Apply the summary in force to requests.
 
     Args:
         requests: The requests of a node, before the first is sent.
         stored: The session's events.
         new: Events that the node's update adds to them before those of `requests`.
-        renew: Whether a new summary may be requested.
+    """
+    active = requests.active
+    if (summary := active.loop.get("summary")) is not None:
+        active.summary = _summary_text(summary["event"], stored, new)
+
+
+async def renew_summary(
+    requests: ModelRequests, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = (), *, allowed: bool = True
+) -> None:
+    """Request a new summary if requests would fill the configured share of the window.
+
+    If the model does not return a summary, requests hold a note in place of the older part for this input.
+
+    Args:
+        requests: As for `use_summary`, which was called before, and whose hooks have rewritten the results.
+        stored: As for `use_summary`.
+        new: As for `use_summary`.
+        allowed: Whether the input may still request a summary.
 
     Raises:
         UserError: If the model refuses the request for a reason that the user must fix.
         LimitMetError: If the summary has used up a budget.
     """
     active = requests.active
-    if (summary := active.loop.get("summary")) is not None:
-        active.summary = _summary_text(summary["event"], stored, new)
     window, share = active.window, active.settings.summarize_at
-    if not renew or window is None or share is None or not active.summarizes:
+    if not allowed or window is None or share is None or not active.summarizes:
         return
     threshold = share * window
     size = _request_tokens(active)
@@ -75,11 +86,14 @@ async def apply_summary(
     request = plan_request(active.deps, active.prepared_history, active.settings, active.mode, active.planner)
     # The provider counts tokens of the tools too, and in its own way.
     scale = max(size / max(1, count_tokens_approximately(request)), 0.25)
-    kept_from = find_cut(request, int(threshold * (_KEPT_SHARE - _SUMMARY_SHARE) / scale))
-    cut = next((index for index, message in enumerate(request) if kept_from and message.id == kept_from), 0)
+    found = find_cut(request, int(threshold * (_KEPT_SHARE - _SUMMARY_SHARE) / scale))
+    cut = _stored_cut(request, found, active.conversation)
+    kept_from = request[cut].id
     older = [message for message in request[:cut] if not isinstance(message, SystemMessage)]
-    replaced = count_tokens_approximately([message for message in older if not is_note(message)])
-    if kept_from is None or replaced * scale < threshold * _WORTH_SHARE:
+    # The newest input is in the summary for later inputs, but stays in requests until the next one.
+    staying = {message.id for message in newest_input(active.conversation)}
+    replaced = count_tokens_approximately([one for one in older if not is_note(one) and one.id not in staying])
+    if not kept_from or replaced * scale < threshold * _WORTH_SHARE:
         return
     try:
         text = await _request_summary(requests, older, int(threshold / scale))
@@ -96,6 +110,27 @@ async def apply_summary(
     newest = next((message for message in reversed(active.conversation) if isinstance(message, AIMessage)), None)
     if (met := requests.limit_met(NO_USAGE, newest or AIMessage(""))) is not None:
         raise LimitMetError(*met)
+
+
+def _stored_cut(request: Sequence[AnyMessage], kept_from: str | None, conversation: Sequence[AnyMessage]) -> int:
+    """Return the index of the first message to keep; 0 for no cut.
+
+    It is a stored message: a message that a hook carries is not in the requests of the next input, which would then
+    hold the whole conversation.
+
+    Args:
+        request: The request.
+        kept_from: Id of the first message to keep, stored or carried; None for no cut.
+        conversation: The stored messages.
+    """
+    if kept_from is None:
+        return 0
+    cut = next(index for index, message in enumerate(request) if message.id == kept_from)
+    stored = {message.id for message in conversation}
+    # A result stays with its call.
+    possible = [at for at, one in enumerate(request) if one.id in stored and not isinstance(one, ToolMessage)]
+    later = next((index for index in possible if index >= cut), None)
+    return later if later is not None else max(possible, default=0)
 
 
 def _summary_text(index: int, stored: Sequence[StoredEvent], new: Sequence[StoredEvent]) -> str | None:

@@ -185,8 +185,10 @@ class _Field:
 
 
 def _own_fields(fields: Mapping[str, _Field], *, jumps: bool) -> OwnFields:
+    make: Any = TypedDict  # built at run time, which type checkers do not follow
+
     def schema(name: str, base: Any, chosen: Mapping[str, Any]) -> Any:
-        return TypedDict(name, {**get_type_hints(base, include_extras=True), **chosen}, total=False)  # type: ignore[operator]  # built at run time
+        return make(name, {**get_type_hints(base, include_extras=True), **chosen}, total=False)
 
     annotations = {name: each.annotation for name, each in fields.items()}
     # Set by hooks of middleware for one superstep.
@@ -203,11 +205,9 @@ def _own_fields(fields: Mapping[str, _Field], *, jumps: bool) -> OwnFields:
         outputs=tuple(returned),
         stored=frozenset(name for name, each in fields.items() if each.stored),
         state_schema=schema("AgentState", AgentState, {**annotations, **extra}),
-        input_schema=TypedDict(  # type: ignore[operator]  # built at run time
-            "AgentInput", {**get_type_hints(AgentInput, include_extras=True), **_optional(given)}
-        ),
+        input_schema=make("AgentInput", {**get_type_hints(AgentInput, include_extras=True), **_optional(given)}),
         output_schema=schema("AgentOutput", AgentOutput, returned),
-        hook_schema=TypedDict("HookState", {**seen, **annotations, **extra}, total=False),  # type: ignore[operator]  # built at run time
+        hook_schema=make("HookState", {**seen, **annotations, **extra}, total=False),
         readable=(*AgentState.__annotations__, *annotations),
     )
 

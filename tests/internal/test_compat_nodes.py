@@ -66,6 +66,20 @@ async def test_a_handler_of_the_run_receives_each_node(chain_runs: list[str]) ->
     assert [node for node in chain_runs if node != "__start__"] == nodes
 
 
+async def test_a_program_that_instruments_langgraph_receives_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced: list[str] = []
+    original = RunnableSeq.ainvoke
+
+    async def tracing(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        traced.append(config["metadata"]["langgraph_node"])
+        return await original(self, input, config, **kwargs)
+
+    monkeypatch.setattr(RunnableSeq, "ainvoke", tracing)
+    await agent(echo).ainvoke(says("go"))
+
+    assert [node for node in traced if node != "__start__"] == ["plan", "tools", "plan", "finalize"]
+
+
 async def test_astream_events_reports_each_node() -> None:
     events = [event async for event in agent(echo).astream_events(says("go"), version="v2")]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_core.language_models import BaseChatModel, ModelProfile
-from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
@@ -17,7 +17,8 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import PrivateAttr
 
-from graph_agent import LoopConfig, Session, create_graph_agent
+from graph_agent import LoopConfig, LoopHook, LoopPlan, RequestPatch, Session, create_graph_agent
+from graph_agent.hooks import HookRequest, HookResponse
 
 REQUEST_START = "Summarize the conversation below"
 UNSUMMARIZED = "The older part of the conversation could not be summarized: "
@@ -318,6 +319,83 @@ async def test_a_history_without_the_first_kept_message_is_sent_whole() -> None:
 
     first = next(request for request in model.requests if request[-1].text == "And now?")
     assert [message.text for message in first[1:]] == ["Remember FACT-ONE and read the pages.", "And now?"]
+
+
+async def test_an_input_that_fills_the_share_is_not_summarized_anew_at_each_step() -> None:
+    model = WindowModel(reply=looking(6), window=3_000, profile=profile(3_000))
+
+    result = await session(model).run("Remember FACT-ONE and read the pages. " + "word " * 1_700)
+
+    # A summary replaces at least two pages.
+    assert (result.status, len(model.requests), len(model.summary_requests)) == ("COMPLETED", 7, 2)
+
+
+class Advisor(LoopHook):
+    """Adds a note of its own to the request of every second plan, which the rest of the input carries."""
+
+    sees_answers = False
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
+        self.seen += 1
+        return self.seen % 2 == 1, None
+
+    def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
+        note = HumanMessage(f"Advice {self.seen}. " + "Words without weight. " * 30)
+        return LoopPlan(run_agentic_loop=True, request_patch=RequestPatch(messages=[*request.messages, note]))
+
+
+async def test_a_summary_before_a_message_of_a_hook_holds_for_the_next_input() -> None:
+    model = WindowModel(reply=looking(24), window=4_000, profile=profile(4_000))
+    graph = create_graph_agent(
+        model,
+        tools=[look],
+        hooks=[Advisor()],
+        config=LoopConfig(max_steps=10_000, tool_calling="native", max_agentic_loops=100),
+        checkpointer=InMemorySaver(),
+    )
+    talk = Session(graph, "s1")
+
+    statuses = [(await talk.run(text)).status for text in ("Remember FACT-ONE and read.", "Go on.", "And again.")]
+
+    notes = [request[1].text for request in model.requests[-3:]]
+    sizes = [count_tokens_approximately(request) for request in model.requests]
+    warnings = [event for event in await talk.events() if event["type"] in ("warning", "error")]
+    assert (statuses, ["FACT-ONE" in note for note in notes], max(sizes) <= 4_000, warnings) == (
+        ["COMPLETED"] * 3,
+        [True] * 3,
+        True,
+        [],
+    )
+
+
+class Redactor(LoopHook):
+    """Hides the pages from the model."""
+
+    def rewrite_results(self, results: list[ToolMessage]) -> dict[str, str]:
+        return {str(result.id): "Hidden. " + "Words without weight. " * 40 for result in results}
+
+
+async def test_a_request_for_a_summary_holds_results_as_hooks_rewrite_them() -> None:
+    model = WindowModel(reply=looking(14), window=3_000, profile=profile(3_000))
+    graph = create_graph_agent(
+        model,
+        tools=[look],
+        hooks=[Redactor()],
+        config=LoopConfig(max_steps=10_000, tool_calling="native"),
+        checkpointer=InMemorySaver(),
+    )
+
+    await Session(graph, "s1").run("Remember FACT-ONE and read the pages.")
+
+    sent = model.summary_requests
+    assert (sent != [], ["Hidden." in text for text in sent], ["Page " in text for text in sent]) == (
+        True,
+        [True] * len(sent),
+        [False] * len(sent),
+    )
 
 
 async def test_a_summary_counts_as_a_turn() -> None:
