@@ -95,9 +95,9 @@ async def test_text_that_no_utf8_holds_does_not_poison_a_session(tmp_path: Path)
     ("update", "refused"),
     [
         ({"messages": [ToolMessage("other", tool_call_id="zzz")]}, "a ToolMessage"),
-        ({"messages": [HumanMessage("hi")]}, "a HumanMessage"),
+        ({"messages": [AIMessage("hi")]}, "a AIMessage"),
         ({"messages": [42]}, "a int"),
-        ({"messages": [], "status": "COMPLETED"}, "the state field 'status'"),
+        ({"messages": [], "events": []}, "the state field 'events'"),
     ],
     ids=["foreign result", "message", "no message", "state"],
 )

@@ -211,6 +211,7 @@ async def test_the_result_of_a_run() -> None:
             "cost": None,
             "error": "",
             "truncated": None,
+            "state": {},
             "follow_ups": (),
         },
     )
