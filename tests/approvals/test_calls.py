@@ -325,6 +325,22 @@ async def test_calls_that_need_a_rejected_one_are_skipped() -> None:
     assert (desk.ran, result.results["b"]) == ([], {"error": "Not run: it needs 'a', which failed or was not run."})
 
 
+async def test_an_edit_of_a_structured_plan_is_taken_literally() -> None:
+    desk = Desk(
+        plan(use("a", "read", path="x"), use("b", "write", path="${a}"), use("c", "read", path="${b}")),
+        DONE,
+        "Done.",
+        config={"tool_calling": "wave"},
+    )
+    await desk.session.run("go")
+    result = await desk.session.resume(edit({"path": "${HOME}/${a} and $${b}"}))
+
+    assert (result.waiting, desk.ran) == (
+        None,
+        ["read x", "wrote ${HOME}/${a} and $${b}", "read wrote ${HOME}/${a} and $${b}"],
+    )
+
+
 async def test_calls_in_text_can_be_approved() -> None:
     desk = Desk(ONE, "No more actions.", "Done.", config={"tool_calling": "text", "finalize": "compose"})
     await desk.session.run("go")
