@@ -170,6 +170,31 @@ async def test_an_input_with_a_value_that_is_not_plain_is_refused() -> None:
     )
 
 
+async def test_a_value_that_a_reducer_cannot_use_is_refused_and_the_session_goes_on() -> None:
+    @tool
+    def bad(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Write a text to a list."""
+        return Command(update={"basket": "tea", "messages": [result("ok", tool_call_id)]})
+
+    session = shop(ScriptedChatModel([asks(("a", "bad", {})), "Done.", "Again."]), tools=[bad])
+    fault = (
+        "the state field 'basket' a value that its reducer cannot use "
+        '(TypeError: can only concatenate list (not "str") to list).'
+    )
+
+    with pytest.raises(InputError) as given:
+        await session.run("go", state={"basket": "tea"})
+    written = await session.run("go")
+    again = await session.run("again", state={"basket": ["tea"]})
+
+    assert (str(given.value), written.results, again.answer, again.state) == (
+        f"The input gives {fault}",
+        {"a": {"error": f"The tool ran, but requested changes that this agent does not allow: {fault}"}},
+        "Again.",
+        {"basket": ["tea"]},
+    )
+
+
 async def test_plain_values_come_back_from_a_strict_checkpoint() -> None:
     class Kept(TypedDict):
         day: date
