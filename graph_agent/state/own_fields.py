@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,8 @@ from graph_agent._compat import read_running_state
 from graph_agent._internal.exception_text import exception_text
 from graph_agent.errors import ConfigError, InputError, did_you_mean
 from graph_agent.state.schema import AgentInput, AgentOutput, AgentState, PlanState
+
+logger = logging.getLogger(__name__)
 
 _SHARED = frozenset({"messages", "structured_response", "jump_to", "remaining_steps"})
 """Fields of LangChain's and LangGraph's agent states that this package has itself; a schema's annotation is ignored."""
@@ -82,11 +85,18 @@ class OwnFields:
         """
         if name not in self.reduced:
             return None
+        channel = BinaryOperatorAggregate(*self.reduced[name])
+        current = read_running_state([name])
+        # Outside a node the field's value is not known, and only an error that does not depend on it counts.
+        errors: tuple[type[Exception], ...] = (TypeError, AttributeError, InvalidUpdateError)
+        if name in current:
+            channel, errors = channel.from_checkpoint(copy.copy(current[name])), (Exception,)
         try:
-            # Applied to an empty field, and to a copy, which the reducer may change.
-            BinaryOperatorAggregate(*self.reduced[name]).update([copy.deepcopy(value)])
-        except Exception as error:  # noqa: BLE001 - a reducer may raise anything
+            channel.update([copy.copy(value)])  # copies, because reducers may change their arguments
+        except errors as error:
             return f"the state field {name!r} a value that its reducer cannot use ({exception_text(error)})"
+        except Exception as error:  # noqa: BLE001 - a reducer may raise anything
+            logger.debug("The reducer of the field %s fails on an empty field: %s", name, exception_text(error))
         return None
 
     def check(self, update: Mapping[str, Any]) -> None:
