@@ -13,7 +13,7 @@ from langchain_core.runnables.config import ensure_config
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import GraphBubbleUp
 from langgraph.graph import StateGraph
-from langgraph.types import Command
+from langgraph.types import Command, StateSnapshot
 from pydantic import SecretStr
 
 from graph_agent._compat import (
@@ -26,6 +26,7 @@ from graph_agent._compat import (
 )
 from graph_agent._compat_nodes import skip_unused_callbacks
 from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
+from graph_agent.approvals.requests import is_approval_request
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, with_credentials
 from graph_agent.errors import InputError
@@ -64,7 +65,8 @@ class CompiledAgentGraph(ClockedStateGraph):
         Raises:
             RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
             SyncInLoopError: In the thread of a running event loop.
-            InputError: When there is a checkpointer and no `thread_id`.
+            InputError: When there is a checkpointer and no `thread_id`, or for decisions on an approval request of an
+                older checkpoint that has an answer.
             SessionBusyError: When a run of the session is under way.
             SessionLostError: When another process has taken the session over during the run.
         """
@@ -74,6 +76,8 @@ class CompiledAgentGraph(ClockedStateGraph):
     def _stream(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Iterator[Any]:
         configurable = self._checked_configurable(config)
         self._check_own_fields(input)
+        if config is not None and self._answers_a_checkpoint(input, config):
+            _check_open(self.get_state(config))
         kwargs = self._with_credentials(config, kwargs)
         with running_blocking(configurable, self.checkpointer, self.store) as run:
             run.fence.claims = _resumes(input, configurable)
@@ -101,12 +105,14 @@ class CompiledAgentGraph(ClockedStateGraph):
 
         Raises:
             RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
-            InputError: When there is a checkpointer and no `thread_id`.
+            InputError: As for `stream`.
             SessionBusyError: When a run of the session is under way.
             SessionLostError: When another process has taken the session over during the run.
         """
         configurable = self._checked_configurable(config)
         self._check_own_fields(input)
+        if config is not None and self._answers_a_checkpoint(input, config):
+            _check_open(await self.aget_state(config))
         kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run:
             run.fence.claims = _resumes(input, configurable)
@@ -155,6 +161,16 @@ class CompiledAgentGraph(ClockedStateGraph):
             run.updates_only = True
             await self._akeep_ids_above(configurable)
             return await super().abulk_update_state(self._with_run(config, run), supersteps)
+
+    def _answers_a_checkpoint(self, given: Any, config: RunnableConfig) -> bool:
+        """Whether a run answers a question of the checkpoint that its config names."""
+        if (
+            not isinstance(given, Command)
+            or given.resume is None
+            or not config.get("configurable", {}).get("checkpoint_id")
+        ):
+            return False
+        return isinstance(self.checkpointer, BaseCheckpointSaver)
 
     def _check_own_fields(self, given: Any) -> None:
         """Refuse values of own state fields that are not plain, in an input or an update.
@@ -250,6 +266,24 @@ def _flushed(run: Run) -> contextlib.AbstractAsyncContextManager[None]:
 def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
     """Whether a run continues the checkpoint that it loads, instead of storing an input checkpoint first."""
     return given is None or isinstance(given, Command) or is_resuming({"configurable": configurable})
+
+
+def _check_open(state: StateSnapshot) -> None:
+    """Refuse decisions on calls of a checkpoint whose requests all have an answer.
+
+    LangGraph would use the stored answer again, so that a rejected call runs if it was approved before.
+
+    Raises:
+        InputError: With the way to ask again.
+    """
+    asked = [task for task in state.tasks if any(is_approval_request(each.value) for each in task.interrupts)]
+    if asked and all(task.result is not None for task in asked):
+        checkpoint = state.config["configurable"].get("checkpoint_id")
+        raise InputError(
+            f"The approval request of the checkpoint {checkpoint!r} has been answered, and its answer would be used "
+            "again. To ask again from there, run `ainvoke(None, config)` with this checkpoint, and resume without a "
+            "checkpoint_id."
+        )
 
 
 def _with_threads(config: RunnableConfig) -> RunnableConfig:

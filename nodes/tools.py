@@ -13,6 +13,7 @@ from graph_agent._compat import read_state
 from graph_agent.config import LoopConfig
 from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.events.calls import CallResult, result_event
+from graph_agent.execution.approvals import replacement_fault
 from graph_agent.execution.run_call import CallToRun, call_to_run, run_in_slot
 from graph_agent.state.remote import after_wave
 from graph_agent.state.schema import INITIAL_BOOKKEEPING
@@ -70,7 +71,9 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
 async def _run(
     call: Call, config: RunnableConfig, runtime: Runtime[Any], settings: LoopConfig, deps: AgentDeps
 ) -> CallResult:
-    async def run(call: Call) -> CallResult:
-        return await deps.toolbox.run(call, config, runtime, timeout_s=settings.tool_timeout_s)
+    async def run(asked: Call) -> CallResult:
+        if (fault := await replacement_fault(call, asked, deps, settings)) is not None:
+            return CallResult(fault, "error")
+        return await deps.toolbox.run(asked, config, runtime, timeout_s=settings.tool_timeout_s)
 
     return await (deps.around_tool(call, config, runtime, run) if deps.around_tool else run(call))

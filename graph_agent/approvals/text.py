@@ -33,9 +33,11 @@ def question_text(request: Mapping[str, Any]) -> str:
         lines.append(f"{number}. {call['name']} {arguments}")
         if "description" in call:
             lines.append(f"   {call['description']}")
-    if "error" in request:
-        lines.append(f"The last answer was not accepted: {request['error']}")
-    lines.append(how_to_answer(calls))
+    error, how = request.get("error"), how_to_answer(calls)
+    if error is not None:
+        lines.append(f"The last answer was not accepted: {error}")
+    if error is None or not error.endswith(how):
+        lines.append(how)
     return "\n".join(lines)
 
 

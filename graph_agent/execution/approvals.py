@@ -92,6 +92,33 @@ async def needs_approval(
     return bool(await held_calls([call], wave, deps, settings))
 
 
+async def replacement_fault(planned: Call, replacement: Call, deps: AgentDeps, settings: LoopConfig) -> str | None:
+    """Return why middleware may not run a call in the place of the planned one; None if it may.
+
+    A replacement that needs approval runs only if the planned call, of the same tool, needed it and so was approved.
+
+    Args:
+        planned: The call of the wave.
+        replacement: The call that middleware wants to run.
+        deps: The agent.
+        settings: The configuration in force.
+    """
+    rules = settings.approve
+    if rules is None or replacement is planned or _equal(planned, replacement):
+        return None
+
+    async def needs_review(call: Call) -> bool:
+        return await review_of(call, deps.toolbox.marks(call["name"]).get("approve"), rules) is not None
+
+    was_approved = replacement["name"] == planned["name"] and await needs_review(planned)
+    if was_approved or not await needs_review(replacement):
+        return None
+    return (
+        f"Not run: middleware changed this call of {planned['name']!r} into another call of {replacement['name']!r}, "
+        "which needs a person's approval. Plan that call itself, so that it can be approved."
+    )
+
+
 def _may_run(name: str, deps: AgentDeps) -> bool:
     """Whether the agent itself runs calls of this name; calls of client tools are executed by the caller."""
     toolbox = deps.toolbox

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import HumanMessage, ToolCall, ToolMessage
 
 from graph_agent.approvals.requests import HeldCall
-from graph_agent.events.calls import approval_progress, result_event, since_plan
+from graph_agent.events.calls import approval_progress, is_structured, result_event, since_plan
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.execution.approvals import held_calls
 from graph_agent.execution.current_wave import newest_calls
 from graph_agent.execution.settlement import skipped_result
 from graph_agent.types import HIDDEN_ID_PREFIX
+from graph_agent.waves.references import escaped
 
 if TYPE_CHECKING:
     from graph_agent.planning.update import PlanUpdate
@@ -75,7 +76,9 @@ def apply_decisions(update: PlanUpdate) -> None:
     edits = {entry["id"]: entry for entry in decisions if entry["decision"] == "edit"}
     message, _ = newest_calls(update.history)
     if edits and message is not None:
-        edited = message.model_copy(update={"tool_calls": [_edited(call, edits) for call in message.tool_calls]})
+        literal = is_structured(since_plan(update.state["events"]))
+        calls = [_edited(call, edits, literal=literal) for call in message.tool_calls]
+        edited = message.model_copy(update={"tool_calls": calls})
         update.replace_history([edited if one is message else one for one in update.history])
     for entry in decisions:
         if entry["decision"] in ("reject", "respond"):
@@ -123,11 +126,13 @@ def _newest_decisions(events: Sequence[StoredEvent]) -> list[StoredEvent]:
     return found[::-1]
 
 
-def _edited(call: ToolCall, edits: dict[str, dict[str, Any]]) -> ToolCall:
+def _edited(call: ToolCall, edits: dict[str, dict[str, Any]], *, literal: bool) -> ToolCall:
     edit = edits.get(call["id"] or "")
     if edit is None:
         return call
-    return {**call, "name": edit.get("edited_name", call["name"]), "args": edit["arguments"]}
+    # A person reads and writes values, so that `${` in them starts no reference.
+    arguments = escaped(edit["arguments"]) if literal else edit["arguments"]
+    return {**call, "name": edit.get("edited_name", call["name"]), "args": arguments}
 
 
 def _result(decision: StoredEvent, step: int) -> tuple[ToolMessage, StoredEvent]:

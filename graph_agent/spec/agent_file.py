@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from graph_agent._internal.attribute_docs import with_field_docs
 from graph_agent._internal.credential_headers import check_headers
@@ -71,7 +72,7 @@ class AgentSpec(BaseModel):
     """LangChain middleware, outermost first: the name of one in `langchain.agents.middleware`, or written as a hook."""
     response_format: str | dict[str, Any] | None = None
     """Schema of the answer: `module:Class`, a file with a JSON schema (`.json`, `.yaml` or `.yml`), or the schema."""
-    approve: str | list[str] | None = None
+    approve: str | list[str] | SkipJsonSchema[None] = None
     """Calls that a person must approve: patterns of names such as `write_*` or `delegate_to_bank`, and functions of a
     call, each `module:function`. One item needs no list; patterns of `config.approve` count too."""
     config: dict[str, Any] = {}
@@ -97,6 +98,15 @@ class AgentSpec(BaseModel):
                 "name a class as 'module:Class' or a schema file ending in .json, .yaml or .yml, or write the JSON "
                 "schema itself"
             )
+        return given
+
+    @field_validator("approve", mode="before")
+    @classmethod
+    def _check_approve(cls, given: Any) -> Any:
+        # Also for an empty value: a file whose items are commented out would silently have no approvals.
+        rules = [given] if isinstance(given, str) else given
+        if not isinstance(rules, list) or not all(isinstance(rule, str) and rule for rule in rules):
+            raise ValueError("list patterns of names such as 'write_*', and functions as 'module:function'")
         return given
 
     @field_validator("model", mode="before")

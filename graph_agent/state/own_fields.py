@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +16,7 @@ from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, 
 from uuid import UUID
 
 from langchain_core.messages import BaseMessage
-from langgraph.channels import EphemeralValue, LastValue, UntrackedValue
+from langgraph.channels import BinaryOperatorAggregate, EphemeralValue, LastValue, UntrackedValue
 from langgraph.channels.base import BaseChannel
 from langgraph.errors import InvalidUpdateError
 from langgraph.managed.base import is_managed_value
@@ -22,8 +24,11 @@ from langgraph.types import Overwrite
 from typing_extensions import TypedDict
 
 from graph_agent._compat import read_running_state
+from graph_agent._internal.exception_text import exception_text
 from graph_agent.errors import ConfigError, InputError, did_you_mean
 from graph_agent.state.schema import AgentInput, AgentOutput, AgentState, PlanState
+
+logger = logging.getLogger(__name__)
 
 _SHARED = frozenset({"messages", "structured_response", "jump_to", "remaining_steps"})
 """Fields of LangChain's and LangGraph's agent states that this package has itself; a schema's annotation is ignored."""
@@ -57,6 +62,8 @@ class OwnFields:
     """Fields that are part of a run's output."""
     stored: frozenset[str] = frozenset()
     """Fields that checkpoints store, so that their values must be plain."""
+    reduced: Mapping[str, tuple[Any, Callable[[Any, Any], Any]]] = field(default_factory=dict)
+    """Type and reducer of each field with a reducer."""
     state_schema: Any = AgentState
     input_schema: Any = AgentInput
     output_schema: Any = AgentOutput
@@ -69,16 +76,40 @@ class OwnFields:
         """Return what is wrong with a write to a field; None if the write is allowed."""
         if name not in self.names:
             return f"the state field {name!r}"
-        return _fault(name, value) if name in self.stored else None
+        return (_fault(name, value) if name in self.stored else None) or self._reducer_fault(name, value)
+
+    def _reducer_fault(self, name: str, value: Any) -> str | None:
+        """Return why a field's reducer cannot be applied to a value; None if it can.
+
+        LangGraph stores a write before the reducer sees it, so that the session could not be read after a failure.
+        """
+        if name not in self.reduced:
+            return None
+        channel = BinaryOperatorAggregate(*self.reduced[name])
+        current = read_running_state([name])
+        # Outside a node the field's value is not known, and only an error that does not depend on it counts.
+        errors: tuple[type[Exception], ...] = (TypeError, AttributeError, InvalidUpdateError)
+        if name in current:
+            channel, errors = channel.from_checkpoint(copy.copy(current[name])), (Exception,)
+        try:
+            channel.update([copy.copy(value)])  # copies, because reducers may change their arguments
+        except errors as error:
+            return f"the state field {name!r} a value that its reducer cannot use ({exception_text(error)})"
+        except Exception as error:  # noqa: BLE001 - a reducer may raise anything
+            logger.debug("The reducer of the field %s fails on an empty field: %s", name, exception_text(error))
+        return None
 
     def check(self, update: Mapping[str, Any]) -> None:
-        """Refuse an input's values that are not plain; checkpoints store the whole input, also fields they do not keep.
+        """Refuse an input's values that are not plain, or that the field's reducer cannot use.
+
+        Checkpoints store the whole input, also fields they do not keep.
 
         Raises:
             InputError: With the field and the type of the first such value.
         """
         for name, value in update.items():
-            if name in self.names and (fault := _fault(name, value)) is not None:
+            fault = (_fault(name, value) or self._reducer_fault(name, value)) if name in self.names else None
+            if fault is not None:
                 raise InputError(f"The input gives {fault}.")
 
     def check_input(self, update: Mapping[str, Any]) -> None:
@@ -162,6 +193,8 @@ class _Field:
     """Whether it is part of the output."""
     stored: bool
     managed: bool
+    type: Any
+    reducer: Callable[[Any, Any], Any] | None
 
     @classmethod
     def of(cls, annotation: Any) -> _Field:
@@ -170,9 +203,11 @@ class _Field:
         kept = [meta for meta in metadata if not _is_omission(meta)]
         channels = [meta for meta in kept if isinstance(meta, BaseChannel) or _is_class(meta, BaseChannel)]
         managed = any(is_managed_value(meta) for meta in kept)
+        reducer: Callable[[Any, Any], Any] | None = None
         if not channels and not managed:
             if kept and _is_reducer(kept[-1]):
-                kept = [*kept[:-1], _checked_reducer(kept[-1])]
+                reducer = _checked_reducer(kept[-1])
+                kept = [*kept[:-1], reducer]
             else:
                 kept = [*kept, LastWrite(type_)]
         return cls(
@@ -181,6 +216,8 @@ class _Field:
             returned=not managed and not any(meta.output for meta in omitted),
             stored=not any(isinstance(meta, UntrackedValue) or meta is UntrackedValue for meta in channels),
             managed=managed,
+            type=type_,
+            reducer=reducer,
         )
 
 
@@ -204,6 +241,7 @@ def _own_fields(fields: Mapping[str, _Field], *, jumps: bool) -> OwnFields:
         inputs=frozenset(given),
         outputs=tuple(returned),
         stored=frozenset(name for name, each in fields.items() if each.stored),
+        reduced={name: (each.type, each.reducer) for name, each in fields.items() if each.reducer is not None},
         state_schema=schema("AgentState", AgentState, {**annotations, **extra}),
         input_schema=make("AgentInput", {**get_type_hints(AgentInput, include_extras=True), **_optional(given)}),
         output_schema=schema("AgentOutput", AgentOutput, returned),

@@ -57,6 +57,19 @@ def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
     return _REFERENCE.sub(_replacer(results), arguments)
 
 
+def escaped(arguments: Any) -> Any:
+    """Return the value with each `${` escaped, so that `resolve` returns the given value.
+
+    Args:
+        arguments: Plain JSON; not modified.
+    """
+    if isinstance(arguments, dict):
+        return {key: escaped(value) for key, value in arguments.items()}
+    if isinstance(arguments, list):
+        return [escaped(value) for value in arguments]
+    return arguments.replace("${", "$${") if isinstance(arguments, str) else arguments
+
+
 def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
     """Return the value with the ids in its references replaced.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -323,6 +324,47 @@ async def test_calls_that_need_a_rejected_one_are_skipped() -> None:
     result = await desk.session.resume(reject())
 
     assert (desk.ran, result.results["b"]) == ([], {"error": "Not run: it needs 'a', which failed or was not run."})
+
+
+async def test_an_edit_of_a_structured_plan_is_taken_literally() -> None:
+    desk = Desk(
+        plan(use("a", "read", path="x"), use("b", "write", path="${a}"), use("c", "read", path="${b}")),
+        DONE,
+        "Done.",
+        config={"tool_calling": "wave"},
+    )
+    await desk.session.run("go")
+    result = await desk.session.resume(edit({"path": "${HOME}/${a} and $${b}"}))
+
+    assert (result.waiting, desk.ran) == (
+        None,
+        ["read x", "wrote ${HOME}/${a} and $${b}", "read wrote ${HOME}/${a} and $${b}"],
+    )
+
+
+async def test_an_edit_by_langchains_middleware_does_not_bypass_the_approval_of_another_tool() -> None:
+    desk = Desk(
+        asks(("1", "read", {"path": "a"}), ("2", "read", {"path": "b"})),
+        "Done.",
+        hooks=[HumanInTheLoopMiddleware({"read": True})],
+    )
+    await desk.session.run("go")
+    result = await desk.session.resume({"decisions": [edit({"path": "x"}, name="write"), edit({"path": "y"})]})
+
+    assert (desk.ran, "'write', which needs a person's approval" in result.results["1"]["error"]) == (["read y"], True)
+
+
+async def test_middleware_may_change_the_arguments_of_an_approved_call() -> None:
+    class Below(AgentMiddleware):
+        async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+            arguments = {"path": f"below/{request.tool_call['args']['path']}"}
+            return await handler(request.override(tool_call={**request.tool_call, "args": arguments}))
+
+    desk = Desk(ONE, "Done.", hooks=[Below()])
+    await desk.session.run("go")
+    await desk.session.resume(approve())
+
+    assert desk.ran == ["wrote below/a"]
 
 
 async def test_calls_in_text_can_be_approved() -> None:

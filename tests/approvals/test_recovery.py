@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
+from langgraph.types import Command
 
 from graph_agent.approvals import approve, edit, reject
 from graph_agent.errors import InputError
@@ -32,6 +33,24 @@ async def test_a_session_waits_across_processes(tmp_path: Path) -> None:
         result = await other.session.resume(approve())
 
     assert (other.ran, result.results) == (["wrote a"], {"1": "wrote a", "2": "read b"})
+
+
+async def test_an_older_checkpoint_whose_request_has_an_answer_takes_no_other_one() -> None:
+    desk = Desk(MIXED, "Done.", "Done.")
+    await desk.session.run("go")
+    waiting = await desk.graph.aget_state(thread())
+    await desk.session.resume(approve())
+
+    with pytest.raises(InputError) as refused:
+        await desk.graph.ainvoke(Command(resume=reject()), waiting.config)
+    await desk.graph.ainvoke(None, waiting.config)
+    result = await desk.session.resume(reject())
+
+    assert ("has been answered" in str(refused.value), desk.ran, "rejected" in result.results["1"]["error"]) == (
+        True,
+        ["read b", "wrote a"],
+        True,
+    )
 
 
 async def test_a_process_killed_while_a_session_waits_loses_nothing(tmp_path: Path) -> None:

@@ -78,6 +78,17 @@ async def test_a_question_lists_the_calls_and_how_to_answer() -> None:
     )
 
 
+async def test_a_repeated_question_explains_how_to_answer_once() -> None:
+    with pytest.raises(DecisionError) as refused:
+        decisions_in_text("why?", [ONE])
+
+    assert question_text(request_for([ONE], str(refused.value))) == (
+        'A call waits for approval:\n1. write {"path": "ä"}\n'
+        "The last answer was not accepted: 'why?' is no decision on the calls that wait. "
+        'Answer with one of: "approve", "reject", "reject: <reason>".'
+    )
+
+
 async def test_a_question_on_one_call_names_only_its_decisions() -> None:
     assert question_text(request_for([ONE])) == (
         'A call waits for approval:\n1. write {"path": "ä"}\n'

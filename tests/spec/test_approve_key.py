@@ -77,8 +77,9 @@ async def test_an_empty_list_lets_a_run_add_patterns(tmp_path: Path) -> None:
         (["parts:nothing"], "approve.0: .*nothing"),
         (["parts:NUMBER"], "approve.0: 'parts:NUMBER' is no function of a call, but 5"),
         (["wirte"], "no tool or delegate is named 'wirte'"),
-        (5, "approve"),
-        ([5], "approve"),
+        (5, r"approve=5: list patterns of names such as 'write_\*', and functions as 'module:function'\.$"),
+        ([5], r"approve=\[5\]: list patterns[^\n]*$"),
+        (None, r"approve=None: list patterns[^\n]*\. Leave it out, or give it a value\.$"),
     ],
 )
 async def test_an_invalid_rule_is_refused_with_its_place(approve: Any, message: str, tmp_path: Path) -> None:

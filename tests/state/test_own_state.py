@@ -170,6 +170,55 @@ async def test_an_input_with_a_value_that_is_not_plain_is_refused() -> None:
     )
 
 
+async def test_a_value_that_a_reducer_cannot_use_is_refused_and_the_session_goes_on() -> None:
+    @tool
+    def bad(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Write a text to a list."""
+        return Command(update={"basket": "tea", "messages": [result("ok", tool_call_id)]})
+
+    session = shop(ScriptedChatModel([asks(("a", "bad", {})), "Done.", "Again."]), tools=[bad])
+    fault = (
+        "the state field 'basket' a value that its reducer cannot use "
+        '(TypeError: can only concatenate list (not "str") to list).'
+    )
+
+    with pytest.raises(InputError) as given:
+        await session.run("go", state={"basket": "tea"})
+    written = await session.run("go")
+    again = await session.run("again", state={"basket": ["tea"]})
+
+    assert (str(given.value), written.results, again.answer, again.state) == (
+        f"The input gives {fault}",
+        {"a": {"error": f"The tool ran, but requested changes that this agent does not allow: {fault}"}},
+        "Again.",
+        {"basket": ["tea"]},
+    )
+
+
+def spent(balance: int, change: int) -> int:
+    if balance + change < 0:
+        raise ValueError("The account is overdrawn.")
+    return balance + change
+
+
+class Account(TypedDict):
+    balance: Annotated[int, spent]
+
+
+async def test_a_reducer_that_depends_on_the_value_receives_the_current_one() -> None:
+    @tool
+    def pay(amount: int, tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Pay an amount."""
+        return Command(update={"balance": -amount, "messages": [result("paid", tool_call_id)]})
+
+    model = ScriptedChatModel([asks(("a", "pay", {"amount": 4})), asks(("b", "pay", {"amount": 7})), "Done."])
+    session = shop(model, tools=[pay], state_schema=Account)
+
+    ran = await session.run("go", state={"balance": 10})
+
+    assert (ran.results["a"], "overdrawn" in ran.results["b"]["error"], ran.state) == ("paid", True, {"balance": 6})
+
+
 async def test_plain_values_come_back_from_a_strict_checkpoint() -> None:
     class Kept(TypedDict):
         day: date
