@@ -85,6 +85,8 @@ async def begun(graph: Any, gate: Gate, given: Any = None, config: Any = None) -
     """A run that waits at a gate."""
     run = asyncio.create_task(graph.ainvoke(given or says("go"), config or thread()))
     await gate.reached()
+    # A read of the same saver returns after the writes that the run has queued are committed.
+    await graph.aget_state(thread())
     return run
 
 
