@@ -24,7 +24,7 @@ from graph_agent._compat import (
     is_resuming,
     lacks_thread,
 )
-from graph_agent._compat_nodes import skip_unused_callbacks
+from graph_agent._compat.nodes import skip_unused_callbacks
 from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
 from graph_agent.approvals.requests import is_approval_request
 from graph_agent.config import LoopConfig

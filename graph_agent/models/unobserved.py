@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs, var_child_runnable_config
 
 from graph_agent._compat import message_handlers
-from graph_agent._compat_models import generate_reply, has_own_entry_point, traced_parameters
+from graph_agent._compat.models import generate_reply, has_own_entry_point, traced_parameters
 from graph_agent.models.cleaning import is_text_only
 from graph_agent.models.message_stream import MessageStream
 from graph_agent.models.stream_watch import StreamWatch, TokenTimeout

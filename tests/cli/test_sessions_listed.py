@@ -214,5 +214,5 @@ def test_an_unknown_session_is_a_one_line_error(tmp_path: Path) -> None:
 
     done = [run_cli(folder, command, "nobody", script=["x"]) for command in ("events", "resume")]
 
-    said = "error: There is no session 'nobody' in sqlite:///graph_agent.db; `graph-agent sessions` lists them.\n"
-    assert [(each.returncode, each.stderr) for each in done] == [(2, said)] * 2
+    error = "error: There is no session 'nobody' in sqlite:///graph_agent.db; `graph-agent sessions` lists them.\n"
+    assert [(each.returncode, each.stderr) for each in done] == [(2, error)] * 2

@@ -138,8 +138,8 @@ async def test_calls_of_a_reply_that_a_hook_ends_are_settled() -> None:
 
     ran = await session.run("go")
 
-    told = "Not run: middleware ended the work before this call."
-    assert (ran.answer, ran.results) == ("Middleware ended this request.", {"a": {"error": told}})
+    reason = "Not run: middleware ended the work before this call."
+    assert (ran.answer, ran.results) == ("Middleware ended this request.", {"a": {"error": reason}})
 
 
 async def test_a_jump_to_the_model_asks_again_within_the_step_limit() -> None:

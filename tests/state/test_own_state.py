@@ -251,8 +251,8 @@ async def test_other_commands_of_a_tool_are_refused_with_the_reason() -> None:
     calls = [(name, "bad", {"kind": name}) for name in names]
     ran = await shop(ScriptedChatModel([asks(*calls), "Done."]), tools=[bad]).run("go")
 
-    said = "The tool ran, but requested changes that this agent does not allow: "
-    assert [ran.results[name]["error"].removeprefix(said) for name in names] == [
+    prefix = "The tool ran, but requested changes that this agent does not allow: "
+    assert [ran.results[name]["error"].removeprefix(prefix) for name in names] == [
         "goto.",
         "goto in a parent graph, and this agent runs on its own.",
         "the state field 'events'.",

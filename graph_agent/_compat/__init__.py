@@ -1,4 +1,4 @@
-"""Every private name of LangGraph, LangChain and Python that this package relies on.
+"""Every private name of LangGraph, LangChain and Python that this package relies on; see also `models` and `nodes`.
 
 Each has a test in `tests/internal/test_compat.py` that fails when it moves. No other module of the package may import
 a name that begins with an underscore from another distribution.
