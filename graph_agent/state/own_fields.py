@@ -51,6 +51,18 @@ class LastWrite(LastValue[Any]):
         return super().update(values[-1:])
 
 
+class ReducedWrites(BinaryOperatorAggregate[Any]):
+    """Combines writes by a reducer; of several `Overwrite`s of one wave, the last in the plan's order wins.
+
+    LangGraph refuses the second one when the checkpoint is built, so that the session could not be read any more.
+    """
+
+    def update(self, values: Sequence[Any]) -> bool:
+        """Apply one superstep's writes; return whether there was one."""
+        overwrites = [value for value in values if isinstance(value, Overwrite)]
+        return super().update(overwrites[-1:] if len(overwrites) > 1 else values)
+
+
 @dataclass(frozen=True)
 class OwnFields:
     """The own fields of one agent's state; empty for an agent without any."""
@@ -207,7 +219,7 @@ class _Field:
         if not channels and not managed:
             if kept and _is_reducer(kept[-1]):
                 reducer = _checked_reducer(kept[-1])
-                kept = [*kept[:-1], reducer]
+                kept = [*kept[:-1], ReducedWrites(type_, reducer)]
             else:
                 kept = [*kept, LastWrite(type_)]
         return cls(

@@ -101,6 +101,16 @@ def test_every_row_of_the_comparison_page_quotes_the_results() -> None:
     assert (len(quoted) > 10, [row for row in quoted if row not in measured]) == (True, [])
 
 
+def test_the_readme_quotes_the_results() -> None:
+    readme = (COMPARISON.parents[1] / "README.md").read_text(encoding="utf-8")
+    measured = dict(row[:2] for row in cells(results.RESULTS.read_text(encoding="utf-8")) if row[0].endswith("`auto`"))
+
+    quoted = re.search(r"takes ([\d.]+) \(10 turns\) to ([\d.]+) \(200 turns\)", readme)
+
+    assert quoted is not None
+    assert quoted.groups() == (measured["10 turns, `auto`"], measured["200 turns, `auto`"])
+
+
 def test_a_source_file_belongs_to_the_layer_of_its_distribution() -> None:
     import asyncio
     import json

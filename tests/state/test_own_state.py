@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolRuntime
-from langgraph.types import Command, Send
+from langgraph.types import Command, Overwrite, Send
 from typing_extensions import TypedDict
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
@@ -193,6 +193,26 @@ async def test_a_value_that_a_reducer_cannot_use_is_refused_and_the_session_goes
         "Again.",
         {"basket": ["tea"]},
     )
+
+
+@tool
+def replace(items: list[str], tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+    """Replace the whole basket."""
+    return Command(update={"basket": Overwrite(items), "messages": [result("Replaced.", tool_call_id)]})
+
+
+async def test_of_parallel_overwrites_of_a_field_the_last_in_the_plan_counts_and_the_session_goes_on() -> None:
+    wave: list[Any] = [
+        ("a", "replace", {"items": ["tea"]}),
+        ("b", "put", {"item": "cup"}),
+        ("c", "replace", {"items": ["pot"]}),
+    ]
+    model = script("native", wave, [("d", "put", {"item": "milk"})])
+    graph = create_graph_agent(model, tools=[replace, put], state_schema=Shop, checkpointer=strict_saver())
+
+    ran = await Session(graph, "s1").run("go")
+
+    assert (ran.answer, ran.state) == ("Done.", {"customer": "milk", "basket": ["pot", "milk"]})
 
 
 def spent(balance: int, change: int) -> int:
