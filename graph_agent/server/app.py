@@ -26,6 +26,7 @@ from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.server.monitoring.readiness import Readiness
 from graph_agent.server.openai import routes as openai_routes
 from graph_agent.server.parameters import Services
+from graph_agent.server.responses import routes as responses_routes
 from graph_agent.server.sessions import routes as control_routes
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.shared_folder import is_to_stop_at_once
@@ -102,8 +103,8 @@ def create_app(
         redoc_url=None,
     )
     if not a2a_only:
-        for router in (openai_routes.router, anthropic_routes.router, control_routes.router, health_routes.router):
-            app.include_router(router)
+        for module in (openai_routes, responses_routes, anthropic_routes, control_routes, health_routes):
+            app.include_router(module.router)
         if not mounted:
             app.include_router(health_routes.metrics_router)
     app.add_exception_handler(RequestValidationError, on_invalid)

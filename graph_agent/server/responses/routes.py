@@ -1,0 +1,84 @@
+"""Routes of OpenAI's Responses API."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Path, Query
+from starlette.responses import Response
+
+from graph_agent.server.admission.gate import caller
+from graph_agent.server.admission.keys import Caller
+from graph_agent.server.admission.off_loop import BodyRoute
+from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, services
+from graph_agent.server.response_models import DeletedResponse, ItemPage, OpenAIError, ResponseObject
+from graph_agent.server.responses.endpoint import ResponsesEndpoint
+from graph_agent.server.responses.ids import token_of_response
+from graph_agent.server.responses.pages import page_of
+from graph_agent.server.responses.records import Records
+from graph_agent.server.responses.schemas import CreateResponse
+
+_ERRORS = error_responses(
+    OpenAIError,
+    {
+        500: "The server failed",
+        502: "The model's provider failed",
+        503: "The server is stopping, another process holds the session, or the database is locked",
+        507: "The database is full",
+    },
+)
+_READ_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: error for status, error in _ERRORS.items() if status in (400, 401, 403, 404, 408, 413, 500, 503)
+}
+_ResponseId = Annotated[str, Path(description="The response.")]
+
+router = APIRouter(prefix="/v1", tags=["Responses"], route_class=BodyRoute)
+
+
+def records(sender: Annotated[Caller, Depends(caller)], server: Annotated[Services, Depends(services)]) -> Records:
+    """Return the responses of the request's caller; a dependency of routes."""
+    return Records(server.chat.runs.host, sender)
+
+
+_CallerRecords = Annotated[Records, Depends(records)]
+
+
+@router.post(
+    "/responses", response_model=ResponseObject, responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}}
+)
+async def create_response(
+    body: CreateResponse,
+    endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)],
+    shows_calls: Annotated[
+        Literal["true", "false"] | None,
+        Header(alias="X-Show-Calls", description="As `show_calls` in the body, for clients that cannot add fields."),
+    ] = None,
+) -> Response:
+    """Answer an input."""
+    return await ResponsesEndpoint(endpoint, shows_calls and shows_calls == "true").create(body)
+
+
+@router.get("/responses/{response_id}", responses=_READ_ERRORS)
+async def get_response(response_id: _ResponseId, caller_records: _CallerRecords) -> ResponseObject:
+    """Return a stored response."""
+    return ResponseObject(**(await caller_records.get(response_id))["response"])
+
+
+@router.delete("/responses/{response_id}", responses=_READ_ERRORS)
+async def delete_response(response_id: _ResponseId, caller_records: _CallerRecords) -> DeletedResponse:
+    """Delete a stored response; its session remains."""
+    await caller_records.get(response_id)
+    await caller_records.delete(str(token_of_response(response_id)))
+    return DeletedResponse(id=response_id, object="response", deleted=True)
+
+
+@router.get("/responses/{response_id}/input_items", responses=_READ_ERRORS)
+async def list_input_items(
+    response_id: _ResponseId,
+    caller_records: _CallerRecords,
+    limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of items.")] = 20,
+    order: Annotated[Literal["asc", "desc"], Query(description="Order of the items.")] = "desc",
+    after: Annotated[str | None, Query(description="List only the items after this one.")] = None,
+) -> ItemPage:
+    """List the input items of a stored response."""
+    return page_of((await caller_records.get(response_id))["input"], limit=limit, order=order, after=after)
