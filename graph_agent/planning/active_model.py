@@ -20,10 +20,10 @@ from graph_agent.config import LoopConfig, Planner
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import ConfigError
 from graph_agent.events.types import StoredEvent, event
-from graph_agent.models.finish_reasons import REFUSAL_WARNING
 from graph_agent.models.cleaning import SafeMessages
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import FALLBACK_SENTENCE, brief_model_error, classify_model_error, describe_model_error
+from graph_agent.models.finish_reasons import REFUSAL_WARNING
 from graph_agent.models.pool import ReadyModel
 from graph_agent.planning.compaction import compacted_view, shorten, summarized_view
 from graph_agent.planning.prompt import PreparedHistory, plan_request, with_carried

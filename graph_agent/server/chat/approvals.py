@@ -64,8 +64,8 @@ def answers_to_approvals(
         decisions: Start of an interrupt's id, and index of a call in its request → decision.
 
     Raises:
-        ProblemError: If a decision belongs to no call that waits, or some calls of a request that takes all decisions at
-            once have none.
+        ProblemError: If a decision belongs to no call that waits, or if a request that takes all decisions at once has
+            calls without one.
     """
     answers: dict[str, Any] = {}
     remaining = dict(decisions)

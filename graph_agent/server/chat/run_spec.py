@@ -97,7 +97,7 @@ class RunSpec:
                 "name": interrupt.value["name"],
                 "arguments": interrupt.value["arguments"],
             }
-            for interrupt in _client_interrupts(interrupts)
+            for interrupt in client_interrupts(interrupts)
         ]
 
     def client_call_id(self, interrupt: Interrupt) -> str:
@@ -220,7 +220,7 @@ async def _resume(
 ) -> RunSpec | None:
     """Return the run that continues with tool results; None if its thread waits for none of them."""
     state: StateSnapshot = await spec.graph.aget_state(spec.config)
-    waiting = {spec.client_call_id(interrupt): interrupt for interrupt in _client_interrupts(state.interrupts)}
+    waiting = {spec.client_call_id(interrupt): interrupt for interrupt in client_interrupts(state.interrupts)}
     by_id = {result.tool_call_id: result for result in results}
     if by_id and _has_received(spec, state, by_id):
         # The user messages were stored together with the results when the stopped run received them.
@@ -301,7 +301,8 @@ def _with_input(
     return replace(complete, used_before=before.values.get("usage", NO_USAGE))
 
 
-def _client_interrupts(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
+def client_interrupts(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
+    """Return the interrupts that are calls of the caller's tools."""
     return [one for one in interrupts if isinstance(one.value, dict) and one.value.get("type") == CLIENT_CALL]
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.types import StateSnapshot
 
-from graph_agent.server.admission.keys import Caller
 from graph_agent.server.chat.request import ChatRequest, trailing_results
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.responses.ids import place_of_approval, response_id, token_of_item, token_of_response
 from graph_agent.server.responses.input_items import Conversation
-from graph_agent.server.responses.records import Record, Records
+from graph_agent.server.responses.records import OPEN, Record, Records
 from graph_agent.server.responses.requests import client_tools_of, options_of
 from graph_agent.server.responses.schemas import CreateResponse, InputItem
-from graph_agent.session.results import open_interrupts
-from graph_agent.tools.client import CLIENT_CALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +25,10 @@ class Chains:
 
     Args:
         host: The agent.
-        caller: The caller.
         records: The caller's responses.
     """
 
     host: Host
-    caller: Caller
     records: Records
 
     async def resolve(
@@ -56,7 +51,7 @@ class Chains:
         is_explicit = body.previous_response_id is not None
         previous = await self._previous(body, content)
         if previous is not None:
-            if previous["response"]["status"] in ("queued", "in_progress"):
+            if previous["response"]["status"] in OPEN:
                 raise ProblemError(
                     "invalid", "The previous response is still in progress.", param="previous_response_id"
                 )
@@ -108,7 +103,7 @@ class Chains:
 
     async def _is_newest(self, record: Record) -> bool:
         """Whether nothing has continued the session of a response since."""
-        stored = await self.host.saver.aget_tuple({"configurable": {"thread_id": self._thread(record)}})
+        stored = await self.host.saver.aget_tuple({"configurable": {"thread_id": self.records.thread(record)}})
         if stored is None:
             return False
         return record["checkpoint"] in (None, stored.config["configurable"]["checkpoint_id"])
@@ -119,8 +114,8 @@ class Chains:
         Raises:
             ProblemError: If the history is no longer stored.
         """
-        config: Any = {"configurable": {"thread_id": self._thread(record), "checkpoint_id": record["checkpoint"]}}
-        state = await self.host.kept.aget_state(config)
+        place = {"thread_id": self.records.thread(record), "checkpoint_id": record["checkpoint"]}
+        state = await self.host.kept.aget_state({"configurable": place})
         if record["checkpoint"] is None or not state.values:
             raise ProblemError(
                 "not_found",
@@ -128,12 +123,9 @@ class Chains:
                 "stopped. Send the conversation as input.",
                 param="previous_response_id",
             )
-        messages = _history(state)
-        raw = _raw_ids(state, token_of_response(record["response"]["id"]) or "")
+        raw = record["calls"]
+        messages = _history(state, set(raw.values()))
         return replace(request, messages=[*messages, *(_with_raw_id(message, raw) for message in request.messages)])
-
-    def _thread(self, record: Record) -> str:
-        return self.caller.thread(record["session"])
 
 
 def _answered_token(content: Conversation) -> str | None:
@@ -144,24 +136,21 @@ def _answered_token(content: Conversation) -> str | None:
     return tokens.pop() if len(tokens) == 1 else None
 
 
-def _history(state: StateSnapshot) -> list[AnyMessage]:
-    """Return the messages of a state, with those of a wave that waits."""
+def _history(state: StateSnapshot, client_ids: Collection[str]) -> list[AnyMessage]:
+    """Return the messages of a state, with those of a wave that waits for the caller.
+
+    Args:
+        state: The state, at an older checkpoint.
+        client_ids: Ids of the caller's calls, whose results may be stored by now.
+    """
     messages: list[AnyMessage] = list(state.values.get("messages", []))
     for task in state.tasks:
-        messages += (task.result or {}).get("messages", ())
+        finished = (task.result or {}).get("messages", ())
+        messages += [each for each in finished if getattr(each, "tool_call_id", None) not in client_ids]
     return messages
 
 
-def _raw_ids(state: StateSnapshot, token: str) -> dict[str, str]:
-    """Return id for the caller → the model's id, of the caller's calls that wait."""
-    return {
-        f"call_{token}{each.id[:8]}": each.value["id"]
-        for each in open_interrupts(state)
-        if isinstance(each.value, dict) and each.value.get("type") == CLIENT_CALL
-    }
-
-
-def _with_raw_id(message: AnyMessage, raw: dict[str, str]) -> AnyMessage:
+def _with_raw_id(message: AnyMessage, raw: Mapping[str, str]) -> AnyMessage:
     if isinstance(message, ToolMessage) and message.tool_call_id in raw:
         return message.model_copy(update={"tool_call_id": raw[message.tool_call_id]})
     return message

@@ -49,7 +49,9 @@ class ResponseDialect(ChatDialect):
         """New events, for a response that runs in the background; None if they are not recorded."""
         self._sequence = 0
         self._has_reasoning = False
-        self._token = token
+        self._plan_text = ""
+        """Text of the newest plan, if it was not streamed; the outcome of a run that waits begins with it."""
+        self.token = token
         self._label = label
         self._client_tools = client_tools
         self._shows_summary = shows_summary
@@ -67,9 +69,10 @@ class ResponseDialect(ChatDialect):
 
     def start_frames(self) -> Iterable[str]:
         """See `ChatDialect.start_frames`."""
-        yield self._snapshot("response.created")
         if self._queued:
             self.response["status"] = "queued"
+        yield self._snapshot("response.created")
+        if self._queued:
             yield self._snapshot("response.queued")
             self.response["status"] = "in_progress"
         yield self._snapshot("response.in_progress")
@@ -97,7 +100,8 @@ class ResponseDialect(ChatDialect):
         match event["type"]:
             case "plan" if event["calls"]:
                 if self._text is None and event.get("reasoning"):
-                    yield from self.text_frames(event["reasoning"])
+                    self._plan_text = event["reasoning"]
+                    yield from self.text_frames(self._plan_text)
                 if self._text is not None:
                     yield from self.break_frames()
             case "tool_call" if event["name"] not in self._client_tools:
@@ -122,42 +126,44 @@ class ResponseDialect(ChatDialect):
             yield self._done(index)
         self._calls = {}
         self.response["usage"] = usage_of(outcome)
-        if incomplete is not None:
+        if outcome.status == "ABORTED":
+            self.response["status"] = "cancelled"
+        elif incomplete is not None:
             self.response |= {"status": "incomplete", "incomplete_details": {"reason": incomplete}}
         else:
             self.response |= {"status": "completed", "completed_at": int(time.time())}
-        yield self._snapshot(f"response.{self.response['status']}")
+        # A cancelled response has no event of its own.
+        ending = "completed" if self.response["status"] == "completed" else "incomplete"
+        yield self._snapshot(f"response.{ending}")
         yield "data: [DONE]\n\n"
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
         """See `ChatDialect.error_frames`."""
         yield from self._end_message("incomplete", "final_answer")
+        # First, because official clients raise it with its text, and of a failed response only that it failed.
+        yield self._event("error", **error_event(problem))
         self.response |= {"status": "failed", "error": error_of(problem)}
         yield self._snapshot("response.failed")
-        yield self._event("error", **error_event(problem))
-        yield "data: [DONE]\n\n"
-
-    def cancel_frames(self) -> Iterable[str]:
-        """Yield the frames that end a cancelled response; its status has no event of its own."""
-        yield from self._end_message("incomplete", "final_answer")
-        self.response["status"] = "cancelled"
-        yield self._snapshot("response.incomplete")
         yield "data: [DONE]\n\n"
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
         """See `ChatDialect.body`."""
-        if self._text is None and outcome.text:
-            "".join(self.rest_frames(outcome, outcome.text))
+        rest = outcome.text
+        if self._plan_text and (outcome.calls or outcome.question):
+            rest = rest.removeprefix(self._plan_text)
+        if self._text is None and rest:
+            "".join(self.rest_frames(outcome, rest))
         "".join(self.end_frames(outcome))
         return {**self.response, **({"progress": progress} if progress else {})}
 
     def rest_frames(self, outcome: ChatOutcome, rest: str) -> Iterable[str]:
         """See `ChatDialect.rest_frames`."""
         if self._text is None:
+            rest = rest.lstrip("\n")
             yield from self._reasoning(outcome)
         if outcome.refusal and self._text is None:
             yield from self._refusal(rest)
-        else:
+        elif rest:
             yield from self.text_frames(rest)
 
     def _reasoning(self, outcome: ChatOutcome) -> Iterable[str]:
@@ -275,7 +281,7 @@ class ResponseDialect(ChatDialect):
         yield self._done(index)
 
     def _id(self, kind: ItemKind) -> str:
-        return item_id(kind, self._token, len(self._output))
+        return item_id(kind, self.token, len(self._output))
 
     def _add(self, item: dict[str, Any]) -> str:
         self._output.append(item)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from typing_extensions import TypedDict
 
+from graph_agent._internal.polling import poll_forever
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.responses.ids import created_of, token_of_item, token_of_response
 
+logger = logging.getLogger(__name__)
+
 _RESPONSES = ("graph_agent", "responses")
 """Start of the namespaces of responses; each day has its own, so that old ones are found without reading all."""
 _PAGE = 500
+_EVERY_S = 3600.0
+OPEN = ("queued", "in_progress")
+"""Statuses of a response that has not ended."""
 
 
 class Record(TypedDict):
@@ -27,6 +36,8 @@ class Record(TypedDict):
     """The items of its request."""
     session: str
     """The caller's session."""
+    calls: dict[str, str]
+    """The caller's calls that wait: id for the caller → the model's id."""
     checkpoint: str | None
     """Id of the session's checkpoint at the end of the response; None if its run was stopped."""
 
@@ -42,6 +53,8 @@ class Records:
     def __init__(self, host: Host, caller: Caller) -> None:
         self._store = host.store
         self._caller = caller
+        self.owner = caller.name
+        """Name of the caller."""
 
     async def put(self, token: str, record: Record) -> None:
         """Store a response."""
@@ -65,8 +78,25 @@ class Records:
         return found
 
     async def delete(self, token: str) -> None:
-        """Delete a response; does nothing if it is not stored."""
+        """Delete a response and its events; does nothing if it is not stored."""
         await self._store.adelete(_namespace(token), self._key(token))
+        batch = 0
+        while await self.events(token, batch) is not None:
+            await self._store.adelete(_events(token), self._batch(token, batch))
+            batch += 1
+
+    async def put_events(self, token: str, batch: int, events: Sequence[dict[str, Any]]) -> None:
+        """Store events of a background response, the next ones of the batch before."""
+        await self._store.aput(_events(token), self._batch(token, batch), {"events": list(events)}, index=False)
+
+    async def events(self, token: str, batch: int) -> list[dict[str, Any]] | None:
+        """Return a batch of a background response's events; None if it is not stored."""
+        item = await self._store.aget(_events(token), self._batch(token, batch))
+        return item.value["events"] if item is not None else None
+
+    def thread(self, record: Record) -> str:
+        """Return the thread of a response's session."""
+        return self._caller.thread(record["session"])
 
     async def items(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the stored items, of outputs and inputs, with some of the ids: id → item."""
@@ -77,8 +107,27 @@ class Records:
                 found |= {item["id"]: item for item in (*record["input"], *record["response"]["output"])}
         return found
 
+    def _batch(self, token: str, batch: int) -> str:
+        return f"{self._key(token)}:{batch:06d}"
+
     def _key(self, token: str) -> str:
         return f"{self._caller.name}:{token}"
+
+
+@asynccontextmanager
+async def deleting_expired(host: Host) -> AsyncIterator[None]:
+    """Delete expired responses within the context, every hour."""
+
+    async def delete() -> None:
+        await asyncio.sleep(_EVERY_S)
+        await poll_forever(lambda: delete_expired(host), _EVERY_S, logger, "Deleting expired responses")
+
+    deleting = asyncio.create_task(delete())
+    try:
+        yield
+    finally:
+        deleting.cancel()
+        await asyncio.wait([deleting])
 
 
 async def delete_expired(host: Host) -> int:
@@ -101,6 +150,10 @@ async def delete_expired(host: Host) -> int:
 
 def _namespace(token: str) -> tuple[str, ...]:
     return (*_RESPONSES, _day(created_of(token)))
+
+
+def _events(token: str) -> tuple[str, ...]:
+    return (*_namespace(token), "events")
 
 
 def _day(seconds: float) -> str:
