@@ -33,6 +33,8 @@ class ChatRequest:
     """Token in the ids of the calls that `messages` answer, in a session whose ids are not the model's own."""
     new_call_token: str | None = None
     """Token for the ids of the calls that the answer hands to the caller; None for the default ids."""
+    marks_questions: bool = False
+    """Whether a question for approval names `new_call_token`, for a client that answers with its whole history."""
     decisions: Mapping[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     """Decisions on calls that wait for approval: start of the interrupt's id, and index of the call → decision."""
     parked_token: str | None = None

@@ -60,6 +60,8 @@ class RunSpec:
     """Usage of earlier requests of the same input, which has been reported already."""
     call_token: str | None = None
     """As `token`, for the calls of a session whose ids are not the model's own."""
+    marks_questions: bool = False
+    """Whether a question for approval names `call_token`."""
     shows_calls: bool = False
     """Whether the run's events about plans and calls are parts of its output."""
     scope: RunScope = field(default_factory=RunScope)
@@ -69,6 +71,11 @@ class RunSpec:
     def config(self) -> Any:
         """The run's config."""
         return {"configurable": {"thread_id": self.thread, RUN: self.scope}}
+
+    @property
+    def question_token(self) -> str | None:
+        """The token that a question for approval names; None if the session identifies it."""
+        return self.token or (self.call_token if self.marks_questions else None)
 
     @property
     def is_resume(self) -> bool:
@@ -126,7 +133,12 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
     spec = await _resolve(host, caller, request)
     if request.checkpoint is not None:
         spec.scope.before = partial(_check_newest, host, spec, request.checkpoint)
-    return replace(spec, call_token=request.new_call_token, shows_calls=request.shows_calls)
+    return replace(
+        spec,
+        call_token=request.new_call_token,
+        marks_questions=request.marks_questions,
+        shows_calls=request.shows_calls,
+    )
 
 
 async def _check_newest(host: Host, spec: RunSpec, checkpoint: str) -> None:
