@@ -31,6 +31,7 @@ from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, with_credentials
 from graph_agent.errors import InputError
 from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_to_check
+from graph_agent.runs.checkpoint_format import guard_format
 from graph_agent.runs.checkpoint_metadata import strip_configurable
 from graph_agent.runs.deferred_writes import DeferredWrites, defers_writes
 from graph_agent.runs.registry import refuse_within, running, running_blocking
@@ -231,6 +232,7 @@ class CompiledAgentGraph(ClockedStateGraph):
     def _with_run(self, config: RunnableConfig | None, run: Run) -> RunnableConfig:
         if isinstance(self.checkpointer, BaseCheckpointSaver):
             strip_configurable(self.checkpointer)
+            guard_format(self.checkpointer)
         nothing = NO_PERSISTENCE if self.checkpointer is False else {}
         configurable = {**(config or {}).get("configurable", {}), **nothing, RUN: run}
         return {**(config or {}), "configurable": configurable}
@@ -337,4 +339,6 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
         # LangGraph fixes the class of the compiled graph; this subclass adds methods only, so the object fits it.
         compiled.__class__ = CompiledAgentGraph
         assert isinstance(compiled, CompiledAgentGraph)
+        if isinstance(compiled.checkpointer, BaseCheckpointSaver):
+            guard_format(compiled.checkpointer)
         return compiled
