@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent import ScriptedChatModel
 from graph_agent.errors import InputConflictError
-from graph_agent.persistence.open import open_saver
 from tests.support.agents import ECHO_SCRIPT, echo
+from tests.support.fault_jobs import ALL
+from tests.support.fault_server import ForkServer, fork_server
 from tests.support.sessions import conversation_events, new_session
 
 
@@ -49,3 +50,38 @@ async def test_a_different_input_under_the_same_id_is_refused() -> None:
         "The input id 'a' of session 's1' belongs to a different input",
         2,
     )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    with fork_server(tmp_path_factory.mktemp("server")) as served:
+        yield served
+
+
+VARIANTS = {
+    "first-input": {"structured": False, "ledger": False, "input_id": "i1"},
+    "ledger": {"structured": False, "ledger": True, "input_id": "i1"},
+    "later-input": {"structured": False, "ledger": False, "input_id": "i1", "later": True},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_an_input_killed_at_any_write_is_completed_once_by_another_process(
+    variant: str, server: ForkServer, tmp_path: Path
+) -> None:
+    given, whole = VARIANTS[variant], tmp_path / "whole"
+    whole.mkdir()
+    server.run("run_to", folder=str(whole), variant=given, kill_at=ALL)
+    boundaries = (whole / "reached").read_text().splitlines()
+
+    faults: list[str] = []
+    for kill_at, boundary in enumerate(boundaries):
+        folder = tmp_path / str(kill_at)
+        folder.mkdir()
+        killed = server.run("run_to", folder=str(folder), variant=given, kill_at=kill_at)
+        server.run("go_on", folder=str(folder), variant=given, ways=["again"])
+        found = json.loads((folder / "faults").read_text())["again"]
+        faults += [f"killed at {kill_at}, {boundary}: {fault}" for fault in found]
+        faults += [f"{boundary}: it lived"] if killed == 0 else []
+
+    assert (faults, len(boundaries) > 10) == ([], True)
