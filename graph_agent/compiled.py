@@ -179,7 +179,7 @@ class CompiledAgentGraph(ClockedStateGraph):
             return given
         admission = Admission(self.checkpointer, self._read_state, run.session_id)
         if run.mark is not None:
-            return await admission.admit(given, run.mark)
+            return await admission.admit(given, run.mark, run)
         if _resumes(given, configurable):
             run.mark = await admission.inherited(configurable)
         return given
