@@ -171,6 +171,9 @@ class Admission:
         stored = mark_in(newest.metadata)
         if stored is not None and stored.id == mark.id:
             return newest
+        if (find := getattr(self.saver, "find_input", None)) is not None:
+            found: CheckpointTuple | None = await find(self.thread_id, mark.id)
+            return found
         wanted = {INPUT_ID: mark.id}
         if not in_blocking_run.get():
             try:
