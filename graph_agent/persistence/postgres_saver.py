@@ -24,6 +24,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from graph_agent._compat import raise_checkpoint_id_floor
+from graph_agent.persistence.input_index import postgres_input_checkpoint
 from graph_agent.persistence.session_index import postgres_threads
 from graph_agent.persistence.write_probe import PROBE_BYTES
 from graph_agent.runs.checkpoint_fence import OWNER, CheckpointFence, owner_in
@@ -119,6 +120,15 @@ class SharedPostgresSaver(AsyncPostgresSaver):
     ) -> list[str]:
         """Return the ids of the threads (see `graph_agent.session.history.list_threads`)."""
         return await postgres_threads(self._pool, group, after, limit)
+
+    async def find_input(self, thread_id: str, input_id: str) -> CheckpointTuple | None:
+        """Return the newest checkpoint of an input by its id (see `graph_agent.execution.inputs`); None for none."""
+        newest = await postgres_input_checkpoint(self._pool, thread_id, input_id)
+        if newest is None:
+            return None
+        return await self.aget_tuple(
+            {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", "checkpoint_id": newest}}
+        )
 
     async def aput(
         self,
