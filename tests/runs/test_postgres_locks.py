@@ -182,6 +182,58 @@ async def test_a_paused_process_does_not_write_over_newer_messages(postgres_url:
     )
 
 
+async def test_the_database_releases_the_locks_of_a_paused_process(postgres_url: str, tmp_path: Path) -> None:
+    lease_s = 2
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.support.steered_run", str(tmp_path / "s.db"), postgres_url, str(lease_s)),
+        cwd=Path(__file__).parents[2],
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    await until((tmp_path / "log").exists)
+    async with open_saver(postgres_url) as saver:
+        # A process that works keeps its locks for longer than the lease.
+        until_s = time.monotonic() + 2 * lease_s
+        await until(lambda: time.monotonic() > until_s)
+        busy_before = not await running.is_idle(saver, "s1")
+        os.kill(process.pid, signal.SIGSTOP)
+        while not await running.is_idle(saver, "s1"):
+            await asyncio.sleep(0.05)
+        other = agent(["Mine."], saver)
+        answer = (await Session(other, "s1").run("now me")).answer
+        before = dialogue((await other.aget_state(thread())).values["messages"])
+        (tmp_path / "go").touch()
+        os.kill(process.pid, signal.SIGCONT)
+        out, errors = await process.communicate()
+        after = dialogue((await other.aget_state(thread())).values["messages"])
+
+    assert (busy_before, answer, out, b"SessionLostError" in errors, after == before) == (
+        *(True, "Mine.", b"", True),
+        True,
+    )
+
+
+async def test_a_process_whose_locks_expired_goes_on_if_no_other_has_continued_its_session(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.support.steered_run", str(tmp_path / "s.db"), postgres_url, "2"),
+        cwd=Path(__file__).parents[2],
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    await until((tmp_path / "log").exists)
+    async with open_saver(postgres_url) as saver:
+        os.kill(process.pid, signal.SIGSTOP)
+        while not await running.is_idle(saver, "s1"):
+            await asyncio.sleep(0.05)
+        (tmp_path / "go").touch()
+        os.kill(process.pid, signal.SIGCONT)
+        out, _ = await process.communicate()
+
+    assert json.loads(out) == {"answer": "Done.", "status": "COMPLETED", "results": ["worked", "worked"]}
+
+
 @pytest.mark.parametrize("mid_pipeline", [False, True])
 async def test_a_writer_that_stalls_in_a_transaction_does_not_block_the_session(
     postgres_url: str, mid_pipeline: bool, monkeypatch: pytest.MonkeyPatch
