@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -230,7 +231,7 @@ class CompiledAgentGraph(ClockedStateGraph):
 
     def _with_run(self, config: RunnableConfig | None, run: Run) -> RunnableConfig:
         if isinstance(self.checkpointer, BaseCheckpointSaver):
-            strip_configurable(self.checkpointer)
+            _prepare(self.checkpointer)
         nothing = NO_PERSISTENCE if self.checkpointer is False else {}
         configurable = {**(config or {}).get("configurable", {}), **nothing, RUN: run}
         return {**(config or {}), "configurable": configurable}
@@ -252,6 +253,16 @@ class CompiledAgentGraph(ClockedStateGraph):
         if self.checkpointer is False or inherits_durability(configurable):
             return False
         return checkpointer_of({"configurable": configurable}) is not None
+
+
+def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
+    """Make a saver fence and strip what runs store; a program or a server may have supplied it."""
+    # A saver in PostgreSQL exists only if its module was loaded; the package does not load it for others.
+    if "langgraph.checkpoint.postgres.aio" in sys.modules:
+        from graph_agent.runs.postgres_fence import fence_writes
+
+        fence_writes(saver)
+    strip_configurable(saver)
 
 
 def _sets_durability(kwargs: Mapping[str, Any]) -> bool:
