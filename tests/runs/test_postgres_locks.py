@@ -75,9 +75,10 @@ async def test_a_run_that_another_one_has_overtaken_ends_when_its_lock_is_taken_
 
 async def test_a_run_over_a_saver_without_a_fence_ends_when_its_lock_is_lost(postgres_url: str) -> None:
     gate = Gate()
+    async with AsyncPostgresSaver.from_conn_string(postgres_url) as first:
+        await first.setup()
     # In pipeline mode, a write and its check cannot be one transaction.
     async with AsyncPostgresSaver.from_conn_string(postgres_url, pipeline=True) as saver:
-        await saver.setup()
         run = asyncio.create_task(Session(agent([WORK, *DONE], saver, gated_tool(gate)), "s1").run("go"))
         await gate.reached()
         drop_locks(postgres_url)
