@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -260,8 +261,7 @@ class CompiledAgentGraph(ClockedStateGraph):
 
     def _with_run(self, config: RunnableConfig | None, run: Run) -> RunnableConfig:
         if isinstance(self.checkpointer, BaseCheckpointSaver):
-            patch_metadata(self.checkpointer)
-            guard_format(self.checkpointer)
+            _prepare(self.checkpointer)
         nothing = NO_PERSISTENCE if self.checkpointer is False else {}
         configurable = {**(config or {}).get("configurable", {}), **nothing, RUN: run}
         return {**(config or {}), "configurable": configurable}
@@ -283,6 +283,17 @@ class CompiledAgentGraph(ClockedStateGraph):
         if self.checkpointer is False or inherits_durability(configurable):
             return False
         return checkpointer_of({"configurable": configurable}) is not None
+
+
+def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
+    """Make a saver fence what runs store, and adapt its metadata; a program or a server may have supplied it."""
+    # A saver in PostgreSQL exists only if its module was loaded; the package does not load it for others.
+    if "langgraph.checkpoint.postgres.aio" in sys.modules:
+        from graph_agent.runs.postgres_fence import fence_writes
+
+        fence_writes(saver)
+    patch_metadata(saver)
+    guard_format(saver)
 
 
 def _sets_durability(kwargs: Mapping[str, Any]) -> bool:
