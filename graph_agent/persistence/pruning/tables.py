@@ -84,12 +84,12 @@ class Tables(Protocol):
         """
         ...
 
-    async def clean(self, at: At, kept: set[str], *, dry_run: bool) -> int:
-        """Remove the stored values that no checkpoint of a namespace refers to; return their bytes.
+    async def clean(self, at: At, gone: set[str], *, dry_run: bool) -> int:
+        """Remove the stored values that no remaining checkpoint of a namespace refers to; return their bytes.
 
         Args:
             at: The thread and the namespace.
-            kept: The checkpoints that remain.
+            gone: The checkpoints that were or would be removed.
             dry_run: Whether to return the bytes only.
         """
         ...

@@ -110,7 +110,7 @@ class _Progress:
             self.checkpoints += len(batch)
             self.writes += sum(node.writes for node in batch)
             self.bytes += sum(node.size for node in batch)
-        self.bytes += await self._tables.clean(at, plan.kept, dry_run=self._dry_run)
+        self.bytes += await self._tables.clean(at, doomed, dry_run=self._dry_run)
 
     @asynccontextmanager
     async def _held(self, session_id: str) -> AsyncIterator[None]:
