@@ -120,6 +120,22 @@ class SharedPostgresSaver(AsyncPostgresSaver):
         """Return the ids of the threads (see `graph_agent.session.history.list_threads`)."""
         return await postgres_threads(self._pool, group, after, limit)
 
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Remove old checkpoints of threads (see `graph_agent.persistence.prune`).
+
+        Args:
+            thread_ids: The threads.
+            strategy: `keep_latest` or `delete`.
+
+        Raises:
+            SessionBusyError: If a run of a thread is under way.
+        """
+        # Imported here: few processes prune.
+        from graph_agent.persistence.pruning.postgres import PostgresTables
+        from graph_agent.persistence.pruning.threads import prune_to_newest
+
+        await prune_to_newest(PostgresTables(self._pool), self, thread_ids, strategy)
+
     async def aput(
         self,
         config: RunnableConfig,

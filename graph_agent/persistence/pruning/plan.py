@@ -4,16 +4,23 @@ The checkpoints of a namespace are a tree. A delta channel has no value in most 
 the writes of the ancestors, back to the last one with a full copy. A kept checkpoint whose parent is removed therefore
 receives full copies (a *fold*). Only channels with a known reducer can be folded; for any other delta channel the
 ancestors are kept, back to its last full copy.
+
+A run of an agent that continues a checkpoint settles the calls of earlier runs. It reads the checkpoint's parent, the
+checkpoint before an input, and those that a person edited (`execution.settlement`, `execution.checkpoints`), so these
+are kept, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 NO_CHANNELS: frozenset[str] = frozenset()
-_WITH_PARENT = 4
-"""Checkpoints of older formats read pending sends from their parent."""
+_OWN_SENDS = 4
+"""The first format of checkpoints that do not read pending sends from their parent."""
+_BY_A_PERSON = ("update", "fork")
+"""Sources of checkpoints that a person has made from others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,13 @@ class Node:
     """The checkpoint of the surrounding graph whose task made it; None in the root namespace, or if not recorded."""
     version: int = 4
     """The format of the checkpoint."""
-    is_input: bool = False
+    source: str = ""
+    """What made it: `input`, `loop`, `update` or `fork`."""
+    is_agent: bool = False
+    """Whether it is one of an agent of this package."""
+    has_sends: bool = False
+    """Whether tasks that start from it have sent others."""
+    holds_input: bool = False
     """Whether it holds the graph's input, as the first checkpoint of a thread does."""
     deltas: frozenset[str] = NO_CHANNELS
     """Delta channels whose values are rebuilt from ancestors."""
@@ -87,10 +100,11 @@ class NamespacePlan:
             node_id: The checkpoint.
             removed: Ids of the checkpoints that are removed so far.
         """
-        at = self.nodes[node_id].parent
-        while at is not None and at in removed:
+        at, passed = self.nodes[node_id].parent, {node_id}
+        while at is not None and at in removed and at not in passed:
+            passed.add(at)
             at = self.nodes[at].parent
-        return at
+        return None if at in passed else at
 
 
 def plan_thread(namespaces: Mapping[str, Iterable[Node]], rule: Rule) -> dict[str, NamespacePlan]:
@@ -121,11 +135,13 @@ def _keep(plan: NamespacePlan, rule: Rule, around: NamespacePlan | None, *, is_r
     first = [node for node in nodes.values() if node.parent is None or node.parent not in nodes]
     if is_root:
         # The first checkpoint of a session holds its title and its position in the list of sessions.
-        chosen |= {node.id for node in first if node.is_input}
-    plan.kept = _with_chains(nodes, chosen)
+        chosen |= {node.id for node in first if node.holds_input}
+    older = {node.id: before.id for node, before in pairwise(newest_first)}
+    chosen |= {needed for id_ in chosen for needed in _before_input(nodes, id_)}
+    plan.kept = _with_chains(nodes, chosen, older)
     if is_root and len([id_ for id_ in plan.kept if plan.remaining_ancestor(id_, nodes.keys() - plan.kept) is None]) > 1:
         # A session is listed once for each checkpoint without a parent.
-        plan.kept = _with_chains(nodes, plan.kept | {node.id for node in first})
+        plan.kept = _with_chains(nodes, plan.kept | {node.id for node in first}, older)
     plan.folds = _folds(plan)
     if len(plan.folds) > 1 and _fold_bytes(plan) >= sum(node.size for node in plan.removed):
         # Many branches share most of their history: to copy it for each would take more space than it frees.
@@ -158,19 +174,47 @@ def _replayed(newest_first: list[Node], around: NamespacePlan) -> set[str]:
     return found
 
 
-def _with_chains(nodes: Mapping[str, Node], chosen: Iterable[str]) -> set[str]:
-    """Add the ancestors that chosen checkpoints, and those added, are rebuilt from and that cannot be folded."""
+def _before_input(nodes: Mapping[str, Node], id_: str) -> Iterator[str]:
+    """Return the checkpoints that a run reads to find where the session stopped before its input."""
+    at, passed = nodes.get(id_), set[str]()
+    while at is not None and at.is_agent and at.id not in passed:
+        passed.add(at.id)
+        yield at.id
+        given = at if at.source == "input" else nodes.get(at.parent or "")
+        if given is None:
+            return
+        yield given.id
+        if given.source != "input":
+            return
+        at = nodes.get(given.parent or "")
+
+
+def _with_chains(nodes: Mapping[str, Node], chosen: Iterable[str], older: Mapping[str, str]) -> set[str]:
+    """Add the checkpoints that chosen ones, and those added, are read with.
+
+    Args:
+        nodes: All checkpoints.
+        chosen: Ids of the chosen ones.
+        older: Checkpoint → the next older one, which may be on another branch.
+    """
     kept = set(chosen)
     waiting = [*kept]
     while waiting:
         node = nodes[waiting.pop()]
         missing = set(node.deltas - node.foldable)
         at = nodes.get(node.parent or "")
-        if at is not None and node.version < _WITH_PARENT and at.id not in kept:
-            kept.add(at.id)
-            waiting.append(at.id)
-        while missing and at is not None:
-            missing -= at.stored
+        needed = set[str]()
+        if at is not None and ((node.version < _OWN_SENDS and at.has_sends) or node.source in _BY_A_PERSON):
+            needed.add(at.id)
+        if node.source in _BY_A_PERSON and node.id in older:
+            # Whether the parent was the newest checkpoint distinguishes an edit from a return to an older one.
+            needed.add(older[node.id])
+        waiting += needed - kept
+        kept |= needed
+        passed = {node.id}
+        while missing and at is not None and at.id not in passed:
+            passed.add(at.id)
+            missing = (missing - at.stored) & at.deltas  # a channel without either had no value there
             if at.id in kept and missing <= at.deltas - at.foldable:
                 break  # its own chain holds the rest
             if at.id not in kept:

@@ -12,7 +12,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from graph_agent.persistence.pruning.copies import At, Copies
 from graph_agent.persistence.pruning.plan import Node
-from graph_agent.persistence.pruning.tables import Row, ThreadChangedError, nodes_of
+from graph_agent.persistence.pruning.tables import METADATA, Row, ThreadChangedError, nodes_of
 
 _IN: LiteralString = "thread_id = %s AND checkpoint_ns = %s"
 _AT: LiteralString = f"{_IN} AND checkpoint_id = %s"
@@ -22,7 +22,8 @@ _ROWS: LiteralString = (
     " coalesce((checkpoint ->> 'v')::int, 1) AS v,"
     " ARRAY(SELECT jsonb_object_keys(checkpoint -> 'channel_versions')) AS versions,"
     " ARRAY(SELECT jsonb_object_keys(coalesce(checkpoint -> 'channel_values', '{}'))) AS inline,"
-    " metadata -> 'counters_since_delta_snapshot' AS counters, metadata -> 'parents' AS parents,"
+    " metadata -> 'counters_since_delta_snapshot' AS counters_since_delta_snapshot, metadata -> 'parents' AS parents,"
+    " metadata ->> 'source' AS source,"
     " octet_length(checkpoint::text) + octet_length(metadata::text) AS size"
     " FROM checkpoints WHERE thread_id = %s"
 )
@@ -157,6 +158,6 @@ def _row(stored: DictRow, started: set[tuple[str, str]]) -> Row:
         version=stored["v"],
         versions=frozenset(stored["versions"]),
         values=frozenset(values),
-        metadata={"counters_since_delta_snapshot": stored["counters"], "parents": stored["parents"]},
+        metadata={key: stored[key] for key in METADATA},
         size=stored["size"],
     )

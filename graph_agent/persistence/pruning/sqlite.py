@@ -14,7 +14,13 @@ import ormsgpack
 from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent.persistence.pruning.copies import At, Copies
 from graph_agent.persistence.pruning.plan import Node
-from graph_agent.persistence.pruning.tables import Row, ThreadChangedError, UnreadableCheckpointError, nodes_of
+from graph_agent.persistence.pruning.tables import (
+    METADATA,
+    Row,
+    ThreadChangedError,
+    UnreadableCheckpointError,
+    nodes_of,
+)
 from graph_agent.persistence.sqlite_connection import LockWaitConnection, is_locked
 
 T = TypeVar("T")
@@ -132,7 +138,7 @@ def _row(stored: tuple[Any, ...], names: dict[frozenset[str], frozenset[str]]) -
         version=checkpoint.get("v") or 1,
         versions=names.setdefault(versions, versions),
         values=names.setdefault(values, values),
-        metadata={key: known[key] for key in ("counters_since_delta_snapshot", "parents") if key in known},
+        metadata={key: known[key] for key in METADATA if key in known},
         size=len(blob) + len(metadata or b""),
     )
 

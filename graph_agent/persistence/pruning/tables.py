@@ -6,9 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from langgraph.checkpoint.serde.types import TASKS
+
 from graph_agent.errors import OperatorError
 from graph_agent.persistence.pruning.copies import At, Copies, agent_deltas
 from graph_agent.persistence.pruning.plan import Node
+
+
+METADATA = ("counters_since_delta_snapshot", "parents", "source")
+"""The keys of a checkpoint's metadata that are read."""
 
 
 class UnreadableCheckpointError(OperatorError):
@@ -136,7 +142,10 @@ def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
                 ts=row.ts,
                 within=_within(row),
                 version=row.version,
-                is_input="__start__" in row.values,
+                source=str(row.metadata.get("source") or ""),
+                is_agent=bool(own),
+                has_sends=TASKS in writes,
+                holds_input="__start__" in row.values,
                 deltas=share(rebuilt),
                 foldable=share(rebuilt & own),
                 stored=share(row.values & names),

@@ -10,9 +10,11 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from graph_agent.errors import SessionBusyError
 from graph_agent.persistence.pruning.copies import At, full_copies
 from graph_agent.persistence.pruning.plan import NamespacePlan, Rule, plan_thread
 from graph_agent.persistence.pruning.tables import Tables, ThreadChangedError, UnreadableCheckpointError
+from graph_agent.runs.database_identity import place_of
 from graph_agent.runs.registry import is_idle, maintained
 
 _BATCH = 500
@@ -75,6 +77,37 @@ async def prune_thread(
         skipped = _CHANGED
     stored = sum(len(plan.nodes) for plan in plans.values())
     return PrunedSession(thread_id, done.checkpoints, done.writes, done.bytes, stored - done.checkpoints, skipped)
+
+
+async def prune_to_newest(
+    tables: Tables, saver: BaseCheckpointSaver[Any], thread_ids: Sequence[str], strategy: str
+) -> None:
+    """Prune as LangGraph's `aprune` does.
+
+    Args:
+        tables: The database.
+        saver: A saver of the same database.
+        thread_ids: The threads; unknown ones are ignored.
+        strategy: `keep_latest`: keep the newest checkpoint of each branch, with those that it is continued with;
+            `delete`: remove the threads.
+
+    Raises:
+        TypeError: If `thread_ids` is a text.
+        ValueError: If the strategy is unknown.
+        SessionBusyError: If a run of a thread is under way.
+    """
+    if isinstance(thread_ids, str):
+        raise TypeError(f"thread_ids={thread_ids!r}: pass a list of thread ids.")
+    if strategy not in ("keep_latest", "delete"):
+        raise ValueError(f"strategy={strategy!r}: use 'keep_latest' or 'delete'.")
+    place = await place_of(saver)
+    for thread_id in thread_ids:
+        if strategy == "delete":
+            await saver.adelete_thread(thread_id)
+            continue
+        pruned = await prune_thread(tables, saver, place, thread_id, Rule(), dry_run=False)
+        if pruned.skipped is not None:
+            raise SessionBusyError(f"Session {thread_id!r} was not pruned: {pruned.skipped}. Try again later.")
 
 
 class _Progress:
