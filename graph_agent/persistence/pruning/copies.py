@@ -38,9 +38,7 @@ def agent_deltas(versions: Iterable[str]) -> frozenset[str]:
     return names & CHANNELS.keys() if _MARK in names else frozenset()
 
 
-async def full_copies(
-    saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: str, channels: Iterable[str]
-) -> Copies:
+async def full_copies(saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: str, channels: Iterable[str]) -> Copies:
     """Return a serialized full copy of delta channels at a checkpoint, by channel.
 
     Args:

@@ -139,7 +139,10 @@ def _keep(plan: NamespacePlan, rule: Rule, around: NamespacePlan | None, *, is_r
     older = {node.id: before.id for node, before in pairwise(newest_first)}
     chosen |= {needed for id_ in chosen for needed in _before_input(nodes, id_)}
     plan.kept = _with_chains(nodes, chosen, older)
-    if is_root and len([id_ for id_ in plan.kept if plan.remaining_ancestor(id_, nodes.keys() - plan.kept) is None]) > 1:
+    if (
+        is_root
+        and len([id_ for id_ in plan.kept if plan.remaining_ancestor(id_, nodes.keys() - plan.kept) is None]) > 1
+    ):
         # A session is listed once for each checkpoint without a parent.
         plan.kept = _with_chains(nodes, plan.kept | {node.id for node in first}, older)
     plan.folds = _folds(plan)

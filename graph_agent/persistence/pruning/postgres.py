@@ -137,7 +137,7 @@ class PostgresTables:
         [row] = await self._query(_SIZE, [])
         return row["size"] or 0
 
-    async def reclaim(self, *, idle: bool) -> None:  # noqa: ARG002 - the protocol's parameter; VACUUM blocks no run
+    async def reclaim(self, *, idle: bool) -> None:
         """Make the space of removed rows reusable, and return free space at the end of the tables."""
         async with self._pool.connection() as connection:
             await connection.execute(f"VACUUM {_TABLES}")

@@ -97,7 +97,7 @@ class SqliteTables:
 
         await call_in_thread(self._with_connection, remove)
 
-    async def clean(self, at: At, gone: set[str], *, dry_run: bool) -> int:  # noqa: ARG002 - the protocol's parameters
+    async def clean(self, at: At, gone: set[str], *, dry_run: bool) -> int:
         """Do nothing: a checkpoint holds its own values."""
         return 0
 

@@ -12,7 +12,6 @@ from graph_agent.errors import OperatorError
 from graph_agent.persistence.pruning.copies import At, Copies, agent_deltas
 from graph_agent.persistence.pruning.plan import Node
 
-
 METADATA = ("counters_since_delta_snapshot", "parents", "source")
 """The keys of a checkpoint's metadata that are read."""
 

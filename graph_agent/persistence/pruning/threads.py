@@ -43,7 +43,7 @@ class PrunedSession:
     """Why the rest of it was not pruned; None if all was."""
 
 
-class _SessionInUse(Exception):
+class _SessionInUseError(Exception):
     """A run of the session is under way."""
 
 
@@ -71,7 +71,7 @@ async def prune_thread(
     try:
         for namespace, plan in plans.items():
             await done.prune((thread_id, namespace), plan)
-    except _SessionInUse:
+    except _SessionInUseError:
         skipped = _RUNNING
     except ThreadChangedError:
         skipped = _CHANGED
@@ -153,7 +153,7 @@ class _Progress:
             return
         async with maintained(self._place, session_id) as is_held:
             if not is_held:
-                raise _SessionInUse
+                raise _SessionInUseError
             yield
 
 
