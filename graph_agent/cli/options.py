@@ -22,6 +22,13 @@ def check_session_id(value: str | None) -> str | None:
     return value
 
 
+def check_session_ids(values: list[str] | None) -> list[str] | None:
+    """Return session ids (see `check_session_id`)."""
+    for value in values or ():
+        check_session_id(value)
+    return values
+
+
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The agent file.")]
 SessionOption = Annotated[
     str,

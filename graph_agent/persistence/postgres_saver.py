@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import LiteralString
 
 from langgraph.checkpoint.base import CheckpointTuple
@@ -57,3 +58,19 @@ class SharedPostgresSaver(FencedPostgresSaver):
         return await self.aget_tuple(
             {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", "checkpoint_id": newest}}
         )
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Remove old checkpoints of threads (see `graph_agent.persistence.prune`).
+
+        Args:
+            thread_ids: The threads.
+            strategy: `keep_latest` or `delete`.
+
+        Raises:
+            SessionBusyError: If a run of a thread is under way.
+        """
+        # Imported here: few processes prune.
+        from graph_agent.persistence.pruning.postgres import PostgresTables
+        from graph_agent.persistence.pruning.threads import prune_to_newest
+
+        await prune_to_newest(PostgresTables(self._pool), self, thread_ids, strategy)
