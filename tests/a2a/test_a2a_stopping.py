@@ -21,6 +21,7 @@ from tests.server.process import serving
 from tests.support.a2a_client import a2a_client, artifact_texts, event_summary, message_request, send, state_name
 from tests.support.a2a_process import AGENT, a2a_process
 
+
 def order(folder: Path) -> Any:
     text = f'!call wait_for {{"file": "{folder / "go"}"}}\n!then look_up {{"key": "k"}}'
     return message_request(text, context_id="talk")
