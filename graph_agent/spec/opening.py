@@ -290,13 +290,13 @@ def mcp_connections(spec: AgentSpec, environment: Mapping[str, str]) -> dict[str
         spec: The file's content.
         environment: Variables for every stdio server in addition to its own, which override them.
     """
-    return {name: _located(raw, spec, environment) for name, raw in spec.mcp_servers.items()}
+    return {name: _located(name, raw, spec, environment) for name, raw in spec.mcp_servers.items()}
 
 
-def _located(raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:
+def _located(name: str, raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return a connection whose process starts in the agent file's folder, so that relative arguments resolve there."""
     if raw.get("transport") != "stdio":
-        return _with_variables(raw)
+        return _with_variables(name, raw)
     return {
         **raw,
         "cwd": str(spec.folder / cwd) if isinstance(cwd := raw.get("cwd", "."), str) else cwd,
@@ -304,7 +304,7 @@ def _located(raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, 
     }
 
 
-def _with_variables(raw: Mapping[str, Any]) -> dict[str, Any]:
+def _with_variables(server: str, raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return an HTTP connection with the variables in its URL and its headers replaced."""
     connection = dict(raw)
     try:
@@ -315,7 +315,8 @@ def _with_variables(raw: Mapping[str, Any]) -> dict[str, Any]:
                 name: expand(text) if isinstance(text, str) else text for name, text in headers.items()
             }
     except ValueError as error:
-        raise ConfigError(f"{error}; set it, or write a default: '${{NAME:-default}}'.") from None
+        fix = "set it, or write a default: '${NAME:-default}'"
+        raise ConfigError(f"MCP server {server!r}: {error}; {fix}.") from None
     return connection
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
