@@ -206,6 +206,7 @@ def _new_run(configurable: Mapping[str, Any]) -> Run:
     reader = parent.reader if isinstance(parent, RunScope) else None
     run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent, reader=reader)
     run.readership = configurable.get(READERSHIP)
+    run.mark = parent.mark if isinstance(parent, RunScope) else None
     if configurable.get(ABORTED):
         run.abort()
     return run
