@@ -7,31 +7,31 @@ session's checkpoints hold the finished work, so the next delivery continues the
 from __future__ import annotations
 
 import asyncio
-import signal
-import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import restate
-from hypercorn.asyncio import serve as serve_asgi
-from hypercorn.config import Config
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import StateSnapshot
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_jsonable_python
-from restate.server import install_shutdown_hook
 
 from graph_agent.context import AgentContext
-from graph_agent.errors import InputConflictError, InputSupersededError, RunFailedError, SessionBusyError, UserError
+from graph_agent.errors import RunFailedError, SessionBusyError, UserError
 from graph_agent.runs.input_marks import INPUT_ID
 from graph_agent.session import Session
 from graph_agent.session.interrupts import answers_by_id
-from graph_agent.session.results import RunResult, run_result
+from graph_agent.session.results import open_interrupts, run_result
+from graph_agent.session.typed_result import own_fields_of
 
 RETRY = restate.InvocationRetryPolicy(initial_interval=timedelta(milliseconds=50))
 """Retries first after 50 ms, and then by the server's settings."""
+ContextOf = Callable[[str], Awaitable[AgentContext | Mapping[str, Any]]]
+"""Returns the context of a session's run."""
+Start = Callable[..., Awaitable[Any]]
 _BUSY_POLL_S = 0.1
 _json = partial(to_jsonable_python, serialize_unknown=True, bytes_mode="base64", inf_nan_mode="null")
 
@@ -40,7 +40,7 @@ class RunRequest(BaseModel):
     """The request of `run`."""
 
     model_config = ConfigDict(extra="forbid")
-    input: str | list[dict[str, Any]] = Field(description="The user's input: text, or messages with role and content.")
+    input: str | list[Any] = Field(description="The user's input: text, or messages with role and content.")
     state: dict[str, Any] | None = Field(None, description="Values of own state fields; null to set none.")
 
 
@@ -56,7 +56,7 @@ def agent_object(
     graph: CompiledStateGraph[Any, Any, Any, Any],
     *,
     name: str = "",
-    context: Callable[[str], Awaitable[AgentContext | Mapping[str, Any]]] | None = None,
+    context: ContextOf | None = None,
     retry: restate.InvocationRetryPolicy = RETRY,
     longest_run: timedelta = timedelta(days=1),
 ) -> restate.VirtualObject:
@@ -73,32 +73,40 @@ def agent_object(
         longest_run: Duration after which Restate takes a run for lost.
     """
     agent = restate.VirtualObject(name or graph.name, inactivity_timeout=longest_run, invocation_retry_policy=retry)
-    running: dict[str, asyncio.Task[Any]] = {}
+    tasks: set[asyncio.Task[Any]] = set()
 
-    async def state_of(session: Session) -> Any:
+    async def state_of(session: Session) -> StateSnapshot:
         return await graph.aget_state({"configurable": {"thread_id": session.id}})
 
-    async def deliver(ctx: restate.ObjectContext, session: Session, input_id: str | None, start: Any) -> Any:
-        """Run an input to its end. The run outlives a delivery that is lost, and the next one joins it."""
-        id_ = ctx.request().id
+    def newest_result(state: StateSnapshot) -> dict[str, Any]:
+        return dict(_json(run_result(state, own_fields_of(graph).outputs)))
+
+    async def deliver(
+        ctx: restate.ObjectContext, session: Session, input_id: str | None, start: Start
+    ) -> dict[str, Any]:
+        """Run an input until it ends or waits, and abort it if the invocation is cancelled."""
+        task: asyncio.Task[Any] | None = None
 
         async def attempt() -> Any:
-            if id_ not in running:
-                task = running[id_] = asyncio.create_task(_when_idle(start, context and partial(context, session.id)))
-                task.add_done_callback(lambda done: running.pop(id_).cancelled() or done.exception())
-            return await asyncio.shield(running[id_])
+            nonlocal task
+            # The run survives a lost connection to Restate: the next delivery of the input waits for its end.
+            task = asyncio.create_task(_run(session.id, start, context))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            return await asyncio.shield(task)
 
         async def is_newest() -> bool:
             return bool(((await state_of(session)).metadata or {}).get(INPUT_ID) == input_id)
 
         try:
-            return await ctx.run_typed("run", attempt)
+            return dict(await ctx.run_typed("run", attempt))
         except restate.TerminalError as error:
-            task = running.get(id_)
-            if error.message == "cancelled" and task is not None and not await is_newest():
-                task.cancel()  # it waits for another run of the session
+            if error.message != "cancelled":
+                raise
+            if task is not None and not await is_newest():
+                task.cancel()  # the session runs another input, and this one waits
                 await asyncio.wait([task])
-            if error.message == "cancelled" and await is_newest():
+            if await is_newest():
                 await session.abort()
                 if task is not None:
                     await asyncio.wait([task])
@@ -109,25 +117,72 @@ def agent_object(
         """Run one input, until it ends or waits for a person."""
         session, input_id = Session(graph, ctx.key()), ctx.request().idempotency_key or ctx.request().id
         start = partial(session.run, request.input, state=request.state, input_id=input_id)
-        return dict(await deliver(ctx, session, input_id, start))
+        return await deliver(ctx, session, input_id, start)
 
     @agent.handler()
     async def resume(ctx: restate.ObjectContext, request: ResumeRequest) -> dict[str, Any]:
-        """Answer the open interrupts, and continue the input that waits."""
+        """Answer open interrupts, and continue the input that waits for them."""
         session = Session(graph, ctx.key())
 
-        async def begin() -> dict[str, Any]:
+        async def read() -> dict[str, Any]:
+            state = await state_of(session)
+            asked = open_interrupts(state)
             with _terminal_errors():
-                asked = await session.interrupts()
                 answers = answers_by_id(request.answer, asked)
-            values = {each.id: _json(each.value) for each in asked if each.id in answers}
-            return {"input": (await state_of(session)).metadata.get(INPUT_ID), "answers": answers, "asked": values}
+            questions = {each.id: _json(each.value) for each in asked}
+            return {"input": (state.metadata or {}).get(INPUT_ID), "answers": answers, "questions": questions}
 
-        async def start(**options: Any) -> RunResult:
-            # An earlier delivery may have used some answers, and reached the next question.
-            open_ = [each.id for each in await session.interrupts() if each.id in asked and _json(each.value) == asked[each.id]]
-            ...
-        first = await ctx.run_typed("begin", begin)
-        return dict(await deliver(ctx, session, first["input"], start))
+        first = await ctx.run_typed("read", read)
+
+        async def start(**options: Any) -> Any:
+            state = await state_of(session)
+            asked = open_interrupts(state)
+            # An earlier delivery may have used the answers, and may have reached the next question.
+            same = {each.id for each in asked if _json(each.value) == first["questions"].get(each.id)}
+            answers = {id_: answer for id_, answer in first["answers"].items() if id_ in same}
+            if not answers and (asked or not state.tasks):
+                return newest_result(state)
+            return await session.resume(answers or None, decided_by=request.decided_by, **options)
+
+        return await deliver(ctx, session, first["input"], start)
+
+    @agent.handler(kind="shared")
+    async def status(ctx: restate.ObjectSharedContext) -> dict[str, Any]:
+        """Return the result of the newest input so far, and the state of each of its `calls`."""
+        session = Session(graph, ctx.key())
+        return {**newest_result(await state_of(session)), "calls": _json(await session.calls())}
+
+    @agent.handler(kind="shared")
+    async def steer(ctx: restate.ObjectSharedContext, text: str) -> None:
+        """Send a message to the model before its next plan."""
+
+        async def send() -> None:
+            with _terminal_errors():
+                await Session(graph, ctx.key()).steer(text)
+
+        await ctx.run_typed("steer", send)
+
+    @agent.handler(kind="shared")
+    async def abort(ctx: restate.ObjectSharedContext) -> bool:
+        """Stop the session's run; its invocation returns the result. Returns false if there was nothing to stop."""
+        return await Session(graph, ctx.key()).abort()
 
     return agent
+
+
+@contextmanager
+def _terminal_errors() -> Iterator[None]:
+    try:
+        yield
+    except SessionBusyError:
+        raise
+    except (UserError, RunFailedError) as error:
+        raise restate.TerminalError(str(error), 400 if isinstance(error, UserError) else 500) from error
+
+
+async def _run(session_id: str, start: Start, context: ContextOf | None) -> Any:
+    """Start a run as soon as no other run of the session is under way."""
+    while True:
+        with _terminal_errors(), suppress(SessionBusyError):
+            return _json(await start(context=await context(session_id) if context is not None else None))
+        await asyncio.sleep(_BUSY_POLL_S)

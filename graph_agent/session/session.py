@@ -256,9 +256,7 @@ class Session(SessionCommands):
         own_fields_of(self._graph).check_input(state)
         return {**_input(given), **state}
 
-    def _with_id(
-        self, graph_input: dict[str, Any], input_id: str | None
-    ) -> tuple[dict[str, Any], InputMark | None]:
+    def _with_id(self, graph_input: dict[str, Any], input_id: str | None) -> tuple[dict[str, Any], InputMark | None]:
         if input_id is not None and not isinstance(self._graph, CompiledAgentGraph):
             raise InputError("input_id: this graph was not made by create_graph_agent(), and does not keep input ids.")
         mark = mark_of(graph_input, input_id)

@@ -1,8 +1,8 @@
-"""A worker process: `python -m tests.restate.worker DATABASE FOLDER ADDRESS`.
+"""A worker process: `python -m tests.restate.worker DATABASE FOLDER ADDRESS NAME`.
 
 The model makes one wave for each text of the user: for `wave …`, a quick write `book`, and `charge` and `look`, which
-wait for the file FOLDER/gate after their effect; for `pay …`, one `transfer`, which a person must approve. Each effect
-is a line of FOLDER/effects: the tool, the call's text, and the process id.
+wait for the file FOLDER/gate after their effect; for `pay …`, one `transfer`, which a person must approve, and which
+waits too. Each effect is a line of FOLDER/effects: the tool, the call's text, and the process id.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, tool
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.engines.restate import agent_object, serve
+from graph_agent.engines.restate import agent_object
+from graph_agent.engines.restate_worker import serve
 from graph_agent.persistence import open_saver, open_store
 from tests.support.agents import asks, marked
 
-NAME = "hotel"
 WAVE = ("book", "charge", "look")
 
 
@@ -53,7 +52,7 @@ def tools(folder: Path) -> list[BaseTool]:
             os.close(descriptor)
 
     async def gate() -> None:
-        while not (folder / "gate").exists():  # noqa: ASYNC240 - a test's file
+        while not (folder / "gate").exists():
             await asyncio.sleep(0.01)
 
     @tool
@@ -77,23 +76,24 @@ def tools(folder: Path) -> list[BaseTool]:
         return f"looked up for {text}"
 
     @tool
-    async def transfer(text: str, config: RunnableConfig) -> str:
+    async def transfer(text: str) -> str:
         """Transfer money."""
         record("transfer", text)
+        await gate()
         return f"transferred for {text}"
 
     return [book, charge, marked(look, effect="read"), transfer]
 
 
-async def main(url: str, folder: Path, address: str) -> None:
+async def main(url: str, folder: Path, address: str, name: str) -> None:
     """Serve until SIGTERM."""
     async with open_saver(url) as saver, open_store(url) as store:
         config = LoopConfig(finalize="direct", approve=["transfer"])
         graph = create_graph_agent(
-            TurnsModel(responses=[]), tools=tools(folder), checkpointer=saver, store=store, config=config, name=NAME
+            TurnsModel(responses=[]), tools=tools(folder), checkpointer=saver, store=store, config=config, name=name
         )
         await serve(agent_object(graph), bind=address)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]))
