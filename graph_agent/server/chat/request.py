@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,8 +39,10 @@ class ChatRequest:
     """Decisions on calls that wait for approval: start of the interrupt's id, and index of the call → decision."""
     parked_token: str | None = None
     """Token of the request without a session that the decisions belong to; None for none."""
-    checkpoint: str | None = None
-    """Id of the checkpoint that must be the session's newest one when the run begins; None for no condition."""
+    adds_all: bool = False
+    """Whether all messages are new to an existing session; otherwise those after the agent's last message are."""
+    before: Callable[[], Awaitable[None]] | None = None
+    """Awaited when the run has its session's lock; `SessionBusyError` refuses the run. None for nothing."""
     shows_calls: bool = False
     """Whether the events about the agent's own plans and calls are sent."""
     progress_as_field: bool = False

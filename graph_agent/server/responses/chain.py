@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 from langgraph.types import StateSnapshot
 
+from graph_agent.errors import SessionBusyError
 from graph_agent.server.chat.approvals import parked_question
 from graph_agent.server.chat.request import ChatRequest, trailing_results
 from graph_agent.server.errors.problems import ProblemError
@@ -56,12 +58,12 @@ class Chains:
                 raise ProblemError(
                     "invalid", "The previous response is still in progress.", param="previous_response_id"
                 )
-            adds_history = is_explicit and any(isinstance(message, AIMessage) for message in request.messages)
-            if body.is_stored and not adds_history and await self._is_newest(previous):
+            if body.is_stored and await self._is_newest(previous):
                 return replace(
                     request,
                     session_id=previous["session"],
-                    checkpoint=previous["checkpoint"],
+                    adds_all=is_explicit,
+                    before=partial(self._check_newest, previous),
                     call_token=token_of_response(previous["response"]["id"]),
                 )
             if is_explicit:
@@ -102,6 +104,10 @@ class Chains:
             return await self.records.get(body.previous_response_id, "previous_response_id")
         token = _answered_token(content) or parked_question(content.messages)
         return await self.records.find(token) if token is not None else None
+
+    async def _check_newest(self, record: Record) -> None:
+        if not await self._is_newest(record):
+            raise SessionBusyError("Another request has continued the session.")
 
     async def _is_newest(self, record: Record) -> bool:
         """Whether nothing has continued the session of a response since."""
