@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
@@ -22,6 +23,7 @@ from graph_agent.errors import SessionBusyError, UserError
 from graph_agent.events.types import StoredEvent
 from graph_agent.runs.run import Run
 from graph_agent.server.chat.outcomes import ChatOutcome, read_outcome
+from graph_agent.server.chat.reasoning import ReasoningReader
 from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.errors.problems import ProblemError, problem_of_failure, stopping
 from graph_agent.server.hosting.host import Host
@@ -38,6 +40,13 @@ _MOST_WAITING = 256
 @dataclass(frozen=True, slots=True)
 class AnswerText:
     """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningPiece:
+    """A piece of the model's reasoning."""
 
     text: str
 
@@ -68,7 +77,7 @@ class RunEnded:
     outcome: ChatOutcome
 
 
-Part: TypeAlias = AnswerText | MessageBreak | CallEvents | ProgressUpdate | RunEnded
+Part: TypeAlias = AnswerText | ReasoningPiece | MessageBreak | CallEvents | ProgressUpdate | RunEnded
 
 
 class ServerRun:
@@ -214,9 +223,12 @@ class ServerRun:
             await self._host.park(spec.thread)
         if self._streams:
             spec.scope.reader = self._on_text
+        shows_reasoning = self._streams and spec.shows_reasoning
+        reader = ReasoningReader(lambda text: self._emit(ReasoningPiece(text)))
+        config: RunnableConfig = {**spec.config, **({"callbacks": [reader]} if shows_reasoning else {})}
         stream = spec.graph.astream(
             spec.graph_input,
-            spec.config,
+            config,
             # Failures are reported by the outcome.
             context={**spec.context, "on_failure": "answer"},
             stream_mode=["custom", "updates"],
