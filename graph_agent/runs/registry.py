@@ -21,7 +21,7 @@ from graph_agent._compat import default_executor_of
 from graph_agent._internal.daemon_threads import DaemonExecutor
 from graph_agent._internal.polling import poll_forever
 from graph_agent._internal.sync_bridge import await_thread_future
-from graph_agent.errors import SessionBusyError
+from graph_agent.errors import SessionBusyError, SessionLostError
 from graph_agent.runs.database_identity import place_of, place_of_blocking
 from graph_agent.runs.inbox import Inbox, MemoryInbox, StoreInbox
 from graph_agent.runs.locks import SessionLocks, guards_processes
@@ -32,6 +32,9 @@ ABORTED = "__graph_agent_aborted"
 """Key in a run's `configurable` that aborts it at its start: it settles open calls, and ends."""
 POLL_S = 0.25
 """Seconds between two polls of the Store for an abort from another process."""
+DISPATCH_S = 30.0
+"""Seconds that a run dispatched by a server waits for its session, and after the loss of it for its cancellation."""
+_DISPATCH_POLL_S = 0.25
 _ENDING_S = 10.0
 """Seconds to wait for the end of a run that was stopped, or whose stream was left."""
 _under_way: dict[tuple[Hashable, str], Run] = {}
@@ -156,7 +159,8 @@ async def running(
         place = await place_of(checkpointer)
         run.inbox = _inbox(place, checkpointer, store)
         run.confirm_lock = _locks.confirmation(place)
-        async with _session(place, run):
+        dispatched = is_dispatched(configurable)
+        async with _until_cancelled(dispatched), _session(place, run, DISPATCH_S if dispatched else 0.0):
             scope = run.parent if isinstance(run.parent, RunScope) else RunScope()
             if scope.before is not None:
                 await scope.before()
@@ -220,12 +224,40 @@ def _has_session(run: Run) -> bool:
     return not (surrounding.get("checkpoint_ns") and str(surrounding.get("thread_id", "")) == run.session_id)
 
 
+def is_dispatched(configurable: Mapping[str, Any]) -> bool:
+    """Whether a server that runs `langgraph.json` has dispatched a run: each of its runs has an id.
+
+    Such a server may deliver a run to a second process while the first still holds the session: because the first is
+    paused, or cannot renew its lease.
+    """
+    return bool(configurable.get("run_id"))
+
+
 @asynccontextmanager
-async def _session(place: Hashable, run: Run) -> AsyncIterator[None]:
+async def _until_cancelled(dispatched: bool) -> AsyncIterator[None]:
+    """Hold back the loss of a dispatched run's session until its server cancels the run, for `DISPATCH_S` seconds.
+
+    The server cancels a run whose lease it has given to another process. An error would become the state of the run in
+    the server's records, although the other process goes on with it.
+    """
+    try:
+        yield
+    except SessionLostError:
+        if dispatched:
+            await asyncio.sleep(DISPATCH_S)
+        raise
+
+
+@asynccontextmanager
+async def _session(place: Hashable, run: Run, wait_s: float = 0.0) -> AsyncIterator[None]:
     key = (place, run.session_id)
     taken = await _take(key)
     if not taken and (ending := _ending(key)) is not None:
         await asyncio.wait([asyncio.wrap_future(ending)], timeout=_ENDING_S)
+        taken = await _take(key)
+    until = asyncio.get_running_loop().time() + wait_s
+    while not taken and asyncio.get_running_loop().time() < until:
+        await asyncio.sleep(_DISPATCH_POLL_S)
         taken = await _take(key)
     try:
         with _registered(key, run, taken=taken):
