@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import LiteralString
 
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 from psycopg_pool import AsyncConnectionPool
 
+from graph_agent.persistence.input_index import postgres_input_checkpoint
 from graph_agent.persistence.session_index import postgres_threads
 from graph_agent.persistence.write_probe import PROBE_BYTES
 from graph_agent.runs.postgres_fence import FencedPostgresSaver
@@ -46,3 +49,28 @@ class SharedPostgresSaver(FencedPostgresSaver):
     ) -> list[str]:
         """Return the ids of the threads (see `graph_agent.session.history.list_threads`)."""
         return await postgres_threads(self._pool, group, after, limit)
+
+    async def find_input(self, thread_id: str, input_id: str) -> CheckpointTuple | None:
+        """Return the newest checkpoint of an input by its id (see `graph_agent.execution.inputs`); None for none."""
+        newest = await postgres_input_checkpoint(self._pool, thread_id, input_id)
+        if newest is None:
+            return None
+        return await self.aget_tuple(
+            {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", "checkpoint_id": newest}}
+        )
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Remove old checkpoints of threads (see `graph_agent.persistence.prune`).
+
+        Args:
+            thread_ids: The threads.
+            strategy: `keep_latest` or `delete`.
+
+        Raises:
+            SessionBusyError: If a run of a thread is under way.
+        """
+        # Imported here: few processes prune.
+        from graph_agent.persistence.pruning.postgres import PostgresTables
+        from graph_agent.persistence.pruning.threads import prune_to_newest
+
+        await prune_to_newest(PostgresTables(self._pool), self, thread_ids, strategy)

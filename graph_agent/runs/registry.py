@@ -6,10 +6,11 @@ import asyncio
 import concurrent.futures
 import logging
 import os
+import time
 import weakref
 from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
@@ -21,8 +22,9 @@ from graph_agent._compat import default_executor_of
 from graph_agent._internal.daemon_threads import DaemonExecutor
 from graph_agent._internal.polling import poll_forever
 from graph_agent._internal.sync_bridge import await_thread_future
-from graph_agent.errors import SessionBusyError, SessionLostError
+from graph_agent.errors import SessionBusyError
 from graph_agent.runs.database_identity import place_of, place_of_blocking
+from graph_agent.runs.dispatch import is_dispatched, take_when_free, until_cancelled
 from graph_agent.runs.inbox import Inbox, MemoryInbox, StoreInbox
 from graph_agent.runs.locks import SessionLocks, guards_processes
 from graph_agent.runs.run import READERSHIP, RUN, Run, RunScope
@@ -32,11 +34,11 @@ ABORTED = "__graph_agent_aborted"
 """Key in a run's `configurable` that aborts it at its start: it settles open calls, and ends."""
 POLL_S = 0.25
 """Seconds between two polls of the Store for an abort from another process."""
-DISPATCH_S = 30.0
-"""Seconds that a run dispatched by a server waits for its session, and after the loss of it for its cancellation."""
-_DISPATCH_POLL_S = 0.25
 _ENDING_S = 10.0
 """Seconds to wait for the end of a run that was stopped, or whose stream was left."""
+_MAINTENANCE_S = 30.0
+"""Maximum seconds that a run waits while its session is locked for maintenance."""
+_MAINTENANCE_POLL_S = 0.005
 _under_way: dict[tuple[Hashable, str], Run] = {}
 _inboxes: dict[Hashable, MemoryInbox] = {}
 
@@ -160,7 +162,8 @@ async def running(
         run.inbox = _inbox(place, checkpointer, store)
         run.confirm_lock = _locks.confirmation(place)
         dispatched = is_dispatched(configurable)
-        async with _until_cancelled(dispatched), _session(place, run, DISPATCH_S if dispatched else 0.0):
+        guard = until_cancelled() if dispatched else nullcontext()
+        async with guard, _session(place, run, dispatched=dispatched):
             scope = run.parent if isinstance(run.parent, RunScope) else RunScope()
             if scope.before is not None:
                 await scope.before()
@@ -196,6 +199,7 @@ def running_blocking(
         if not taken and (ending := _ending(key)) is not None:
             concurrent.futures.wait([ending], _ENDING_S)
             taken = _take_blocking(key)
+        taken = taken or _take_after_maintenance_blocking(key)
         try:
             with _registered(key, run, taken=taken):
                 yield run
@@ -210,6 +214,7 @@ def _new_run(configurable: Mapping[str, Any]) -> Run:
     reader = parent.reader if isinstance(parent, RunScope) else None
     run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent, reader=reader)
     run.readership = configurable.get(READERSHIP)
+    run.mark = parent.mark if isinstance(parent, RunScope) else None
     if configurable.get(ABORTED):
         run.abort()
     return run
@@ -224,41 +229,66 @@ def _has_session(run: Run) -> bool:
     return not (surrounding.get("checkpoint_ns") and str(surrounding.get("thread_id", "")) == run.session_id)
 
 
-def is_dispatched(configurable: Mapping[str, Any]) -> bool:
-    """Whether a server that runs `langgraph.json` has dispatched a run: each of its runs has an id.
+async def maintained(place: Hashable, session_id: str) -> AsyncIterator[bool]:
+    """Exclude runs of a session for a moment; a run that begins meanwhile waits, up to `_MAINTENANCE_S` seconds.
 
-    Such a server may deliver a run to a second process while the first still holds the session: because the first is
-    paused, or cannot renew its lease.
+    Args:
+        place: The identity of the database.
+        session_id: The session.
+
+    Yields:
+        Whether runs are excluded; False when one is under way.
     """
-    return bool(configurable.get("run_id"))
-
-
-@asynccontextmanager
-async def _until_cancelled(dispatched: bool) -> AsyncIterator[None]:
-    """Hold back the loss of a dispatched run's session until its server cancels the run, for `DISPATCH_S` seconds.
-
-    The server cancels a run whose lease it has given to another process. An error would become the state of the run in
-    the server's records, although the other process goes on with it.
-    """
+    marker, key = _marker(place, session_id), (place, session_id)
+    held = [each for each in (marker,) if await _take(each)]
     try:
-        yield
-    except SessionLostError:
-        if dispatched:
-            await asyncio.sleep(DISPATCH_S)
-        raise
+        # The marker first: a run that is refused then finds it.
+        if held and await _take(key):
+            held.append(key)
+        yield key in held
+    finally:
+        for each in reversed(held):
+            await await_thread_future(_locks.give_back(*each))
+
+
+def _marker(place: Hashable, session_id: str) -> tuple[Hashable, str]:
+    """Return the lock that is held while a session is locked for maintenance."""
+    return place, f"{session_id}\0maintenance"
+
+
+async def _take_after_maintenance(key: tuple[Hashable, str]) -> bool:
+    """Lock a session that was refused, once its maintenance has ended; False when a run has it."""
+    for _ in range(round(_MAINTENANCE_S / _MAINTENANCE_POLL_S)):
+        is_maintained = not await await_thread_future(_locks.is_free(*_marker(*key)))
+        if await _take(key):
+            return True
+        if not is_maintained:
+            break
+        await asyncio.sleep(_MAINTENANCE_POLL_S)
+    return False
+
+
+def _take_after_maintenance_blocking(key: tuple[Hashable, str]) -> bool:
+    for _ in range(round(_MAINTENANCE_S / _MAINTENANCE_POLL_S)):
+        is_maintained = not _locks.is_free(*_marker(*key)).result()
+        if _take_blocking(key):
+            return True
+        if not is_maintained:
+            break
+        time.sleep(_MAINTENANCE_POLL_S)
+    return False
 
 
 @asynccontextmanager
-async def _session(place: Hashable, run: Run, wait_s: float = 0.0) -> AsyncIterator[None]:
+async def _session(place: Hashable, run: Run, *, dispatched: bool = False) -> AsyncIterator[None]:
     key = (place, run.session_id)
     taken = await _take(key)
     if not taken and (ending := _ending(key)) is not None:
         await asyncio.wait([asyncio.wrap_future(ending)], timeout=_ENDING_S)
         taken = await _take(key)
-    until = asyncio.get_running_loop().time() + wait_s
-    while not taken and asyncio.get_running_loop().time() < until:
-        await asyncio.sleep(_DISPATCH_POLL_S)
-        taken = await _take(key)
+    taken = taken or await _take_after_maintenance(key)
+    if not taken and dispatched:
+        taken = await take_when_free(lambda: _take(key))
     try:
         with _registered(key, run, taken=taken):
             yield
