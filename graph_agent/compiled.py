@@ -86,7 +86,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         kwargs = self._with_credentials(config, kwargs)
         with running_blocking(configurable, self.checkpointer, self.store) as run:
             input = blocking(self._admitted)(input, configurable, run)
-            run.fence.claims = _resumes(input, configurable)
+            run.fence.claims = _may_resume(input, configurable)
             self._keep_ids_above(configurable)
             chunks = super().stream(
                 input, _with_threads(self._with_run(config, run)), **self._durable(kwargs, configurable)
@@ -122,7 +122,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run:
             input = await self._admitted(input, configurable, run)
-            run.fence.claims = _resumes(input, configurable)
+            run.fence.claims = _may_resume(input, configurable)
             await self._akeep_ids_above(configurable)
             if not _sets_durability(kwargs) and not inherits_durability(configurable):
                 run.deferred = DeferredWrites(configurable.get("checkpoint_ns", ""))
@@ -307,16 +307,13 @@ def _flushed(run: Run) -> contextlib.AbstractAsyncContextManager[None]:
 
 
 def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
-    """Whether a run continues the checkpoint that it loads, instead of storing an input checkpoint first.
+    """Whether a run continues the checkpoint that it loads, instead of storing an input checkpoint first."""
+    return given is None or isinstance(given, Command) or is_resuming({"configurable": configurable})
 
-    LangGraph continues the checkpoint if a server delivers a run again, which is known only once it is loaded.
-    """
-    return (
-        given is None
-        or isinstance(given, Command)
-        or is_resuming({"configurable": configurable})
-        or is_dispatched(configurable)
-    )
+
+def _may_resume(given: Any, configurable: dict[str, Any]) -> bool:
+    """As `_resumes`, but also true for a run of a server, which LangGraph resumes if its checkpoint has the run's id."""
+    return _resumes(given, configurable) or is_dispatched(configurable)
 
 
 def _check_open(state: StateSnapshot) -> None:

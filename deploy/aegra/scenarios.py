@@ -160,7 +160,8 @@ async def _owner(cluster: Cluster, run: str) -> Instance:
 async def _rows(cluster: Cluster, thread: str) -> dict[tuple[Any, ...], str]:
     """Return every row of a thread's history, by its key, with a digest of its content."""
     queries = (
-        "SELECT 'checkpoint', checkpoint_ns, checkpoint_id, '', 0, md5(c::text) FROM checkpoints c WHERE thread_id = %s",
+        "SELECT 'checkpoint', checkpoint_ns, checkpoint_id, '', 0, md5(c::text) FROM checkpoints c"
+        " WHERE thread_id = %s",
         "SELECT 'write', checkpoint_ns, checkpoint_id, task_id, idx, md5(w::text) FROM checkpoint_writes w"
         " WHERE thread_id = %s",
         "SELECT 'blob', checkpoint_ns, channel, version, 0, md5(b::text) FROM checkpoint_blobs b WHERE thread_id = %s",
