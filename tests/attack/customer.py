@@ -32,11 +32,17 @@ class Recoveries:
 
     kills: list[float] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
+    restarts: list[float] = field(default_factory=list)
+    """Of the database; recoveries during which it restarted are counted here."""
+    restarted_at: float = 0.0
+    """Monotonic time at which the database was stopped last."""
 
     def note(self, machine: Machine, sent_at: float) -> None:
         """Record an answer now to an input that was sent to a machine, and got none from it."""
         now = time.monotonic()
-        if machine.killed_at > sent_at:
+        if self.restarted_at > sent_at:
+            self.restarts.append(now - self.restarted_at)
+        elif machine.killed_at > sent_at:
             self.kills.append(now - machine.killed_at)
         elif machine.paused_at > sent_at:
             self.pauses.append(now - machine.paused_at)

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -119,7 +118,10 @@ async def test_sessions_survive_kills_pauses_and_a_database_restart(tmp_path: Pa
     _summarize(cluster, record, recoveries, Effects(effects).read().total(), found)
 
     import json
-    (Path("/tmp/qm.json")).write_text(json.dumps({"found": found, "events": events, "states": states, "logs": [m.log for m in machines]}))
+
+    (Path("/tmp/qm.json")).write_text(
+        json.dumps({"found": found, "events": events, "states": states, "logs": [m.log for m in machines]})
+    )
     assert found == []
 
 
