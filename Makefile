@@ -14,7 +14,7 @@ MAKE_VENV = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo demo-waves demo-team test attack compat lint format notebooks reference docs bench dev clean
+.PHONY: demo demo-waves demo-team test attack attack-machines compat lint format notebooks reference docs bench dev clean
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 
@@ -35,6 +35,9 @@ test: $(VENV)/.dev  ## Run every test, and the notebooks.
 
 attack: $(VENV)/.dev  ## Kill, pause and cut off workers, skew clocks, fill disks; SCALE=1 lasts about a minute.
 	GRAPH_AGENT_ATTACK_SCALE=$(SCALE) $(BIN)/pytest -m attack tests/attack
+
+attack-machines: $(VENV)/.dev  ## Kill, pause and restart four servers and their database for two minutes, while 200 sessions run.
+	GRAPH_AGENT_ATTACK_SCALE=10 $(BIN)/pytest -m attack tests/attack/test_machines.py
 
 compat: $(VENV)/.dev  ## Have older and newer versions of the official clients, and LangChain's, talk to a server; it installs them.
 	$(BIN)/python -m tests.compat.run

@@ -109,7 +109,7 @@ async def throughput(scale: Scale, url: str) -> Table:
                 ratio = wall_ratio(costs, variant, CREATE_AGENT)
                 rows.append(
                     [
-                        f"{count} workers, {variant}",
+                        f"{count} worker{'s' if count > 1 else ''}, {variant}",
                         f"{stored[variant] / seconds:.0f}",
                         f"{sessions * turns / seconds:.0f}",
                         f"{ratio.median:.2f}",
