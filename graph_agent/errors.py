@@ -4,7 +4,9 @@ GraphAgentError
 ├── UserError                the caller changes code, configuration or input
 │   ├── ConfigError          a wrong setting, found at construction
 │   ├── InputError           a wrong input to a run
-│   │   └── DecisionError    a decision that does not fit the call that waits for approval
+│   │   ├── DecisionError    a decision that does not fit the call that waits for approval
+│   │   ├── InputConflictError   an input id that belongs to a different input
+│   │   └── InputSupersededError an input id whose input was replaced by a later one before it was answered
 │   ├── SessionBusyError     a second run of a session that is running
 │   ├── SlowSchemaError      an answer's schema that takes too long to check
 │   ├── SyncInLoopError      a blocking call from a running event loop's thread
@@ -49,6 +51,14 @@ class InputError(UserError, ValueError):
 
 class DecisionError(InputError):
     """A person's decisions do not fit the calls that wait for approval; the session waits as before."""
+
+
+class InputConflictError(InputError):
+    """The id of an input belongs to a different input of the session; nothing was run or changed."""
+
+
+class InputSupersededError(InputError):
+    """A repeated input has no answer, because a later input of the session came before it was finished."""
 
 
 class SessionBusyError(UserError, RuntimeError):

@@ -12,6 +12,7 @@ from langgraph.store.base import Op, PutOp, Result
 
 from graph_agent._internal.sync_bridge import await_uninterrupted
 from graph_agent.errors import ConfigError
+from graph_agent.persistence.input_index import POSTGRES_INPUT_INDEX
 from graph_agent.persistence.session_index import POSTGRES_INDEX
 from graph_agent.persistence.urls import redact_passwords, without_password
 from graph_agent.persistence.write_probe import PROBE_BYTES
@@ -81,6 +82,7 @@ async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncItera
     async def make(connection: AsyncConnection[DictRow]) -> None:
         await AsyncPostgresSaver(connection, serde=serde).setup()
         await connection.execute(POSTGRES_INDEX)
+        await connection.execute(POSTGRES_INPUT_INDEX)
 
     await make_tables(url, make)
     async with _pool(url, SAVER_CONNECTIONS) as pool:

@@ -20,12 +20,11 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import SessionLostError
-from graph_agent.persistence import postgres_saver
 from graph_agent.persistence.open import open_saver
 from graph_agent.persistence.postgres_saver import SharedPostgresSaver
 from graph_agent.runs import database_identity as places
+from graph_agent.runs import postgres_fence, postgres_query
 from graph_agent.runs import postgres_locks as advisory_locks
-from graph_agent.runs import postgres_query
 from graph_agent.runs import registry as running
 from graph_agent.runs.database_identity import place_of
 from graph_agent.runs.postgres_locks import PostgresPlace
@@ -76,8 +75,10 @@ async def test_a_run_that_another_one_has_overtaken_ends_when_its_lock_is_taken_
 
 async def test_a_run_over_a_saver_without_a_fence_ends_when_its_lock_is_lost(postgres_url: str) -> None:
     gate = Gate()
-    async with AsyncPostgresSaver.from_conn_string(postgres_url) as saver:
-        await saver.setup()
+    async with AsyncPostgresSaver.from_conn_string(postgres_url) as first:
+        await first.setup()
+    # In pipeline mode, a write and its check cannot be one transaction.
+    async with AsyncPostgresSaver.from_conn_string(postgres_url, pipeline=True) as saver:
         run = asyncio.create_task(Session(agent([WORK, *DONE], saver, gated_tool(gate)), "s1").run("go"))
         await gate.reached()
         drop_locks(postgres_url)
@@ -238,7 +239,7 @@ async def test_a_process_whose_locks_expired_goes_on_if_no_other_has_continued_i
 async def test_a_writer_that_stalls_in_a_transaction_does_not_block_the_session(
     postgres_url: str, mid_pipeline: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_saver, "PAUSE_S", 2)
+    monkeypatch.setattr(postgres_fence, "PAUSE_S", 2)
     async with open_saver(postgres_url) as saver, open_saver(postgres_url) as stalled:
         graph = agent(["One.", "Two."], saver)
         await Session(graph, "s1").run("first")
