@@ -386,5 +386,5 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
         compiled.__class__ = CompiledAgentGraph
         assert isinstance(compiled, CompiledAgentGraph)
         if isinstance(compiled.checkpointer, BaseCheckpointSaver):
-            guard_format(compiled.checkpointer)
+            _prepare(compiled.checkpointer)
         return compiled

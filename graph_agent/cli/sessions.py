@@ -67,10 +67,7 @@ async def _summaries(address: str, limit: int | None) -> list[SessionSummary]:
 
 def _print(out: Terminal, shown: list[SessionSummary]) -> None:
     now = datetime.now(UTC)
-    rows = [
-        (each.id, status_text(each), str(each.turns), age(each.updated_at, now) if each.updated_at else "", each.title)
-        for each in shown
-    ]
+    rows = [(each.id, status_text(each), str(each.turns), age(each.updated_at, now), each.title) for each in shown]
     if not out.is_terminal:
         for row in rows:
             typer.echo("\t".join(map(printable, row)))
@@ -98,9 +95,11 @@ def age(moment: str, now: datetime) -> str:
     """Return the time since a moment in its largest unit, e.g. `5 min`.
 
     Args:
-        moment: ISO 8601, with its offset.
+        moment: ISO 8601, with its offset; empty if unknown.
         now: The current time, with its zone.
     """
+    if not moment:
+        return ""
     seconds = max(0, int((now - datetime.fromisoformat(moment)).total_seconds()))
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:

@@ -38,8 +38,8 @@ class SessionSummary:
     """Its status; `RUNNING` while it waits for a person."""
     activity: Activity
     """`running`: a run is under way; `waiting`: for a person's answer; `interrupted`: its process ended in the middle
-    of a run; `idle`: its newest input has ended; `newer`: a newer version of this package stored it, so the fields other
-    than the id have no values."""
+    of a run; `idle`: its newest input has ended; `newer`: a newer version of this package stored it, and the other
+    fields have no values."""
 
 
 async def summarize_sessions(
