@@ -9,6 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from pydantic import SecretStr
 
+from graph_agent.runs.input_marks import InputMark
 from graph_agent.server.errors.problems import ProblemError
 
 
@@ -29,6 +30,8 @@ class ChatRequest:
     session_id: str | None = None
     """The session to continue or create; None for a request that carries its whole history."""
     stream: bool = False
+    mark: InputMark | None = None
+    """The idempotency key of the request, with a digest of its content; None without a key."""
     progress_as_field: bool = False
     """Whether to send progress in the response's body; otherwise it is sent in a stream's comments."""
 
