@@ -9,6 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from pydantic import SecretStr
 
+from graph_agent.runs.input_marks import InputMark
 from graph_agent.server.errors.problems import ProblemError
 
 
@@ -41,6 +42,8 @@ class ChatRequest:
     """Id of the checkpoint that must be the session's newest one when the run begins; None for no condition."""
     shows_calls: bool = False
     """Whether the events about the agent's own plans and calls are sent."""
+    mark: InputMark | None = None
+    """The idempotency key of the request, with a digest of its content; None without a key."""
     progress_as_field: bool = False
     """Whether to send progress in the response's body; otherwise it is sent in a stream's comments."""
 

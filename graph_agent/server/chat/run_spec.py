@@ -40,7 +40,7 @@ _PER_REQUEST = frozenset(
     }
 )
 """Fields of a run's context that follow-ups do not inherit."""
-_PARKED_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
+PARKED_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
     if (token := parked_question(request.messages)) is not None:
         spec = RunSpec(host.kept, caller.parked(token), None, request.context(), None, token)
         return _decide(spec, caller, request, await host.kept.aget_state(spec.config))
-    tokens = {found[1] for result in results if (found := _PARKED_ID.fullmatch(result.tool_call_id))}
+    tokens = {found[1] for result in results if (found := PARKED_ID.fullmatch(result.tool_call_id))}
     if len(tokens) == 1:
         spec = RunSpec(host.kept, caller.parked(token := tokens.pop()), None, {}, None, token)
         if resumed := await _resume(spec, caller, request, results, user_messages):
