@@ -54,17 +54,24 @@ async def summarize_sessions(
     for session_id in await list_threads(saver, limit=limit):
         newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
         if newest is not None:
-            first = await _first_checkpoint(saver, session_id)
-            summaries.append(await _summary(session_id, first, newest, is_running))
+            summaries.append(await summarize_session(saver, session_id, newest, is_running))
     return summaries
 
 
-async def _summary(
+async def summarize_session(
+    saver: BaseCheckpointSaver[Any],
     session_id: str,
-    first: CheckpointTuple | None,
     newest: CheckpointTuple,
     is_running: Callable[[str], Awaitable[bool]],
 ) -> SessionSummary:
+    """Return the summary of one session.
+
+    Args:
+        saver: The database's saver.
+        session_id: The session.
+        newest: Its newest checkpoint.
+        is_running: As for `summarize_sessions`.
+    """
     values = newest.checkpoint["channel_values"]
     bookkeeping = values.get("loop")
     # A thread of another graph may have a field of the same name.
@@ -75,7 +82,7 @@ async def _summary(
         activity = "running" if await is_running(session_id) else "waiting" if waits else "interrupted"
     return SessionSummary(
         id=session_id,
-        title=title_of(first),
+        title=title_of(await _first_checkpoint(saver, session_id)),
         updated_at=newest.checkpoint["ts"],
         turns=bookkeeping.get("turn", 0) if isinstance(bookkeeping, dict) else 0,
         status=status,

@@ -177,7 +177,9 @@ async def continuation(saver: Any, at: str | None = None) -> Any:
     await graph.ainvoke(says("continue"), _at(at))
     result = await Session(graph, "s1").run("and again")
     state = (await graph.aget_state(thread())).values
-    events = [{key: value for key, value in each.items() if key != "ts"} for each in await Session(graph, "s1").events()]
+    events = [
+        {key: value for key, value in each.items() if key != "ts"} for each in await Session(graph, "s1").events()
+    ]
     messages = [(type(each).__name__, each.content, getattr(each, "tool_calls", None)) for each in state["messages"]]
     return result.answer, result.status, result.results, result.usage, messages, events, state["loop"]["turn"]
 
