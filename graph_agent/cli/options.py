@@ -36,6 +36,13 @@ def parse_port(value: str | int) -> int:
     return int(text)
 
 
+def check_session_ids(values: list[str] | None) -> list[str] | None:
+    """Return session ids (see `check_session_id`)."""
+    for value in values or ():
+        check_session_id(value)
+    return values
+
+
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", envvar="GRAPH_AGENT_CONFIG", help="The agent file.")]
 SessionOption = Annotated[
     str,
