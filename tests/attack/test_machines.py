@@ -119,7 +119,10 @@ async def test_sessions_survive_kills_pauses_and_a_database_restart(tmp_path: Pa
     _summarize(cluster, record, recoveries, Effects(effects).read().total(), found)
 
     import json
-    (Path("/tmp/qm.json")).write_text(json.dumps({"found": found, "events": events, "states": states, "logs": [m.log for m in machines]}))
+
+    (Path("/tmp/qm.json")).write_text(
+        json.dumps({"found": found, "events": events, "states": states, "logs": [m.log for m in machines]})
+    )
     assert found == []
 
 
