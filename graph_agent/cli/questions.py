@@ -71,10 +71,12 @@ def signed(answers: Mapping[str, Any]) -> dict[str, Any]:
         user = getpass.getuser()
     except (OSError, KeyError):  # the user has no name
         return dict(answers)
-    return {
-        id_: {**answer, "decided_by": user} if isinstance(answer, dict) and "decisions" in answer else answer
-        for id_, answer in answers.items()
-    }
+    return {id_: {**answer, "decided_by": user} if _decides(answer) else answer for id_, answer in answers.items()}
+
+
+def _decides(answer: Any) -> bool:
+    """Whether an answer has decisions, or is a decision."""
+    return isinstance(answer, dict) and ("decisions" in answer or answer.get("type") in DECISIONS)
 
 
 def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent._internal.text import as_text
-from graph_agent.approvals.requests import is_approval_request
+from graph_agent.approvals.requests import request_of
 from graph_agent.approvals.text import question_text
 from graph_agent.session.results import open_interrupts, waiting_for
 
@@ -23,7 +23,7 @@ _MARKER = re.compile(r"\[approval ([0-9a-f]{24})\]\s*")
 def open_request(state: StateSnapshot) -> Interrupt | None:
     """Return the open approval request to answer next; None if the session waits for no approval."""
     interrupts = open_interrupts(state)
-    return next((each for each in interrupts if is_approval_request(each.value)), None)
+    return next((each for each in interrupts if request_of(each) is not None), None)
 
 
 def question_of(interrupts: Sequence[Interrupt], token: str | None) -> str:
@@ -37,14 +37,13 @@ def question_of(interrupts: Sequence[Interrupt], token: str | None) -> str:
     """
     if waiting_for(interrupts) != "approval":
         return "\n\n".join(as_text(each.value) for each in interrupts)
-    asked = next(each for each in interrupts if is_approval_request(each.value))
-    question = question_text(asked.value)
+    question = next(question_text(request) for each in interrupts if (request := request_of(each)) is not None)
     return question if token is None else f"{question}\n[approval {token}]"
 
 
 def is_repeated(interrupts: Sequence[Interrupt]) -> bool:
     """Whether the question is asked again, because the answer to it was none."""
-    return any(is_approval_request(each.value) and "error" in each.value for each in interrupts)
+    return any("error" in (request_of(each) or ()) for each in interrupts)
 
 
 def parked_question(messages: Sequence[AnyMessage]) -> str | None:
