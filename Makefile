@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 WORKERS ?= 2
 SCALE ?= 5
+KILLS ?= 20
 
 ifneq ($(UV),)
 MAKE_VENV = $(UV) venv --quiet --allow-existing --python "$(PYTHON)" $(VENV)
@@ -14,7 +15,7 @@ MAKE_VENV = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo demo-waves demo-team test attack compat lint format notebooks reference docs bench dev clean
+.PHONY: demo demo-waves demo-team test attack restate compat lint format notebooks reference docs bench dev clean
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 
@@ -35,6 +36,9 @@ test: $(VENV)/.dev  ## Run every test, and the notebooks.
 
 attack: $(VENV)/.dev  ## Kill, pause and cut off workers, skew clocks, fill disks; SCALE=1 lasts about a minute.
 	GRAPH_AGENT_ATTACK_SCALE=$(SCALE) $(BIN)/pytest -m attack tests/attack
+
+restate: $(VENV)/.dev  ## Kill workers behind a real Restate server, which npm downloads; KILLS=20 is how often.
+	GRAPH_AGENT_RESTATE_KILLS=$(KILLS) $(BIN)/pytest -m restate tests/restate
 
 compat: $(VENV)/.dev  ## Have older and newer versions of the official clients, and LangChain's, talk to a server; it installs them.
 	$(BIN)/python -m tests.compat.run

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -31,7 +33,9 @@ from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, with_credentials
 from graph_agent.errors import InputError
 from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_to_check
-from graph_agent.runs.checkpoint_metadata import strip_configurable
+from graph_agent.execution.inputs import Admission
+from graph_agent.runs.checkpoint_format import guard_format
+from graph_agent.runs.checkpoint_metadata import patch_metadata
 from graph_agent.runs.deferred_writes import DeferredWrites, defers_writes
 from graph_agent.runs.registry import refuse_within, running, running_blocking
 from graph_agent.runs.run import RUN, Run
@@ -80,6 +84,7 @@ class CompiledAgentGraph(ClockedStateGraph):
             _check_open(self.get_state(config))
         kwargs = self._with_credentials(config, kwargs)
         with running_blocking(configurable, self.checkpointer, self.store) as run:
+            input = blocking(self._admitted)(input, configurable, run)
             run.fence.claims = _resumes(input, configurable)
             self._keep_ids_above(configurable)
             chunks = super().stream(
@@ -115,6 +120,7 @@ class CompiledAgentGraph(ClockedStateGraph):
             _check_open(await self.aget_state(config))
         kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run:
+            input = await self._admitted(input, configurable, run)
             run.fence.claims = _resumes(input, configurable)
             await self._akeep_ids_above(configurable)
             if not _sets_durability(kwargs) and not inherits_durability(configurable):
@@ -149,6 +155,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         refuse_within(str(configurable.get("thread_id", "")))
         with running_blocking(configurable, self.checkpointer, None) as run:
             run.updates_only = True
+            blocking(self._admitted)(None, configurable, run)
             self._keep_ids_above(configurable)
             return super().bulk_update_state(self._with_run(config, run), supersteps)
 
@@ -159,8 +166,32 @@ class CompiledAgentGraph(ClockedStateGraph):
         refuse_within(str(configurable.get("thread_id", "")))
         async with running(configurable, self.checkpointer, None) as run:
             run.updates_only = True
+            await self._admitted(None, configurable, run)
             await self._akeep_ids_above(configurable)
             return await super().abulk_update_state(self._with_run(config, run), supersteps)
+
+    async def _admitted(self, given: Any, configurable: dict[str, Any], run: Run) -> Any:
+        """Return the graph's input, decided while the session is locked; set the run's input mark.
+
+        Raises:
+            InputStoredError: If the run has an input id, and the input has its result.
+            InputError: If the input does not fit its id.
+        """
+        if not isinstance(self.checkpointer, BaseCheckpointSaver) or configurable.get("checkpoint_ns"):
+            return given
+        admission = Admission(self.checkpointer, self._read_state, run.session_id)
+        if run.mark is not None:
+            return await admission.admit(given, run.mark, run)
+        if _resumes(given, configurable):
+            run.mark = await admission.inherited(configurable)
+        return given
+
+    async def _read_state(self, config: RunnableConfig) -> StateSnapshot:
+        """As `aget_state`, also for a saver without asynchronous methods."""
+        try:
+            return await self.aget_state(config)
+        except NotImplementedError:
+            return await asyncio.to_thread(self.get_state, config)
 
     def _answers_a_checkpoint(self, given: Any, config: RunnableConfig) -> bool:
         """Whether a run answers a question of the checkpoint that its config names."""
@@ -230,7 +261,7 @@ class CompiledAgentGraph(ClockedStateGraph):
 
     def _with_run(self, config: RunnableConfig | None, run: Run) -> RunnableConfig:
         if isinstance(self.checkpointer, BaseCheckpointSaver):
-            strip_configurable(self.checkpointer)
+            _prepare(self.checkpointer)
         nothing = NO_PERSISTENCE if self.checkpointer is False else {}
         configurable = {**(config or {}).get("configurable", {}), **nothing, RUN: run}
         return {**(config or {}), "configurable": configurable}
@@ -252,6 +283,17 @@ class CompiledAgentGraph(ClockedStateGraph):
         if self.checkpointer is False or inherits_durability(configurable):
             return False
         return checkpointer_of({"configurable": configurable}) is not None
+
+
+def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
+    """Make a saver fence what runs store, and adapt its metadata; a program or a server may have supplied it."""
+    # A saver in PostgreSQL exists only if its module was loaded; the package does not load it for others.
+    if "langgraph.checkpoint.postgres.aio" in sys.modules:
+        from graph_agent.runs.postgres_fence import fence_writes
+
+        fence_writes(saver)
+    patch_metadata(saver)
+    guard_format(saver)
 
 
 def _sets_durability(kwargs: Mapping[str, Any]) -> bool:
@@ -337,4 +379,6 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
         # LangGraph fixes the class of the compiled graph; this subclass adds methods only, so the object fits it.
         compiled.__class__ = CompiledAgentGraph
         assert isinstance(compiled, CompiledAgentGraph)
+        if isinstance(compiled.checkpointer, BaseCheckpointSaver):
+            guard_format(compiled.checkpointer)
         return compiled

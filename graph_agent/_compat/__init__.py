@@ -23,9 +23,13 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langgraph._internal._runnable import RunnableCallable
-from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
+from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, DeltaChannelHistory
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel._checkpoint import _replay
 from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHandler  # other modules name the type
 
 if TYPE_CHECKING:
@@ -220,6 +224,21 @@ class ClockedStateGraph(CompiledStateGraph[Any, Any, Any, Any]):
         # LangGraph calls this with each checkpoint that a run, `update_state` or `get_state` starts from.
         super()._migrate_checkpoint(checkpoint)
         raise_checkpoint_id_floor(checkpoint["id"])
+
+
+def replay_delta(channel: DeltaChannel[Any], history: DeltaChannelHistory) -> Any:
+    """Return the value of a delta channel from its stored history, as LangGraph rebuilds it.
+
+    Args:
+        channel: A channel of its kind; it does not change.
+        history: Its last full copy and the writes after it.
+    """
+    return _replay(channel, history).get()
+
+
+def dump_snapshot(serde: SerializerProtocol, value: Any) -> tuple[str, bytes]:
+    """Serialize a full copy of a delta channel, as LangGraph stores it among a checkpoint's values."""
+    return serde.dumps_typed(_DeltaSnapshot(value))
 
 
 def count_resume_values(config: RunnableConfig) -> int:

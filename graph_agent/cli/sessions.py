@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from graph_agent.session.summaries import SessionSummary
 
 _COLUMNS = ("SESSION", "STATUS", "TURNS", "AGE", "TITLE")
-_ACTIVITIES = {"running": "running", "waiting": "waiting for an answer", "interrupted": "interrupted"}
+_ACTIVITIES = {"running": "running", "waiting": "waiting for an answer", "interrupted": "interrupted", "newer": "needs a newer version"}
 _STYLES = {"running": "green", "waiting": "yellow", "interrupted": "red"}
 
 
@@ -62,7 +62,7 @@ async def _summaries(address: str, limit: int | None) -> list[SessionSummary]:
 
 def _print(out: Terminal, shown: list[SessionSummary]) -> None:
     now = datetime.now(UTC)
-    rows = [(each.id, status_text(each), str(each.turns), age(each.updated_at, now), each.title) for each in shown]
+    rows = [(each.id, status_text(each), str(each.turns), age(each.updated_at, now) if each.updated_at else "", each.title) for each in shown]
     if not out.is_terminal:
         for row in rows:
             typer.echo("\t".join(map(printable, row)))

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import logging
 import os
+import time
 import weakref
 from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
 from concurrent.futures import Future
@@ -34,6 +35,9 @@ POLL_S = 0.25
 """Seconds between two polls of the Store for an abort from another process."""
 _ENDING_S = 10.0
 """Seconds to wait for the end of a run that was stopped, or whose stream was left."""
+_MAINTENANCE_S = 30.0
+"""Maximum seconds that a run waits while its session is locked for maintenance."""
+_MAINTENANCE_POLL_S = 0.005
 _under_way: dict[tuple[Hashable, str], Run] = {}
 _inboxes: dict[Hashable, MemoryInbox] = {}
 
@@ -192,6 +196,7 @@ def running_blocking(
         if not taken and (ending := _ending(key)) is not None:
             concurrent.futures.wait([ending], _ENDING_S)
             taken = _take_blocking(key)
+        taken = taken or _take_after_maintenance_blocking(key)
         try:
             with _registered(key, run, taken=taken):
                 yield run
@@ -206,6 +211,7 @@ def _new_run(configurable: Mapping[str, Any]) -> Run:
     reader = parent.reader if isinstance(parent, RunScope) else None
     run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent, reader=reader)
     run.readership = configurable.get(READERSHIP)
+    run.mark = parent.mark if isinstance(parent, RunScope) else None
     if configurable.get(ABORTED):
         run.abort()
     return run
@@ -221,12 +227,64 @@ def _has_session(run: Run) -> bool:
 
 
 @asynccontextmanager
+async def maintained(place: Hashable, session_id: str) -> AsyncIterator[bool]:
+    """Exclude runs of a session for a moment; a run that begins meanwhile waits, up to `_MAINTENANCE_S` seconds.
+
+    Args:
+        place: The identity of the database.
+        session_id: The session.
+
+    Yields:
+        Whether runs are excluded; False when one is under way.
+    """
+    marker, key = _marker(place, session_id), (place, session_id)
+    held = [each for each in (marker,) if await _take(each)]
+    try:
+        # The marker first: a run that is refused then finds it.
+        if held and await _take(key):
+            held.append(key)
+        yield key in held
+    finally:
+        for each in reversed(held):
+            await await_thread_future(_locks.give_back(*each))
+
+
+def _marker(place: Hashable, session_id: str) -> tuple[Hashable, str]:
+    """Return the lock that is held while a session is locked for maintenance."""
+    return place, f"{session_id}\0maintenance"
+
+
+async def _take_after_maintenance(key: tuple[Hashable, str]) -> bool:
+    """Lock a session that was refused, once its maintenance has ended; False when a run has it."""
+    for _ in range(round(_MAINTENANCE_S / _MAINTENANCE_POLL_S)):
+        is_maintained = not await await_thread_future(_locks.is_free(*_marker(*key)))
+        if await _take(key):
+            return True
+        if not is_maintained:
+            break
+        await asyncio.sleep(_MAINTENANCE_POLL_S)
+    return False
+
+
+def _take_after_maintenance_blocking(key: tuple[Hashable, str]) -> bool:
+    for _ in range(round(_MAINTENANCE_S / _MAINTENANCE_POLL_S)):
+        is_maintained = not _locks.is_free(*_marker(*key)).result()
+        if _take_blocking(key):
+            return True
+        if not is_maintained:
+            break
+        time.sleep(_MAINTENANCE_POLL_S)
+    return False
+
+
+@asynccontextmanager
 async def _session(place: Hashable, run: Run) -> AsyncIterator[None]:
     key = (place, run.session_id)
     taken = await _take(key)
     if not taken and (ending := _ending(key)) is not None:
         await asyncio.wait([asyncio.wrap_future(ending)], timeout=_ENDING_S)
         taken = await _take(key)
+    taken = taken or await _take_after_maintenance(key)
     try:
         with _registered(key, run, taken=taken):
             yield

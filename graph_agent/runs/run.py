@@ -27,6 +27,7 @@ from graph_agent.models.stream_watch import Reader
 from graph_agent.runs.checkpoint_fence import CheckpointFence
 from graph_agent.runs.deferred_writes import DeferredWrites
 from graph_agent.runs.inbox import Inbox, MemoryInbox, Note
+from graph_agent.runs.input_marks import InputMark
 from graph_agent.state.schema import Bookkeeping
 from graph_agent.types import Usage
 
@@ -77,6 +78,8 @@ class Run:
     """The error to raise at the run's end; None for none."""
     fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
     """Cache of `recent_calls`."""
+    mark: InputMark | None = None
+    """The id of its input, which its checkpoints store; None for an input without an id."""
     confirm_lock: Callable[[], Future[None]] | None = None
     """Verifies the session's lock; None if the lock cannot be lost."""
     _old_aborts: frozenset[str] | None = None
