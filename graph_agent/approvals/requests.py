@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Any, Literal, NotRequired
 
-from langgraph.types import Interrupt
 from typing_extensions import TypedDict
+
+if TYPE_CHECKING:
+    from langgraph.types import Interrupt
 
 DecisionType = Literal["approve", "edit", "reject", "respond"]
 """A person's decision on a call: run it, run another in its place, do not run it, or use a text as its result."""

@@ -150,16 +150,6 @@ def parse_arguments(text: str) -> dict[str, Any]:
     return value
 
 
-def parse_answer(text: str) -> Any:
-    """Return the answer to a question that is no approval: a JSON object or array as its value, other text as it is."""
-    if text.strip()[:1] in ("{", "["):
-        try:
-            return json.loads(text)
-        except ValueError:
-            return text
-    return text
-
-
 def _actions(value: Any, interrupt: Interrupt) -> tuple[Action, ...]:
     if _is_single(value):
         return (_action(value, _single_allowed(interrupt)),)

@@ -28,18 +28,26 @@ def open_request(state: StateSnapshot) -> Interrupt | None:
     return next((each for each in interrupts if request_of(each) is not None), None)
 
 
-def question_of(interrupts: Sequence[Interrupt], token: str | None) -> str:
+def open_question(state: StateSnapshot) -> Interrupt | None:
+    """Return the first open question that a message can answer; None for none, or if calls of the caller are open."""
+    interrupts = open_interrupts(state)
+    return interrupts[0] if waiting_for(interrupts) == "answer" else None
+
+
+def question_of(interrupts: Sequence[Interrupt], token: str | None, refused: str = "") -> str:
     """Return the question that open interrupts ask a person; empty without interrupts.
 
-    Only the first approval request is asked about; others of the same session follow when it is answered.
+    Only the first is asked about; others of the same session follow when it is answered.
 
     Args:
         interrupts: The open interrupts.
         token: Name of the thread of a request without a session; None for a session.
+        refused: Why the previous answer was refused; empty for none.
     """
     if waiting_for(interrupts) != "approval":
-        return "\n\n".join(as_text(each.value) for each in interrupts)
-    question = next(question_text(request) for each in interrupts if (request := request_of(each)) is not None)
+        return as_text(interrupts[0].value) if interrupts else ""
+    request = next(request for each in interrupts if (request := request_of(each)) is not None)
+    question = question_text({**request, "error": refused} if refused else request)
     return question if token is None else f"{question}\n[approval {token}]"
 
 
