@@ -252,6 +252,16 @@ def count_resume_values(config: RunnableConfig) -> int:
     return len(scratchpad.resume) + (scratchpad.get_null_resume(False) is not None)
 
 
+def newest_resume_value(config: RunnableConfig) -> Any:
+    """Return the answer that a task's newest interrupt has received in this run; None for none.
+
+    Args:
+        config: The task's config.
+    """
+    scratchpad = config["configurable"].get(_SCRATCHPAD)
+    return scratchpad.resume[-1] if scratchpad is not None and scratchpad.resume else None
+
+
 def close_sqlite_cache(cache: Any) -> None:
     """Close the connection of LangGraph's `SqliteCache`, which has no method for it."""
     cache._conn.close()
