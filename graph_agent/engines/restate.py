@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Interrupt
 from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
 from restate import InvocationRetryPolicy, ObjectContext, ObjectSharedContext, TerminalError, VirtualObject
@@ -18,9 +18,8 @@ from restate import InvocationRetryPolicy, ObjectContext, ObjectSharedContext, T
 from graph_agent.context import AgentContext
 from graph_agent.errors import RunFailedError, SessionBusyError, UserError
 from graph_agent.runs.input_marks import INPUT_ID
+from graph_agent.runs.registry import find_run
 from graph_agent.session import Session
-from graph_agent.session.interrupts import answers_by_id
-from graph_agent.types import SessionStatus
 
 ContextOf = Callable[[str], Awaitable[AgentContext | Mapping[str, Any]]]
 RUNS: set[asyncio.Task[Any]] = set()
@@ -72,11 +71,15 @@ def agent_object(
         invocation_context_managers=[_terminal_errors],
     )
 
-    async def input_id_of(session: Session) -> Any:
-        state = await graph.aget_state({"configurable": {"thread_id": session.id}})
-        return (state.metadata or {}).get(INPUT_ID)
+    async def is_current(session: Session, input_id: str) -> bool:
+        """Whether the session's run, or else its newest checkpoint, is of an input."""
+        run = await find_run(cast("BaseCheckpointSaver[Any]", graph.checkpointer), session.id)
+        if run is not None:
+            return run.mark is not None and run.mark.id == input_id
+        newest = await graph.aget_state({"configurable": {"thread_id": session.id}})
+        return bool((newest.metadata or {}).get(INPUT_ID) == input_id)
 
-    async def deliver(ctx: ObjectContext, session: Session, input_id: str | None, start: Callable[..., Any]) -> Any:
+    async def deliver(ctx: ObjectContext, session: Session, input_id: str, start: Callable[..., Any]) -> Any:
         started: list[asyncio.Task[Any]] = []
 
         async def run_to_end() -> Any:
@@ -96,7 +99,7 @@ def agent_object(
             return await ctx.run_typed("run", attempt)
         except TerminalError as error:
             if error.message == "cancelled":
-                if await input_id_of(session) == input_id:
+                if await is_current(session, input_id):
                     await session.abort()
                 else:
                     _ = [task.cancel() for task in started]  # it waits for the end of another input
@@ -113,22 +116,8 @@ def agent_object(
     @agent.handler()
     async def resume(ctx: ObjectContext, request: ResumeRequest) -> dict[str, Any]:
         """Answer open interrupts, and continue the input that waits for them."""
-        session = Session(graph, ctx.key())
-
-        async def read() -> Any:
-            return await input_id_of(session), [(each.id, _json(each.value)) for each in await session.interrupts()]
-
-        async def start(**options: Any) -> Any:
-            # An earlier delivery may have given these answers, and may have reached the next question.
-            answers = answers_by_id(request.answer, [Interrupt(value, id=id_) for id_, value in asked])
-            newest = await session.result()
-            same = {each.id for each in newest.interrupts if [each.id, _json(each.value)] in asked}
-            left = {id_: answer for id_, answer in answers.items() if id_ in same} or None
-            if left is None and (newest.interrupts or newest.status != SessionStatus.RUNNING):
-                return newest
-            return await session.resume(left, decided_by=request.decided_by, **options)
-
-        input_id, asked = await ctx.run_typed("read", read)
+        session, input_id = Session(graph, ctx.key()), ctx.request().idempotency_key or ctx.request().id
+        start = partial(session.resume, request.answer, decided_by=request.decided_by, input_id=input_id)
         return dict(await deliver(ctx, session, input_id, start))
 
     @agent.handler(kind="shared")

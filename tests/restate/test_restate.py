@@ -137,9 +137,9 @@ async def test_an_approval_is_a_result_and_resume_answers_it_once_though_its_wor
 
 async def test_a_cancelled_invocation_aborts_its_run_and_settles_its_calls(fleet: Fleet) -> None:
     fleet.close_gate()
-    invocation = await fleet.server.send(f"{fleet.name}/cancelled/run", {"input": "wave 1"})
+    invocation = await fleet.server.send(f"{fleet.name}/cancelled/run", {"input": "wave c"})
     await fleet.until("cancelled", lambda calls: calls == {"book": "finished", "charge": "started", "look": "started"})
-    queued = await fleet.server.send(f"{fleet.name}/cancelled/run", {"input": "wave 2"})
+    queued = await fleet.server.send(f"{fleet.name}/cancelled/run", {"input": "wave c2"})
     await fleet.server.cancel(queued)
     await fleet.server.cancel(invocation)
     output = await fleet.server.output(invocation)
@@ -150,7 +150,7 @@ async def test_a_cancelled_invocation_aborts_its_run_and_settles_its_calls(fleet
         (output.status_code, output.json()["message"]),
         after["status"],
         {call["name"]: call["state"] for call in after["calls"]},
-        fleet.effects("wave 2"),
+        fleet.effects("wave c2"),
     ) == (
         (409, "cancelled"),
         "ABORTED",
