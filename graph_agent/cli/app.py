@@ -19,6 +19,7 @@ from graph_agent.cli.doctor import doctor
 from graph_agent.cli.events import events
 from graph_agent.cli.graph import graph
 from graph_agent.cli.new import new
+from graph_agent.cli.prune import prune
 from graph_agent.cli.run import chat, resume, run
 from graph_agent.cli.serve import serve
 from graph_agent.cli.sessions import sessions
@@ -61,6 +62,7 @@ for command in (
     resume,
     sessions,
     events,
+    prune,
     steer,
     follow_up,
     abort,

@@ -31,7 +31,7 @@ class AskTerminal:
 
     Args:
         err: The output of the questions.
-        always: Names of the tools whose calls are approved without a question.
+        always: Titles of the calls that are approved without a question.
     """
 
     def __init__(self, err: Terminal, always: set[str] | None = None) -> None:

@@ -36,6 +36,13 @@ class Action:
     """Text for the person; empty for none."""
     allowed: tuple[str, ...]
     """The allowed decisions, among `DECISIONS`."""
+    delegate: str = ""
+    """The delegate whose call it is; empty for a call of the agent itself."""
+
+    @property
+    def title(self) -> str:
+        """The tool, and the delegate if the call is not of the agent itself."""
+        return f"{self.name} (delegate {self.delegate})" if self.delegate else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:
 def describe(question: Question) -> list[str]:
     """Return a question as lines of text, one for each action."""
     if question.actions:
-        return [f"{action.name} {json.dumps(action.args, ensure_ascii=False)}" for action in question.actions]
+        return [f"{action.title} {json.dumps(action.args, ensure_ascii=False)}" for action in question.actions]
     value = question.value
     return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)]
 
@@ -156,9 +163,10 @@ def _actions(value: Any, interrupt: Interrupt) -> tuple[Action, ...]:
         return (_action(value, _single_allowed(interrupt)),)
     if not isinstance(value, Mapping) or not isinstance(value.get("action_requests"), list):
         return ()
+    delegate = value["delegate"] if isinstance(value.get("delegate"), str) else ""
     requests = [each for each in value["action_requests"] if isinstance(each, Mapping)]
     reviews = [each for each in value.get("review_configs") or () if isinstance(each, Mapping)]
-    return tuple(_action(request, _allowed(request, at, reviews)) for at, request in enumerate(requests))
+    return tuple(_action(request, _allowed(request, at, reviews), delegate) for at, request in enumerate(requests))
 
 
 def _allowed(request: Mapping[str, Any], at: int, reviews: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -170,13 +178,14 @@ def _allowed(request: Mapping[str, Any], at: int, reviews: Sequence[Mapping[str,
     return ("approve", "edit", "reject")
 
 
-def _action(request: Mapping[str, Any], allowed: tuple[str, ...]) -> Action:
+def _action(request: Mapping[str, Any], allowed: tuple[str, ...], delegate: str = "") -> Action:
     arguments = request.get("args")
     return Action(
         name=str(request.get("name", "")),
         args=dict(arguments) if isinstance(arguments, Mapping) else {},
         description=str(request.get("description") or ""),
         allowed=tuple(kind for kind in DECISIONS if kind in allowed),
+        delegate=delegate,
     )
 
 

@@ -12,6 +12,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.runtime import Runtime
 
 from graph_agent._compat import checkpointer_of
+from graph_agent.events.approvals import is_own
 from graph_agent.events.calls import result_event
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.execution.checkpoints import edit_ancestors, load, running_checkpoint
@@ -153,7 +154,7 @@ def _finished(
 def _stored_decisions(stopped: CheckpointTuple) -> list[StoredEvent]:
     """Return the decisions that a person had taken when the run stopped, and that no plan has read."""
     writes = [value for _, channel, value in stopped.pending_writes or [] if channel == "events"]
-    return [entry for value in writes for entry in value if entry["type"] == "approval_decision"]
+    return [entry for value in writes for entry in value if is_own(entry, "approval_decision")]
 
 
 async def removed_events(

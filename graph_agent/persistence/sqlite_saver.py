@@ -29,6 +29,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from graph_agent._compat import raise_checkpoint_id_floor
 from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent.persistence.input_index import SQLITE_INPUT_INDEX
 from graph_agent.persistence.session_index import SQLITE_INDEX, sqlite_threads
 from graph_agent.persistence.sqlite_connection import LockWaitConnection
 from graph_agent.persistence.sqlite_files import Patience, check_database
@@ -106,6 +107,7 @@ class SharedSqliteSaver(SqliteSaver):
             try:
                 super().setup()
                 self.conn.execute(SQLITE_INDEX)
+                self.conn.execute(SQLITE_INPUT_INDEX)
                 self._has_index = True
             except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
                 time.sleep(retry.pause_s(error))
@@ -225,6 +227,23 @@ class SharedSqliteSaver(SqliteSaver):
     def _delete(self, thread_id: str) -> None:
         super().delete_thread(thread_id)
         self._newest_in.clear()
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Remove old checkpoints of threads (see `graph_agent.persistence.prune`).
+
+        Args:
+            thread_ids: The threads.
+            strategy: `keep_latest` or `delete`.
+
+        Raises:
+            SessionBusyError: If a run of a thread is under way.
+        """
+        # Imported here: few processes prune.
+        from graph_agent.persistence.pruning.sqlite import SqliteTables
+        from graph_agent.persistence.pruning.threads import prune_to_newest
+
+        await self._writer.run(lambda: None)  # creates the tables
+        await prune_to_newest(SqliteTables(self.database), self, thread_ids, strategy)
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]

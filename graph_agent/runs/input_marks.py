@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,24 +79,6 @@ def digest_of(given: Any) -> str:
     """
     text = json.dumps(_comparable(given), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def message_id(input_id: str, index: int) -> str:
-    """Return the id of a message of an input, equal for each request of the input."""
-    return f"input-{hashlib.sha256(input_id.encode()).hexdigest()[:24]}-{index}"
-
-
-def with_message_ids(messages: Sequence[Any], input_id: str) -> list[Any]:
-    """Return the messages of an input, each with an id.
-
-    An interrupted write of the input may have stored its messages; the next request must store the same ones.
-    """
-    return [
-        message.model_copy(update={"id": message_id(input_id, index)})
-        if isinstance(message, BaseMessage) and not message.id
-        else message
-        for index, message in enumerate(messages)
-    ]
 
 
 def _comparable(value: Any) -> Any:

@@ -72,7 +72,7 @@ def checked_answers(
         edit_fault = graph.builder.edit_fault if own and isinstance(graph.builder, AgentStateGraph) else None
         decided = read_decisions(calls, given, edit_fault)
         if ids is None:
-            answers[id_] = {"decisions": listed_decisions(calls, decided)}
+            answers[id_] = {"decisions": listed_decisions(calls, decided), "decided_by": decided_by or decided[0].by}
             continue
         complete = given if isinstance(given, Mapping) and "decisions" in given else {"decisions": given}
         answers[id_] = {**complete, "decided_by": decided_by or decided[0].by}

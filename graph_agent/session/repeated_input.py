@@ -11,10 +11,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
 
-from graph_agent.compiled import AgentStateGraph
+from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
 from graph_agent.context import AgentContext, effective_config
+from graph_agent.errors import InputError
 from graph_agent.execution.checkpoints import load
-from graph_agent.runs.input_marks import InputMark, check_input_id, digest_of, mark_in, with_message_ids
+from graph_agent.runs.input_marks import InputMark, check_input_id, digest_of, mark_in
 from graph_agent.runs.registry import POLL_S, find_run, is_idle
 from graph_agent.session.results import RunPart, RunResult, Token, input_at
 from graph_agent.session.stream_parts import StreamParts
@@ -25,24 +26,22 @@ _BEGINNING_S = 1.0
 """Seconds in which the run of another process may commit its input, so that it is recognized."""
 
 
-def mark_of(graph_input: Mapping[str, Any], input_id: str | None) -> InputMark | None:
+def mark_of(given: Any, input_id: str | None, graph: CompiledStateGraph[Any, Any, Any, Any]) -> InputMark | None:
     """Return the mark of an input; None without an id.
 
     Args:
-        graph_input: The graph's input: messages, and values of own state fields.
+        given: The graph's input, or a person's answer.
         input_id: The id; None for none.
+        graph: The compiled graph.
 
     Raises:
-        InputError: When the id is not valid.
+        InputError: When the id is not valid, or the graph does not store ids.
     """
-    return None if input_id is None else InputMark(check_input_id(input_id), digest_of(graph_input))
-
-
-def with_ids(graph_input: dict[str, Any], mark: InputMark | None) -> dict[str, Any]:
-    """Return the graph's input with the message ids that each request of the input has in common."""
-    if mark is None:
-        return graph_input
-    return {**graph_input, "messages": with_message_ids(graph_input["messages"], mark.id)}
+    if input_id is None:
+        return None
+    if not isinstance(graph, CompiledAgentGraph):
+        raise InputError(f"input_id={input_id!r}: only graphs of create_graph_agent() store input ids.")
+    return InputMark(check_input_id(input_id), digest_of(given))
 
 
 async def wait_for_input(saver: BaseCheckpointSaver[Any], session_id: str, mark: InputMark) -> bool:

@@ -18,12 +18,12 @@ from langgraph.types import Command, Interrupt
 
 from graph_agent._internal.closing_stream import ClosingStream, Readership
 from graph_agent._internal.failure_log import log_failure
-from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.context import AgentContext, checked_context
 from graph_agent.delegation import WATCHED
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.events.types import Event
-from graph_agent.execution.inputs import InputStoredError
+from graph_agent.events.calls import recorded_ids
+from graph_agent.events.types import Event, StoredEvent
+from graph_agent.execution.inputs import Admission, InputStoredError
 from graph_agent.runs.inbox import Note
 from graph_agent.runs.input_marks import InputMark
 from graph_agent.runs.notes import message_of
@@ -33,7 +33,7 @@ from graph_agent.session.control import SessionCommands, SessionControl
 from graph_agent.session.history import SessionMemory
 from graph_agent.session.input_run import InputRun
 from graph_agent.session.interrupts import checked_answers
-from graph_agent.session.repeated_input import mark_of, raise_failure, stored_parts, wait_for_input, with_ids
+from graph_agent.session.repeated_input import mark_of, raise_failure, stored_parts, wait_for_input
 from graph_agent.session.results import Done, Part, RunResult, Token, open_interrupts, run_result
 from graph_agent.session.stream_parts import MODES, StreamParts
 from graph_agent.session.typed_result import own_fields_of, typed_result
@@ -105,11 +105,16 @@ class Session(SessionCommands):
             SessionBusyError: When the session is running.
             RunFailedError: When the input failed, and `on_failure="raise"` is set.
         """
-        graph_input, mark = self._with_id(self._with_state(given, state), input_id)
-        return await self._to_end(graph_input, context, mark)
+        graph_input = self._with_state(given, state)
+        return await self._to_end(graph_input, context, mark_of(graph_input, input_id, self._graph))
 
     async def resume(
-        self, answer: Any = None, *, context: Context | None = None, decided_by: str | None = None
+        self,
+        answer: Any = None,
+        *,
+        context: Context | None = None,
+        decided_by: str | None = None,
+        input_id: str | None = None,
     ) -> RunResult:
         """Resume the session: with an answer to its open interrupt, or after a crash.
 
@@ -118,13 +123,16 @@ class Session(SessionCommands):
                 Decisions on calls that wait for approval are made with `graph_agent.approvals`.
             context: As for `run`.
             decided_by: Name of the person who decided on calls, for the history; None for `user`.
+            input_id: The answer's own id, as for `run`; None for none.
 
         Raises:
             InputError: When there is nothing to resume, the answer matches no open interrupt, or a decision does not
                 fit its call. The session then waits as before.
+            InputConflictError, InputSupersededError: As for `run`.
             SessionBusyError: When the session is running.
         """
-        return await self._to_end(await self._answer(answer, decided_by), context)
+        mark = mark_of([answer], input_id, self._graph)
+        return await self._to_end(await self._answer(answer, decided_by, mark), context, mark)
 
     def stream(
         self,
@@ -160,7 +168,8 @@ class Session(SessionCommands):
             RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
         """
         readership = Readership()
-        graph_input, mark = self._with_id(self._with_state(given, state), input_id)
+        graph_input = self._with_state(given, state)
+        mark = mark_of(graph_input, input_id, self._graph)
         return ClosingStream(self._stream(graph_input, context, control, readership, mark), readership)
 
     def stream_resume(
@@ -170,10 +179,11 @@ class Session(SessionCommands):
         context: Context | None = None,
         decided_by: str | None = None,
         control: RunControl | None = None,
+        input_id: str | None = None,
     ) -> AsyncGenerator[Part]:
         """As `resume`, but yield the parts of the run as `stream` does."""
-        readership = Readership()
-        return ClosingStream(self._stream_answer(answer, context, decided_by, control, readership), readership)
+        mark, readership = mark_of([answer], input_id, self._graph), Readership()
+        return ClosingStream(self._stream_answer(answer, context, decided_by, control, readership, mark), readership)
 
     async def _stream_answer(
         self,
@@ -182,9 +192,10 @@ class Session(SessionCommands):
         decided_by: str | None,
         control: RunControl | None,
         readership: Readership,
+        mark: InputMark | None,
     ) -> AsyncGenerator[Part]:
-        given = await self._answer(answer, decided_by)
-        async with aclosing(self._stream(given, context, control, readership)) as parts:
+        given = await self._answer(answer, decided_by, mark)
+        async with aclosing(self._stream(given, context, control, readership, mark)) as parts:
             async for part in parts:
                 yield part
 
@@ -219,7 +230,7 @@ class Session(SessionCommands):
         while True:
             run, has_streamed = self._input_run(note, context, mark), False
             try:
-                stream_parts = StreamParts(self.id, len(await self.events()))
+                stream_parts = await self._stream_parts(given)
                 with run.opened({**self._configurable, READERSHIP: readership, WATCHED: True}) as config:
                     stream = self._graph.astream(
                         given, config, context=checked_context(context), stream_mode=MODES, control=control
@@ -229,6 +240,8 @@ class Session(SessionCommands):
                             for part in stream_parts.take(mode, payload):
                                 has_streamed = has_streamed or isinstance(part, Token)
                                 yield part
+                    for part in stream_parts.rest():
+                        yield part
             except InputStoredError as stored:
                 result = self._stored_result(run, stored, context)
                 for part in stored_parts(stored.state, self.id, result):
@@ -249,18 +262,21 @@ class Session(SessionCommands):
                 return
             given = _input([message_of(note)])
 
+    async def _stream_parts(self, given: Any) -> StreamParts:
+        """Return the converter of a run's chunks; a run that resumes continues the calls without a result."""
+        values = (await self._graph.aget_state(self._config)).values
+        events: list[StoredEvent] = values.get("events", [])
+        answered = recorded_ids(events)
+        resumes = not isinstance(given, dict)
+        running = [call["id"] for call in values.get("ready", ()) if resumes and call["id"] not in answered]
+        return StreamParts(self.id, len(events), running)
+
     def _with_state(self, given: Given, state: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the graph's input for an input of the user and values of own state fields."""
         if not state:
             return _input(given)
         own_fields_of(self._graph).check_input(state)
         return {**_input(given), **state}
-
-    def _with_id(self, graph_input: dict[str, Any], input_id: str | None) -> tuple[dict[str, Any], InputMark | None]:
-        if input_id is not None and not isinstance(self._graph, CompiledAgentGraph):
-            raise InputError("input_id: this graph was not made by create_graph_agent(), and does not keep input ids.")
-        mark = mark_of(graph_input, input_id)
-        return with_ids(graph_input, mark), mark
 
     async def events(self) -> list[Event]:
         """Return the session's history, oldest event first."""
@@ -348,13 +364,21 @@ class Session(SessionCommands):
 
         return InputRun(read, partial(self._control.check_next, note) if note is not None else None, mark)
 
-    async def _answer(self, answer: Any, decided_by: str | None) -> Any:
-        """Return the graph's input that resumes the session."""
+    async def _answer(self, answer: Any, decided_by: str | None, mark: InputMark | None) -> Any:
+        """Return the graph's input that resumes the session; None for an answer that it has received already."""
         # After a crash between a step's last write and its checkpoint, `next` is empty, but `tasks` is not.
         state = await self._graph.aget_state(self._config)
-        if not state.tasks:
+        received = mark is not None and await Admission(self._saver, self._graph.aget_state, self.id).has_received(mark)
+        if not state.tasks and not received:
             raise InputError(f"Session {self.id!r} has nothing to resume: its last input has ended.")
-        return None if answer is None else Command(resume=checked_answers(answer, self._graph, state, decided_by))
+        if answer is None:
+            return None
+        try:
+            return Command(resume=checked_answers(answer, self._graph, state, decided_by))
+        except InputError:
+            if not received:
+                raise
+            return None
 
     async def _result(self, run: Run | None = None) -> RunResult:
         """Return the newest result, or that of a run whose last checkpoint is no longer the session's newest."""

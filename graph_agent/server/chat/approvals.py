@@ -7,14 +7,16 @@ with its next message.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent._internal.text import as_text
-from graph_agent.approvals.requests import is_approval_request
+from graph_agent.approvals.requests import calls_of_request, is_approval_request
 from graph_agent.approvals.text import question_text
+from graph_agent.server.errors.problems import ProblemError
 from graph_agent.session.results import open_interrupts, waiting_for
 
 _MARKER = re.compile(r"\[approval ([0-9a-f]{24})\]\s*")
@@ -40,6 +42,51 @@ def question_of(interrupts: Sequence[Interrupt], token: str | None) -> str:
     asked = next(each for each in interrupts if is_approval_request(each.value))
     question = question_text(asked.value)
     return question if token is None else f"{question}\n[approval {token}]"
+
+
+def waiting_approvals(interrupts: Sequence[Interrupt], token: str | None) -> list[dict[str, Any]]:
+    """Return the calls of all open approval requests, as in `ChatOutcome.approvals`."""
+    return [
+        {"token": token, "interrupt": each.id, "index": index, "name": call["name"], "arguments": call["arguments"]}
+        for each in interrupts
+        if is_approval_request(each.value)
+        for index, call in enumerate(calls_of_request(each.value))
+    ]
+
+
+def answers_to_approvals(
+    interrupts: Sequence[Interrupt], decisions: Mapping[tuple[str, int], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the decisions on single calls as answers by interrupt id; calls without a decision are asked about again.
+
+    Args:
+        interrupts: The open interrupts.
+        decisions: Start of an interrupt's id, and index of a call in its request → decision.
+
+    Raises:
+        ProblemError: If a decision belongs to no call that waits, or if a request that takes all decisions at once has
+            calls without one.
+    """
+    answers: dict[str, Any] = {}
+    remaining = dict(decisions)
+    for each in interrupts:
+        if not is_approval_request(each.value):
+            continue
+        calls = calls_of_request(each.value)
+        decided = {
+            index: remaining.pop(key) for index in range(len(calls)) if (key := (each.id[:8], index)) in remaining
+        }
+        if not decided:
+            continue
+        if "call_ids" in each.value:
+            answers[each.id] = {"decisions": {calls[index]["id"]: decision for index, decision in decided.items()}}
+        elif len(decided) == len(calls):
+            answers[each.id] = {"decisions": list(decided.values())}
+        else:
+            raise ProblemError("invalid", f"{len(calls)} calls wait together; decide all of them at once.")
+    if remaining:
+        raise ProblemError("invalid", "An approval response belongs to no call that waits: it is decided already.")
+    return answers
 
 
 def is_repeated(interrupts: Sequence[Interrupt]) -> bool:

@@ -29,6 +29,18 @@ class ChatRequest:
     session_id: str | None = None
     """The session to continue or create; None for a request that carries its whole history."""
     stream: bool = False
+    call_token: str | None = None
+    """Token in the ids of the calls that `messages` answer, in a session whose ids are not the model's own."""
+    new_call_token: str | None = None
+    """Token for the ids of the calls that the answer hands to the caller; None for the default ids."""
+    decisions: Mapping[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    """Decisions on calls that wait for approval: start of the interrupt's id, and index of the call → decision."""
+    parked_token: str | None = None
+    """Token of the request without a session that the decisions belong to; None for none."""
+    checkpoint: str | None = None
+    """Id of the checkpoint that must be the session's newest one when the run begins; None for no condition."""
+    shows_calls: bool = False
+    """Whether the events about the agent's own plans and calls are sent."""
     progress_as_field: bool = False
     """Whether to send progress in the response's body; otherwise it is sent in a stream's comments."""
 
