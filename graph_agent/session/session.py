@@ -282,6 +282,10 @@ class Session(SessionCommands):
         """Return the session's history, oldest event first."""
         return await self._memory.get_session_events(self.id)
 
+    async def result(self) -> RunResult:
+        """Return the result of the newest input so far."""
+        return await self._result()
+
     async def status(self) -> SessionStatus:
         """Return the session's status; `CREATED` before its first input."""
         return (await self._result()).status
@@ -364,7 +368,8 @@ class Session(SessionCommands):
         """Return the graph's input that resumes the session; None for an answer that it has received already."""
         # After a crash between a step's last write and its checkpoint, `next` is empty, but `tasks` is not.
         state = await self._graph.aget_state(self._config)
-        received = mark is not None and await Admission(self._saver, self._graph.aget_state, self.id).has_received(mark)
+        admission = Admission(self._saver, self._graph.aget_state, self.id)
+        received = mark is not None and await admission.seen(mark) is not None
         if not state.tasks and not received:
             raise InputError(f"Session {self.id!r} has nothing to resume: its last input has ended.")
         if answer is None:

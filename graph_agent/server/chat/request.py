@@ -9,6 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from pydantic import SecretStr
 
+from graph_agent.runs.input_marks import InputMark
 from graph_agent.server.errors.problems import ProblemError
 
 
@@ -47,6 +48,8 @@ class ChatRequest:
     """Whether the model's reasoning is streamed."""
     shows_calls: bool = False
     """Whether the events about the agent's own plans and calls are sent."""
+    mark: InputMark | None = None
+    """The idempotency key of the request, with a digest of its content; None without a key."""
     progress_as_field: bool = False
     """Whether to send progress in the response's body; otherwise it is sent in a stream's comments."""
 
