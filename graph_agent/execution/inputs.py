@@ -75,8 +75,6 @@ class Admission:
             return given
         if (known := await self._find(mark, newest)) is not None:
             return await self._continued(given, mark, known, newest)
-        if not isinstance(given, Command | None):
-            return given
         if (stored := self._record(mark, newest)) is not None:
             return await self._answered(given, stored, newest)
         if isinstance(given, Command):
@@ -134,7 +132,9 @@ class Admission:
         waiting = {asked.id: task.id for task in state.tasks if task.result is None for asked in task.interrupts}
         before = stored["received"]
         lacking = {id_ for id_, task in waiting.items() if id_ in before and counts.get(task, 0) <= before[id_]}
-        if isinstance(given, Command) and lacking:
+        if lacking:
+            if not isinstance(given, Command):
+                raise InputStoredError(state)  # the question is still open
             answers: Any = given.resume
             if isinstance(answers, dict) and not lacking.isdisjoint(answers):
                 answers = {id_: answer for id_, answer in answers.items() if id_ in lacking}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
@@ -17,6 +18,7 @@ from graph_agent.errors import InputError
 from graph_agent.execution.checkpoints import load
 from graph_agent.runs.input_marks import InputMark, check_input_id, digest_of, mark_in
 from graph_agent.runs.registry import POLL_S, find_run, is_idle
+from graph_agent.session.interrupts import is_by_id
 from graph_agent.session.results import RunPart, RunResult, Token, input_at
 from graph_agent.session.stream_parts import StreamParts
 from graph_agent.state.messages import failure_error, failure_of
@@ -42,6 +44,17 @@ def mark_of(given: Any, input_id: str | None, graph: CompiledStateGraph[Any, Any
     if not isinstance(graph, CompiledAgentGraph):
         raise InputError(f"input_id={input_id!r}: only graphs of create_graph_agent() store input ids.")
     return InputMark(check_input_id(input_id), digest_of(given))
+
+
+def answer_content(answer: Any) -> Any:
+    """Return what identifies an answer: its value, without interrupt ids, and text as in an input of that text.
+
+    A client that repeats an answer after a crash may not know any more which question it belongs to.
+    """
+    values = list(answer.values()) if is_by_id(answer) else [answer]
+    if len(values) == 1 and isinstance(values[0], str):
+        return {"messages": [HumanMessage(values[0])]}
+    return values
 
 
 async def wait_for_input(saver: BaseCheckpointSaver[Any], session_id: str, mark: InputMark) -> bool:

@@ -32,7 +32,7 @@ from graph_agent.session.control import SessionCommands, SessionControl
 from graph_agent.session.history import SessionMemory
 from graph_agent.session.input_run import InputRun
 from graph_agent.session.interrupts import checked_answers
-from graph_agent.session.repeated_input import mark_of, raise_failure, stored_parts, wait_for_input
+from graph_agent.session.repeated_input import answer_content, mark_of, raise_failure, stored_parts, wait_for_input
 from graph_agent.session.results import Done, Part, RunResult, Token, open_interrupts, run_result
 from graph_agent.session.stream_parts import MODES, StreamParts
 from graph_agent.session.typed_result import own_fields_of, typed_result
@@ -130,7 +130,7 @@ class Session(SessionCommands):
             InputConflictError, InputSupersededError: As for `run`.
             SessionBusyError: When the session is running.
         """
-        mark = mark_of([answer], input_id, self._graph)
+        mark = mark_of(answer_content(answer), input_id, self._graph)
         return await self._to_end(await self._answer(answer, decided_by, mark), context, mark)
 
     def stream(
@@ -181,7 +181,7 @@ class Session(SessionCommands):
         input_id: str | None = None,
     ) -> AsyncGenerator[Part]:
         """As `resume`, but yield the parts of the run as `stream` does."""
-        mark, readership = mark_of([answer], input_id, self._graph), Readership()
+        mark, readership = mark_of(answer_content(answer), input_id, self._graph), Readership()
         return ClosingStream(self._stream_answer(answer, context, decided_by, control, readership, mark), readership)
 
     async def _stream_answer(

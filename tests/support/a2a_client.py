@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -53,7 +54,7 @@ async def a2a_client(
 
 def message_request(text: str, task: Task | None = None, **fields: Any) -> SendMessageRequest:
     """A request with one text, which starts a task or continues the given one."""
-    sent = Message(message_id=f"m-{text}", role=Role.ROLE_USER, parts=[Part(text=text)], **fields)
+    sent = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=[Part(text=text)], **fields)
     if task is not None:
         sent.task_id, sent.context_id = task.id, task.context_id
     return SendMessageRequest(message=sent)
@@ -92,7 +93,7 @@ def artifact_texts(task: Task) -> list[str]:
 
 async def send_text(client: Client, text: str, context_id: str = "") -> Task:
     """Stream a message to its end, and return its task as the server stores it."""
-    message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text=text)], context_id=context_id)
+    message = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=[Part(text=text)], context_id=context_id)
     task = Task()
     async for event in client.send_message(SendMessageRequest(message=message)):
         if event.HasField("task"):
