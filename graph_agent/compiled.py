@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -33,8 +34,11 @@ from graph_agent.context import AgentContext, with_credentials
 from graph_agent.errors import InputError
 from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_to_check
 from graph_agent.execution.inputs import Admission
+from graph_agent.runs.checkpoint_format import guard_format
 from graph_agent.runs.checkpoint_metadata import patch_metadata
 from graph_agent.runs.deferred_writes import DeferredWrites, defers_writes
+from graph_agent.runs.dispatch import is_dispatched
+from graph_agent.runs.draining import AnsweringControl
 from graph_agent.runs.registry import refuse_within, running, running_blocking
 from graph_agent.runs.run import RUN, Run
 from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
@@ -83,7 +87,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         kwargs = self._with_credentials(config, kwargs)
         with running_blocking(configurable, self.checkpointer, self.store) as run:
             input = blocking(self._admitted)(input, configurable, run)
-            run.fence.claims = _resumes(input, configurable)
+            run.fence.claims = _may_resume(input, configurable)
             self._keep_ids_above(configurable)
             chunks = super().stream(
                 input, _with_threads(self._with_run(config, run)), **self._durable(kwargs, configurable)
@@ -119,10 +123,12 @@ class CompiledAgentGraph(ClockedStateGraph):
         kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run:
             input = await self._admitted(input, configurable, run)
-            run.fence.claims = _resumes(input, configurable)
+            run.fence.claims = _may_resume(input, configurable)
             await self._akeep_ids_above(configurable)
             if not _sets_durability(kwargs) and not inherits_durability(configurable):
                 run.deferred = DeferredWrites(configurable.get("checkpoint_ns", ""))
+            if kwargs.get("control") is not None:
+                kwargs["control"] = AnsweringControl(kwargs["control"], run)
             chunks = super().astream(input, self._with_run(config, run), **self._durable(kwargs, configurable))
             held: GraphBubbleUp | None = None
             try:
@@ -259,7 +265,7 @@ class CompiledAgentGraph(ClockedStateGraph):
 
     def _with_run(self, config: RunnableConfig | None, run: Run) -> RunnableConfig:
         if isinstance(self.checkpointer, BaseCheckpointSaver):
-            patch_metadata(self.checkpointer)
+            _prepare(self.checkpointer)
         nothing = NO_PERSISTENCE if self.checkpointer is False else {}
         configurable = {**(config or {}).get("configurable", {}), **nothing, RUN: run}
         return {**(config or {}), "configurable": configurable}
@@ -283,6 +289,17 @@ class CompiledAgentGraph(ClockedStateGraph):
         return checkpointer_of({"configurable": configurable}) is not None
 
 
+def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
+    """Make a saver fence what runs store, and adapt its metadata; a program or a server may have supplied it."""
+    # A saver in PostgreSQL exists only if its module was loaded; the package does not load it for others.
+    if "langgraph.checkpoint.postgres.aio" in sys.modules:
+        from graph_agent.runs.postgres_fence import fence_writes
+
+        fence_writes(saver)
+    patch_metadata(saver)
+    guard_format(saver)
+
+
 def _sets_durability(kwargs: Mapping[str, Any]) -> bool:
     """Whether the caller of a run sets its durability."""
     return kwargs.get("durability") is not None or "checkpoint_during" in kwargs
@@ -295,6 +312,11 @@ def _flushed(run: Run) -> contextlib.AbstractAsyncContextManager[None]:
 def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
     """Whether a run continues the checkpoint that it loads, instead of storing an input checkpoint first."""
     return given is None or isinstance(given, Command) or is_resuming({"configurable": configurable})
+
+
+def _may_resume(given: Any, configurable: dict[str, Any]) -> bool:
+    """As `_resumes`, but also true for a run of a server, which LangGraph resumes if its checkpoint has the run's id."""
+    return _resumes(given, configurable) or is_dispatched(configurable)
 
 
 def _check_open(state: StateSnapshot) -> None:
@@ -366,4 +388,6 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
         # LangGraph fixes the class of the compiled graph; this subclass adds methods only, so the object fits it.
         compiled.__class__ = CompiledAgentGraph
         assert isinstance(compiled, CompiledAgentGraph)
+        if isinstance(compiled.checkpointer, BaseCheckpointSaver):
+            _prepare(compiled.checkpointer)
         return compiled

@@ -19,6 +19,7 @@ GraphAgentError
 └── OperatorError            an operator repairs a service
     ├── AbandonedCallsError  too many blocking calls hang
     ├── McpServerError       an MCP server does not start, answer or follow the protocol
+    ├── NewerFormatError     a session was stored by a newer version of this package
     ├── SessionLockError     the lock of a session cannot be acquired or inspected
     └── SessionLostError     a run ends: its session's lock is lost, or another run has continued the session
 
@@ -121,6 +122,10 @@ class McpServerError(OperatorError):
 
     may_have_run: bool = False
     """Whether a call that failed with it may have taken effect."""
+
+
+class NewerFormatError(OperatorError):
+    """A session was stored in a format that this version cannot read."""
 
 
 class SessionLockError(OperatorError):

@@ -9,14 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from graph_agent.persistence.maintenance import PruneReport, prune
     from graph_agent.persistence.open import open_cache, open_saver, open_store, strict_serializer
     from graph_agent.persistence.urls import check_cache
 
-__all__ = ["check_cache", "open_cache", "open_saver", "open_store", "strict_serializer"]
+__all__ = ["PruneReport", "check_cache", "open_cache", "open_saver", "open_store", "prune", "strict_serializer"]
+
+_MODULES = {"check_cache": "urls", "prune": "maintenance", "PruneReport": "maintenance"}
+"""Modules of the names that are not in `open`."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'graph_agent.persistence' has no attribute {name!r}")
-    module = "urls" if name == "check_cache" else "open"
-    return getattr(importlib.import_module(f"graph_agent.persistence.{module}"), name)
+    return getattr(importlib.import_module(f"graph_agent.persistence.{_MODULES.get(name, 'open')}"), name)

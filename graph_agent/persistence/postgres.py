@@ -52,6 +52,13 @@ _LIMITS = {
 
 _CREATE_LOCK = 0x6772617068
 """Key of the advisory lock that is held while tables are created."""
+_CREATE_S = 60
+"""Seconds without a query after which the server ends the connection that holds `_CREATE_LOCK`: the process is
+paused."""
+_LIMIT_PAUSES = (
+    "SELECT set_config(name, %s, false) FROM pg_settings"
+    " WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout')"
+)
 _PAUSE_S = 0.05
 """Seconds between two attempts to acquire `_CREATE_LOCK`."""
 _PROBE = "INSERT INTO store (prefix, key, value) VALUES ('/ready', '', %s::jsonb)"
@@ -139,6 +146,7 @@ async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Await
     """
     try:
         async with await AsyncConnection[DictRow].connect(url, row_factory=dict_row, **_options(url)) as connection:
+            await connection.execute(_LIMIT_PAUSES, [f"{_CREATE_S}s"])
             # Polled: CREATE INDEX CONCURRENTLY would wait for sessions that wait for the lock in the server.
             query, key = "SELECT pg_try_advisory_lock(%s) AS acquired", [_CREATE_LOCK]
             while (row := await (await connection.execute(query, key)).fetchone()) and not row["acquired"]:  # noqa: ASYNC110 - no event: another process holds it

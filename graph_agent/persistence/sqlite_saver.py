@@ -228,6 +228,23 @@ class SharedSqliteSaver(SqliteSaver):
         super().delete_thread(thread_id)
         self._newest_in.clear()
 
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Remove old checkpoints of threads (see `graph_agent.persistence.prune`).
+
+        Args:
+            thread_ids: The threads.
+            strategy: `keep_latest` or `delete`.
+
+        Raises:
+            SessionBusyError: If a run of a thread is under way.
+        """
+        # Imported here: few processes prune.
+        from graph_agent.persistence.pruning.sqlite import SqliteTables
+        from graph_agent.persistence.pruning.threads import prune_to_newest
+
+        await self._writer.run(lambda: None)  # creates the tables
+        await prune_to_newest(SqliteTables(self.database), self, thread_ids, strategy)
+
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:

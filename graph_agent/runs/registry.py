@@ -6,10 +6,11 @@ import asyncio
 import concurrent.futures
 import logging
 import os
+import time
 import weakref
 from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
@@ -23,6 +24,7 @@ from graph_agent._internal.polling import poll_forever
 from graph_agent._internal.sync_bridge import await_thread_future
 from graph_agent.errors import SessionBusyError
 from graph_agent.runs.database_identity import place_of, place_of_blocking
+from graph_agent.runs.dispatch import is_dispatched, take_when_free, until_cancelled
 from graph_agent.runs.inbox import Inbox, MemoryInbox, StoreInbox
 from graph_agent.runs.locks import SessionLocks, guards_processes
 from graph_agent.runs.run import READERSHIP, RUN, Run, RunScope
@@ -34,6 +36,9 @@ POLL_S = 0.25
 """Seconds between two polls of the Store for an abort from another process."""
 _ENDING_S = 10.0
 """Seconds to wait for the end of a run that was stopped, or whose stream was left."""
+_MAINTENANCE_S = 30.0
+"""Maximum seconds that a run waits while its session is locked for maintenance."""
+_MAINTENANCE_POLL_S = 0.005
 _under_way: dict[tuple[Hashable, str], Run] = {}
 _inboxes: dict[Hashable, MemoryInbox] = {}
 
@@ -156,7 +161,9 @@ async def running(
         place = await place_of(checkpointer)
         run.inbox = _inbox(place, checkpointer, store)
         run.confirm_lock = _locks.confirmation(place)
-        async with _session(place, run):
+        dispatched = is_dispatched(configurable)
+        guard = until_cancelled() if dispatched else nullcontext()
+        async with guard, _session(place, run, dispatched=dispatched):
             scope = run.parent if isinstance(run.parent, RunScope) else RunScope()
             if scope.before is not None:
                 await scope.before()
@@ -192,6 +199,7 @@ def running_blocking(
         if not taken and (ending := _ending(key)) is not None:
             concurrent.futures.wait([ending], _ENDING_S)
             taken = _take_blocking(key)
+        taken = taken or _take_after_maintenance_blocking(key)
         try:
             with _registered(key, run, taken=taken):
                 yield run
@@ -222,12 +230,66 @@ def _has_session(run: Run) -> bool:
 
 
 @asynccontextmanager
-async def _session(place: Hashable, run: Run) -> AsyncIterator[None]:
+async def maintained(place: Hashable, session_id: str) -> AsyncIterator[bool]:
+    """Exclude runs of a session for a moment; a run that begins meanwhile waits, up to `_MAINTENANCE_S` seconds.
+
+    Args:
+        place: The identity of the database.
+        session_id: The session.
+
+    Yields:
+        Whether runs are excluded; False when one is under way.
+    """
+    marker, key = _marker(place, session_id), (place, session_id)
+    held = [each for each in (marker,) if await _take(each)]
+    try:
+        # The marker first: a run that is refused then finds it.
+        if held and await _take(key):
+            held.append(key)
+        yield key in held
+    finally:
+        for each in reversed(held):
+            await await_thread_future(_locks.give_back(*each))
+
+
+def _marker(place: Hashable, session_id: str) -> tuple[Hashable, str]:
+    """Return the lock that is held while a session is locked for maintenance."""
+    return place, f"{session_id}\0maintenance"
+
+
+async def _take_after_maintenance(key: tuple[Hashable, str]) -> bool:
+    """Lock a session that was refused, once its maintenance has ended; False when a run has it."""
+    for _ in range(round(_MAINTENANCE_S / _MAINTENANCE_POLL_S)):
+        is_maintained = not await await_thread_future(_locks.is_free(*_marker(*key)))
+        if await _take(key):
+            return True
+        if not is_maintained:
+            break
+        await asyncio.sleep(_MAINTENANCE_POLL_S)
+    return False
+
+
+def _take_after_maintenance_blocking(key: tuple[Hashable, str]) -> bool:
+    for _ in range(round(_MAINTENANCE_S / _MAINTENANCE_POLL_S)):
+        is_maintained = not _locks.is_free(*_marker(*key)).result()
+        if _take_blocking(key):
+            return True
+        if not is_maintained:
+            break
+        time.sleep(_MAINTENANCE_POLL_S)
+    return False
+
+
+@asynccontextmanager
+async def _session(place: Hashable, run: Run, *, dispatched: bool = False) -> AsyncIterator[None]:
     key = (place, run.session_id)
     taken = await _take(key)
     if not taken and (ending := _ending(key)) is not None:
         await asyncio.wait([asyncio.wrap_future(ending)], timeout=_ENDING_S)
         taken = await _take(key)
+    taken = taken or await _take_after_maintenance(key)
+    if not taken and dispatched:
+        taken = await take_when_free(lambda: _take(key))
     try:
         with _registered(key, run, taken=taken):
             yield

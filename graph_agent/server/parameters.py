@@ -94,8 +94,16 @@ class Services:
             ProblemError: If it names another model, or has more than the settings allow.
         """
         self.check_model(body.model)
+        self.check_items(body.messages, body.tools)
+
+    def check_items(self, messages: Sequence[Any], tools: Sequence[Any] | None = None) -> None:
+        """Check the number of a request's messages, or items, and tools.
+
+        Raises:
+            ProblemError: If there are more than the settings allow.
+        """
         settings = self.chat.runs.host.settings
-        check_amount(body.messages, body.tools, settings.max_messages, settings.max_tools)
+        check_amount(messages, tools, settings.max_messages, settings.max_tools)
 
 
 async def services(request: Request) -> Services:

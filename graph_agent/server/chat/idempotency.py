@@ -42,7 +42,7 @@ def with_key(request: ChatRequest, key: str | None) -> ChatRequest:
     except InputError:
         message = f"Idempotency-Key: {key!r} is not a key; send 1 to 255 printable characters, such as a UUID."
         raise ProblemError("invalid", message, param="Idempotency-Key") from None
-    content = [request.messages, request.instructions, request.options, request.client_tools]
+    content = [request.messages, request.instructions, request.options, request.client_tools, request.decisions]
     return replace(request, mark=InputMark(checked, digest_of(content)))
 
 

@@ -19,6 +19,7 @@ from langgraph.types import StateSnapshot
 from graph_agent._internal.coalesce import BETWEEN_PIECES_S, TextCoalescer
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
+from graph_agent.events.types import StoredEvent
 from graph_agent.execution.inputs import InputStoredError
 from graph_agent.runs.run import Run
 from graph_agent.server.chat.outcomes import ChatOutcome, read_outcome
@@ -31,6 +32,7 @@ from graph_agent.state.messages import failure_of
 
 logger = logging.getLogger(__name__)
 
+_CALL_EVENTS = ("plan", "tool_call", "tool_result", "delegation_request", "delegation_response")
 _MOST_WAITING = 256
 """Parts queued for a slow client; when the queue is full, the run waits."""
 
@@ -40,6 +42,18 @@ class AnswerText:
     """A piece of the answer."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBreak:
+    """The end of one of the answer's messages; text of another one follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallEvents:
+    """New events of the session's history about the agent's plans and calls, in order."""
+
+    events: list[StoredEvent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +70,7 @@ class RunEnded:
     outcome: ChatOutcome
 
 
-Part: TypeAlias = AnswerText | ProgressUpdate | RunEnded
+Part: TypeAlias = AnswerText | MessageBreak | CallEvents | ProgressUpdate | RunEnded
 
 
 class ServerRun:
@@ -180,6 +194,8 @@ class ServerRun:
             status, last = "REFUSED", ProblemError("conflict", str(error), param="Idempotency-Key")
         except UserError as error:
             status, last = "REFUSED", ProblemError("invalid", str(error))
+        except ProblemError as problem:
+            status, last = "REFUSED", problem
         except asyncio.CancelledError:
             last = stopping()
         except Exception as error:  # noqa: BLE001 - any failure must reach the waiting reader
@@ -253,6 +269,8 @@ class ServerRun:
         async for mode, payload in stream:
             if mode == "updates":
                 self._metrics.count(payload, self._open_calls)
+                if spec.shows_calls and (events := _call_events(payload)):
+                    await self._emit(CallEvents(events))
                 if self._streams:
                     await self._emit_unstreamed(payload)
             elif isinstance(payload, dict) and payload.get("type") == "progress":
@@ -260,9 +278,10 @@ class ServerRun:
 
     async def _on_text(self, text: str, message_id: str | None) -> None:
         # Text before calls, and an answer superseded by steering, are separate messages.
-        separator = "\n\n" if self._streamed_ids and message_id not in self._streamed_ids else ""
+        if self._streamed_ids and message_id not in self._streamed_ids:
+            await self._emit(MessageBreak())
         self._streamed_ids.add(message_id)
-        await self._pieces.add(separator + text)
+        await self._pieces.add(text)
 
     async def _emit_unstreamed(self, updates: Mapping[str, Any]) -> None:
         """Emit an answer that no model streamed, such as the sentence of a limit."""
@@ -288,3 +307,11 @@ class ServerRun:
         # A caller whose run was stopped after it had sent results may send them again.
         spec = self.spec
         return spec.is_resume and bool((await spec.graph.aget_state(spec.config)).tasks)
+
+
+def _call_events(updates: Mapping[str, Any]) -> list[StoredEvent]:
+    """Return the events of one item of LangGraph's `updates` stream that are about plans and calls."""
+    events: list[StoredEvent] = []
+    for change in updates.values():
+        events += change.get("events", ()) if isinstance(change, dict) else ()
+    return [event for event in events if event["type"] in _CALL_EVENTS]

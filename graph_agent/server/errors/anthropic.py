@@ -28,6 +28,7 @@ _TYPES: dict[Kind, tuple[str, int]] = {
     "taken_over": ("api_error", 503),
     "storage": ("api_error", 507),
     "locked": ("api_error", 503),
+    "newer": ("api_error", 503),
     "internal": ("api_error", 500),
 }
 

@@ -27,6 +27,7 @@ _TYPES: dict[Kind, tuple[str, str | None]] = {
     "taken_over": ("server_error", "session_taken_over"),
     "storage": ("server_error", "storage_full"),
     "locked": ("server_error", "database_locked"),
+    "newer": ("server_error", "newer_session"),
     "internal": ("server_error", "internal_error"),
 }
 

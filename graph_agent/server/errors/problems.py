@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from graph_agent._internal.failure_log import is_out_of_space
-from graph_agent.errors import SessionLostError
+from graph_agent.errors import NewerFormatError, SessionLostError
 from graph_agent.persistence.sqlite_connection import DatabaseLockedError
 
 Kind = Literal[
@@ -30,6 +30,7 @@ Kind = Literal[
     "taken_over",
     "storage",
     "locked",
+    "newer",
     "internal",
 ]
 
@@ -52,6 +53,7 @@ STATUS: dict[Kind, int] = {
     "taken_over": 503,
     "storage": 507,
     "locked": 503,
+    "newer": 503,
     "internal": 500,
 }
 
@@ -149,6 +151,12 @@ def problem_of_failure(error: BaseException) -> ProblemError:
             "storage",
             "The server's database is full, so that the run was stopped. What had been stored is kept; the next input "
             "goes on from there.",
+        )
+    if isinstance(error, NewerFormatError):
+        return ProblemError(
+            "newer",
+            "The session was stored by a newer version of this server; try again, to reach a process of that version.",
+            retry_after_s=1,
         )
     if isinstance(error, DatabaseLockedError):
         return ProblemError("locked", "The server's database is locked by another process; try again.", retry_after_s=5)

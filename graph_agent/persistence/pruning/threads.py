@@ -1,0 +1,166 @@
+"""Removes old checkpoints of threads, while runs of other threads continue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Hashable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from graph_agent.errors import SessionBusyError
+from graph_agent.persistence.pruning.copies import At, full_copies
+from graph_agent.persistence.pruning.plan import NamespacePlan, Rule, plan_thread
+from graph_agent.persistence.pruning.tables import Tables, ThreadChangedError, UnreadableCheckpointError
+from graph_agent.runs.database_identity import place_of
+from graph_agent.runs.registry import is_idle, maintained
+
+_BATCH = 500
+"""Checkpoints per transaction; in SQLite, other processes cannot write meanwhile."""
+_PAUSE_S = 0.005
+"""Seconds between two transactions, in which other processes write."""
+_RUNNING = "a run of it is under way"
+_CHANGED = "a run continued it from an old checkpoint meanwhile"
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedSession:
+    """What pruning did to one session, or would do."""
+
+    id: str
+    """The session's id."""
+    checkpoints: int = 0
+    """Checkpoints removed."""
+    writes: int = 0
+    """Stored writes removed with them."""
+    bytes: int = 0
+    """Bytes of stored data by which the session is smaller; negative if it grows."""
+    kept: int = 0
+    """Checkpoints that remain."""
+    skipped: str | None = None
+    """Why the rest of it was not pruned; None if all was."""
+
+
+class _SessionInUseError(Exception):
+    """A run of the session is under way."""
+
+
+async def prune_thread(
+    tables: Tables, saver: BaseCheckpointSaver[Any], place: Hashable, thread_id: str, rule: Rule, *, dry_run: bool
+) -> PrunedSession:
+    """Prune one thread; at every moment, each stored checkpoint reads as before.
+
+    Args:
+        tables: The database.
+        saver: A saver of the same database.
+        place: The identity of the database, for the locks of sessions.
+        thread_id: The thread.
+        rule: Which checkpoints to keep.
+        dry_run: Whether to count only.
+    """
+    if not await is_idle(saver, thread_id):
+        return PrunedSession(thread_id, skipped=_RUNNING)
+    try:
+        plans = plan_thread(await tables.load(thread_id), rule)
+    except UnreadableCheckpointError as error:
+        return PrunedSession(thread_id, skipped=str(error))
+    done = _Progress(tables, saver, place, dry_run=dry_run)
+    skipped = None
+    try:
+        for namespace, plan in plans.items():
+            await done.prune((thread_id, namespace), plan)
+    except _SessionInUseError:
+        skipped = _RUNNING
+    except ThreadChangedError:
+        skipped = _CHANGED
+    stored = sum(len(plan.nodes) for plan in plans.values())
+    return PrunedSession(thread_id, done.checkpoints, done.writes, done.bytes, stored - done.checkpoints, skipped)
+
+
+async def prune_to_newest(
+    tables: Tables, saver: BaseCheckpointSaver[Any], thread_ids: Sequence[str], strategy: str
+) -> None:
+    """Prune as LangGraph's `aprune` does.
+
+    Args:
+        tables: The database.
+        saver: A saver of the same database.
+        thread_ids: The threads; unknown ones are ignored.
+        strategy: `keep_latest`: keep the newest checkpoint of each branch, with those that it is continued with;
+            `delete`: remove the threads.
+
+    Raises:
+        TypeError: If `thread_ids` is a text.
+        ValueError: If the strategy is unknown.
+        SessionBusyError: If a run of a thread is under way.
+    """
+    if isinstance(thread_ids, str):
+        raise TypeError(f"thread_ids={thread_ids!r}: pass a list of thread ids.")
+    if strategy not in ("keep_latest", "delete"):
+        raise ValueError(f"strategy={strategy!r}: use 'keep_latest' or 'delete'.")
+    place = await place_of(saver)
+    for thread_id in thread_ids:
+        if strategy == "delete":
+            await saver.adelete_thread(thread_id)
+            continue
+        pruned = await prune_thread(tables, saver, place, thread_id, Rule(), dry_run=False)
+        if pruned.skipped is not None:
+            raise SessionBusyError(f"Session {thread_id!r} was not pruned: {pruned.skipped}. Try again later.")
+
+
+class _Progress:
+    """Executes the plans of one thread, and counts."""
+
+    def __init__(self, tables: Tables, saver: BaseCheckpointSaver[Any], place: Hashable, *, dry_run: bool) -> None:
+        self._tables = tables
+        self._saver = saver
+        self._place = place
+        self._dry_run = dry_run
+        self.checkpoints = self.writes = self.bytes = 0
+
+    async def prune(self, at: At, plan: NamespacePlan) -> None:
+        """Add the full copies that kept checkpoints need, then remove the others, descendants first."""
+        removed = plan.removed
+        if not removed:
+            return
+        for checkpoint_id, channels in plan.folds.items():
+            copies = await full_copies(self._saver, at, checkpoint_id, channels)
+            async with self._held(at[0]):
+                self.bytes -= await self._tables.add_copies(at, checkpoint_id, copies, dry_run=self._dry_run)
+        newest, doomed = max(plan.nodes), {node.id for node in removed}
+        orphans = [id_ for id_ in plan.kept if plan.nodes[id_].parent in doomed]
+        gone = set[str]()
+        for start in range(0, len(removed), _BATCH):
+            batch = removed[start : start + _BATCH]
+            gone |= {node.id for node in batch}
+            if not self._dry_run:
+                parents = {id_: plan.remaining_ancestor(id_, gone) for id_ in orphans if plan.nodes[id_].parent in gone}
+                async with self._held(at[0]):
+                    await self._tables.remove(at, [node.id for node in batch], parents, newest, doomed)
+                await asyncio.sleep(_PAUSE_S)
+            self.checkpoints += len(batch)
+            self.writes += sum(node.writes for node in batch)
+            self.bytes += sum(node.size for node in batch)
+        self.bytes += await self._tables.clean(at, doomed, dry_run=self._dry_run)
+
+    @asynccontextmanager
+    async def _held(self, session_id: str) -> AsyncIterator[None]:
+        """Exclude runs of the session, except in a dry run."""
+        if self._dry_run:
+            yield
+            return
+        async with maintained(self._place, session_id) as is_held:
+            if not is_held:
+                raise _SessionInUseError
+            yield
+
+
+def total(sessions: Sequence[PrunedSession]) -> tuple[int, int, int]:
+    """Return the sums of checkpoints, writes and bytes."""
+    return (
+        sum(each.checkpoints for each in sessions),
+        sum(each.writes for each in sessions),
+        sum(each.bytes for each in sessions),
+    )
