@@ -19,8 +19,9 @@ from graph_agent.execution.checkpoints import load
 from graph_agent.runs.input_marks import InputMark, check_input_id, digest_of, mark_in
 from graph_agent.runs.registry import POLL_S, find_run, is_idle
 from graph_agent.session.interrupts import is_by_id
-from graph_agent.session.results import RunPart, RunResult, Token, input_at
+from graph_agent.session.results import RunPart, RunResult, Token, input_at, run_result
 from graph_agent.session.stream_parts import StreamParts
+from graph_agent.session.typed_result import own_fields_of, typed_result
 from graph_agent.state.messages import failure_error, failure_of
 from graph_agent.types import SessionStatus
 
@@ -88,43 +89,43 @@ async def wait_for_input(saver: BaseCheckpointSaver[Any], session_id: str, mark:
         await asyncio.sleep(POLL_S)
 
 
-def stored_parts(state: StateSnapshot, session_id: str, result: RunResult) -> Iterator[RunPart]:
+def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[RunPart]:
     """Yield the parts of an input that has its result: its events, and the answer as one piece.
 
     Args:
         state: The state at the end of the input.
         session_id: The session.
-        result: The result.
     """
     events: Sequence[Any] = state.values.get("events", [])
     begin = input_at(events)
     parts = StreamParts(session_id, begin)
     for event in events[begin:]:
         yield from parts.take("updates", {"stored": {"events": [event]}})
-    if result.answer:
-        yield Token(result.answer)
+    yield from parts.rest()
+    if answer := run_result(state).answer:
+        yield Token(answer)
 
 
-def raise_failure(
-    result: RunResult,
+def stored_result(
     state: StateSnapshot,
     graph: CompiledStateGraph[Any, Any, Any, Any],
     context: AgentContext | Mapping[str, Any] | None,
-) -> None:
-    """Raise the error of an input that failed before, if `on_failure="raise"` is set.
+) -> RunResult:
+    """Return the result of an input from the state at its end.
 
     Args:
-        result: The stored result.
-        state: The state that holds it.
+        state: The state.
         graph: The compiled graph.
         context: The run's context.
 
     Raises:
-        RunFailedError: As the run of the input did.
+        RunFailedError: When the input failed, and `on_failure="raise"` is set.
     """
+    result = run_result(state, own_fields_of(graph).outputs)
     built = graph.builder.config if isinstance(graph.builder, AgentStateGraph) else None
-    if built is None or result.status != SessionStatus.FAILED:
-        return
-    if effective_config(built, context, changed=state.values["loop"].get("changed")).on_failure == "raise":
-        failed = failure_of(state.values["messages"][-1]) or {}
-        raise failure_error(result.error, kind=failed.get("error", ""), answer=result.answer)
+    if built is not None and result.status == SessionStatus.FAILED:
+        changed = state.values["loop"].get("changed")
+        if effective_config(built, context, changed=changed).on_failure == "raise":
+            failed = failure_of(state.values["messages"][-1]) or {}
+            raise failure_error(result.error, kind=failed.get("error", ""), answer=result.answer)
+    return typed_result(result, graph, context)

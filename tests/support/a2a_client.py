@@ -54,7 +54,7 @@ async def a2a_client(
 
 def message_request(text: str, task: Task | None = None, **fields: Any) -> SendMessageRequest:
     """A request with one text, which starts a task or continues the given one."""
-    sent = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=[Part(text=text)], **fields)
+    sent = Message(message_id=f"m-{text}", role=Role.ROLE_USER, parts=[Part(text=text)], **fields)
     if task is not None:
         sent.task_id, sent.context_id = task.id, task.context_id
     return SendMessageRequest(message=sent)

@@ -241,7 +241,8 @@ class _Handler(DefaultRequestHandler):
         task = await self.task_store.get(message.task_id, context)
         if not isinstance(task, Task) or task.status.state not in ENDED:
             return None
-        received = [list(each.parts) for each in task.history if each.message_id == message.message_id]
+        # The first message named no task.
+        received = [list(each.parts) for each in task.history[1:] if each.message_id == message.message_id]
         return task if list(message.parts) in received else None
 
     @contextmanager
