@@ -32,6 +32,7 @@ MODULES = (
     "options",
     "guards",
     "a2a",
+    "postgres",
 )
 _VERSIONS = ("langgraph", "langchain-core", "langchain", "pydantic", "fastapi", "uvicorn", "a2a-sdk")
 _INTRODUCTION = """\

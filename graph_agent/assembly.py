@@ -123,6 +123,7 @@ def assemble(
     )
     graph = _join(deps)
     graph.transformers = middleware.transformers
+    graph.asks = graph.asks or any(one.asks for one in admitted)
     return graph
 
 

@@ -37,6 +37,7 @@ from graph_agent.execution.inputs import Admission
 from graph_agent.runs.checkpoint_format import guard_format
 from graph_agent.runs.checkpoint_metadata import patch_metadata
 from graph_agent.runs.deferred_writes import DeferredWrites, defers_writes
+from graph_agent.runs.dispatch import is_dispatched
 from graph_agent.runs.draining import AnsweringControl
 from graph_agent.runs.registry import refuse_within, running, running_blocking
 from graph_agent.runs.run import RUN, Run
@@ -86,7 +87,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         kwargs = self._with_credentials(config, kwargs)
         with running_blocking(configurable, self.checkpointer, self.store) as run:
             input = blocking(self._admitted)(input, configurable, run)
-            run.fence.claims = _resumes(input, configurable)
+            run.fence.claims = _may_resume(input, configurable)
             self._keep_ids_above(configurable)
             chunks = super().stream(
                 input, _with_threads(self._with_run(config, run)), **self._durable(kwargs, configurable)
@@ -122,7 +123,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run:
             input = await self._admitted(input, configurable, run)
-            run.fence.claims = _resumes(input, configurable)
+            run.fence.claims = _may_resume(input, configurable)
             await self._akeep_ids_above(configurable)
             if not _sets_durability(kwargs) and not inherits_durability(configurable):
                 run.deferred = DeferredWrites(configurable.get("checkpoint_ns", ""))
@@ -313,6 +314,11 @@ def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
     return given is None or isinstance(given, Command) or is_resuming({"configurable": configurable})
 
 
+def _may_resume(given: Any, configurable: dict[str, Any]) -> bool:
+    """As `_resumes`, but also true for a run of a server, which LangGraph resumes if its checkpoint has the run's id."""
+    return _resumes(given, configurable) or is_dispatched(configurable)
+
+
 def _check_open(state: StateSnapshot) -> None:
     """Refuse decisions on calls of a checkpoint whose requests all have an answer.
 
@@ -383,5 +389,5 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
         compiled.__class__ = CompiledAgentGraph
         assert isinstance(compiled, CompiledAgentGraph)
         if isinstance(compiled.checkpointer, BaseCheckpointSaver):
-            guard_format(compiled.checkpointer)
+            _prepare(compiled.checkpointer)
         return compiled

@@ -23,6 +23,13 @@ def check_session_id(value: str | None) -> str | None:
     return value
 
 
+def check_session_ids(values: list[str] | None) -> list[str] | None:
+    """Return session ids (see `check_session_id`)."""
+    for value in values or ():
+        check_session_id(value)
+    return values
+
+
 def parse_port(value: str | int) -> int:
     """Return a port; explain the variable that Kubernetes sets for a Service named `graph-agent`."""
     text = str(value)
@@ -34,13 +41,6 @@ def parse_port(value: str | int) -> int:
     if not text.isascii() or not text.isdecimal() or int(text) > _HIGHEST_PORT:
         raise typer.BadParameter(f"{printable(text)!r} is no port; give a number from 0 to {_HIGHEST_PORT}.")
     return int(text)
-
-
-def check_session_ids(values: list[str] | None) -> list[str] | None:
-    """Return session ids (see `check_session_id`)."""
-    for value in values or ():
-        check_session_id(value)
-    return values
 
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", envvar="GRAPH_AGENT_CONFIG", help="The agent file.")]

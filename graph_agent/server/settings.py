@@ -74,6 +74,10 @@ class ServerSettings(BaseModel):
     """Seconds to keep a request without a session that waits for results of its caller's own tools."""
     parked_requests: PositiveInt = 10_000
     """Maximum number of such requests per key; the oldest are deleted first."""
+    response_s: PositiveFloat = 2_592_000
+    """Seconds to keep stored responses of the Responses API, at least; their sessions remain."""
+    show_calls: bool = False
+    """Whether the Responses API shows the agent's own calls, as `mcp_call` items; requests may set `show_calls`."""
     drain_s: NonNegativeInt = 30
     """Seconds that runs get to reach a step boundary when the server stops."""
     public_url: str = ""

@@ -21,7 +21,8 @@ from graph_agent._internal.failure_log import log_failure
 from graph_agent.context import AgentContext, checked_context
 from graph_agent.delegation import WATCHED
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.events.types import Event
+from graph_agent.events.calls import recorded_ids
+from graph_agent.events.types import Event, StoredEvent
 from graph_agent.execution.inputs import Admission, InputStoredError
 from graph_agent.runs.inbox import Note
 from graph_agent.runs.input_marks import InputMark
@@ -229,7 +230,7 @@ class Session(SessionCommands):
         while True:
             run, has_streamed = self._input_run(note, context, mark), False
             try:
-                stream_parts = StreamParts(self.id, len(await self.events()))
+                stream_parts = await self._stream_parts(given)
                 with run.opened({**self._configurable, READERSHIP: readership, WATCHED: True}) as config:
                     stream = self._graph.astream(
                         given, config, context=checked_context(context), stream_mode=MODES, control=control
@@ -239,6 +240,8 @@ class Session(SessionCommands):
                             for part in stream_parts.take(mode, payload):
                                 has_streamed = has_streamed or isinstance(part, Token)
                                 yield part
+                    for part in stream_parts.rest():
+                        yield part
             except InputStoredError as stored:
                 result = self._stored_result(run, stored, context)
                 for part in stored_parts(stored.state, self.id, result):
@@ -259,6 +262,15 @@ class Session(SessionCommands):
                 return
             given = _input([message_of(note)])
 
+    async def _stream_parts(self, given: Any) -> StreamParts:
+        """Return the converter of a run's chunks; a run that resumes continues the calls without a result."""
+        values = (await self._graph.aget_state(self._config)).values
+        events: list[StoredEvent] = values.get("events", [])
+        answered = recorded_ids(events)
+        resumes = not isinstance(given, dict)
+        running = [call["id"] for call in values.get("ready", ()) if resumes and call["id"] not in answered]
+        return StreamParts(self.id, len(events), running)
+
     def _with_state(self, given: Given, state: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the graph's input for an input of the user and values of own state fields."""
         if not state:
@@ -269,6 +281,10 @@ class Session(SessionCommands):
     async def events(self) -> list[Event]:
         """Return the session's history, oldest event first."""
         return await self._memory.get_session_events(self.id)
+
+    async def result(self) -> RunResult:
+        """Return the result of the newest input so far."""
+        return await self._result()
 
     async def status(self) -> SessionStatus:
         """Return the session's status; `CREATED` before its first input."""
@@ -352,7 +368,8 @@ class Session(SessionCommands):
         """Return the graph's input that resumes the session; None for an answer that it has received already."""
         # After a crash between a step's last write and its checkpoint, `next` is empty, but `tasks` is not.
         state = await self._graph.aget_state(self._config)
-        received = mark is not None and await Admission(self._saver, self._graph.aget_state, self.id).has_received(mark)
+        admission = Admission(self._saver, self._graph.aget_state, self.id)
+        received = mark is not None and await admission.seen(mark) is not None
         if not state.tasks and not received:
             raise InputError(f"Session {self.id!r} has nothing to resume: its last input has ended.")
         if answer is None:
