@@ -38,6 +38,7 @@ from graph_agent.runs.checkpoint_format import guard_format
 from graph_agent.runs.checkpoint_metadata import patch_metadata
 from graph_agent.runs.deferred_writes import DeferredWrites, defers_writes
 from graph_agent.runs.dispatch import is_dispatched
+from graph_agent.runs.draining import AnsweringControl
 from graph_agent.runs.registry import refuse_within, running, running_blocking
 from graph_agent.runs.run import RUN, Run
 from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
@@ -126,6 +127,8 @@ class CompiledAgentGraph(ClockedStateGraph):
             await self._akeep_ids_above(configurable)
             if not _sets_durability(kwargs) and not inherits_durability(configurable):
                 run.deferred = DeferredWrites(configurable.get("checkpoint_ns", ""))
+            if kwargs.get("control") is not None:
+                kwargs["control"] = AnsweringControl(kwargs["control"], run)
             chunks = super().astream(input, self._with_run(config, run), **self._durable(kwargs, configurable))
             held: GraphBubbleUp | None = None
             try:

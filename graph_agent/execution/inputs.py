@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -83,12 +83,18 @@ class Admission:
             await self._note_answer(given, mark, newest, run)
         return given
 
-    async def has_received(self, mark: InputMark) -> bool:
-        """Whether the session has received an answer before, which may be resumed or have its result."""
+    async def seen(self, mark: InputMark) -> Literal["stored", "recorded"] | None:
+        """Return what the session has of an id; None if it is new.
+
+        Returns:
+            `stored`: checkpoints; `recorded`: the record of an answer, whose run may not have used it.
+        """
         newest = await load(self.saver, self._thread)
         if newest is None:
-            return False
-        return self._record(mark, newest) is not None or await self._find(mark, newest) is not None
+            return None
+        if await self._find(mark, newest) is not None:
+            return "stored"
+        return "recorded" if self._record(mark, newest) is not None else None
 
     async def inherited(self, configurable: Mapping[str, Any]) -> InputMark | None:
         """Return the mark of the input that a run without new input continues; None for an input without an id.

@@ -229,6 +229,7 @@ def _has_session(run: Run) -> bool:
     return not (surrounding.get("checkpoint_ns") and str(surrounding.get("thread_id", "")) == run.session_id)
 
 
+@asynccontextmanager
 async def maintained(place: Hashable, session_id: str) -> AsyncIterator[bool]:
     """Exclude runs of a session for a moment; a run that begins meanwhile waits, up to `_MAINTENANCE_S` seconds.
 

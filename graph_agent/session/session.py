@@ -368,7 +368,8 @@ class Session(SessionCommands):
         """Return the graph's input that resumes the session; None for an answer that it has received already."""
         # After a crash between a step's last write and its checkpoint, `next` is empty, but `tasks` is not.
         state = await self._graph.aget_state(self._config)
-        received = mark is not None and await Admission(self._saver, self._graph.aget_state, self.id).has_received(mark)
+        admission = Admission(self._saver, self._graph.aget_state, self.id)
+        received = mark is not None and await admission.seen(mark) is not None
         if not state.tasks and not received:
             raise InputError(f"Session {self.id!r} has nothing to resume: its last input has ended.")
         if answer is None:
