@@ -48,9 +48,9 @@ async def kill_in_mid_wave(fleet: Fleet, number: int) -> tuple[float, dict[str, 
     text, key = f"wave {number}", f"key-{number}"
     answer = await in_mid_wave(fleet, "killed", text, key)
     killed = fleet.owner(text)
-    fleet.open_gate()
     begun = time.monotonic()
     await fleet.kill(killed)
+    fleet.open_gate()
     result = await answer
     took = time.monotonic() - begun
     await (await fleet.start()).ready()
@@ -116,8 +116,8 @@ async def test_an_approval_is_a_result_and_resume_answers_it_once_though_its_wor
     async with asyncio.timeout(WITHIN_S):
         while not fleet.effects("pay 1"):
             await asyncio.sleep(0.01)
-    fleet.open_gate()
     await fleet.kill(fleet.owner("pay 1"))
+    fleet.open_gate()
     result = await decided
     await (await fleet.start()).ready()
 
