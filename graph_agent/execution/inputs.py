@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from langchain_core.messages import convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.pregel import Pregel
@@ -72,7 +73,7 @@ async def admit_input(
     admission = Admission(saver, read, run.session_id)
     is_nested = run.parent is not None and not isinstance(run.parent, RunScope)
     if run.mark is None and input_id is not None and given is not None and not is_nested:
-        run.mark = InputMark(check_input_id(input_id), digest_of(given))
+        run.mark = InputMark(check_input_id(input_id), digest_of(_content(given)))
     if run.mark is not None:
         return await admission.admit(given, run.mark, run)
     if resumes:
@@ -81,6 +82,16 @@ async def admit_input(
         delivery = InputMark(str(configurable["run_id"]), digest_of(given.resume))
         return await admission.admit_delivery(given, delivery, run)
     return given
+
+
+def _content(given: Any) -> Any:
+    """Return what identifies an input of a graph, with its messages in the form that `Session.run` gives them."""
+    if isinstance(given, Command):
+        return given.resume
+    if not isinstance(given, Mapping) or "messages" not in given:
+        return given
+    messages = given["messages"]
+    return {**given, "messages": convert_to_messages(messages if isinstance(messages, list) else [messages])}
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,9 +119,7 @@ def test_nothing_is_kept_without_store(openai_client: openai.OpenAI, served: Ser
 
 @pytest.mark.parametrize("store", [True, False])
 @pytest.mark.parametrize("stream", [False, True])
-def test_calls_of_the_callers_tools_are_handed_back(
-    openai_client: openai.OpenAI, store: bool, stream: bool
-) -> None:
+def test_calls_of_the_callers_tools_are_handed_back(openai_client: openai.OpenAI, store: bool, stream: bool) -> None:
     """The second request carries the whole history, as clients send it by default."""
     first = ask(openai_client, MIXED, tools=[PAINT], store=store, stream=stream)
     first = list(first)[-1].response if stream else first
