@@ -25,7 +25,7 @@ from langchain_core.messages import BaseMessage, message_to_dict
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from graph_agent._compat import delta_snapshot
+from graph_agent._compat.deltas import delta_snapshot
 from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.events.json_values import as_value
 from graph_agent.events.types import read_events
