@@ -103,12 +103,12 @@ def _writing(turns: int, url: str) -> Trial:
 
 @asynccontextmanager
 async def _unfenced(turns: int, url: str) -> AsyncIterator[Work]:
-    module = "postgres_saver" if url.startswith("postgres") else "sqlite_saver"
+    module = "runs.postgres_fence" if url.startswith("postgres") else "persistence.sqlite_saver"
 
     def no_fence(_: Any) -> None:
         """Replace the function; a call of a mock object would cost more than the check."""
 
-    with mock.patch(f"graph_agent.persistence.{module}.fence_of", no_fence):
+    with mock.patch(f"graph_agent.{module}.fence_of", no_fence):
         async with _writing(turns, url)() as work:
             yield work
 

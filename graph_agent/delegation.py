@@ -68,6 +68,8 @@ class DelegationResult(CallResult):
     """The task that waits for a person, whose call has no result yet; None otherwise."""
     history: list[StoredEvent] = field(default_factory=list)
     """The delegate's own events, if it is a graph of this process."""
+    approvals: list[StoredEvent] = field(default_factory=list)
+    """The delegate's own approval events since the last question, for the history of the delegating session."""
 
 
 class Delegate(Protocol):
@@ -102,6 +104,15 @@ class AskingDelegate(Protocol):
 
     async def withdraw(self, task: RemoteTask) -> None:
         """Cancel a waiting task, as no answer will come. Never raises, and takes a few seconds at most."""
+        ...
+
+
+@runtime_checkable
+class ContinuingDelegate(Protocol):
+    """A delegate that stores the progress of a task after its question."""
+
+    async def has_continued(self, task: RemoteTask) -> bool:
+        """Whether an earlier attempt of this call has continued the task, so that its question has an answer."""
         ...
 
 

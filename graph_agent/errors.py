@@ -4,7 +4,9 @@ GraphAgentError
 ├── UserError                the caller changes code, configuration or input
 │   ├── ConfigError          a wrong setting, found at construction
 │   ├── InputError           a wrong input to a run
-│   │   └── DecisionError    a decision that does not fit the call that waits for approval
+│   │   ├── DecisionError    a decision that does not fit the call that waits for approval
+│   │   ├── InputConflictError   an input id that belongs to a different input
+│   │   └── InputSupersededError an input id whose input was replaced by a later one before it was answered
 │   ├── SessionBusyError     a second run of a session that is running
 │   ├── SlowSchemaError      an answer's schema that takes too long to check
 │   ├── SyncInLoopError      a blocking call from a running event loop's thread
@@ -17,6 +19,7 @@ GraphAgentError
 └── OperatorError            an operator repairs a service
     ├── AbandonedCallsError  too many blocking calls hang
     ├── McpServerError       an MCP server does not start, answer or follow the protocol
+    ├── NewerFormatError     a session was stored by a newer version of this package
     ├── SessionLockError     the lock of a session cannot be acquired or inspected
     └── SessionLostError     a run ends: its session's lock is lost, or another run has continued the session
 
@@ -48,6 +51,14 @@ class InputError(UserError, ValueError):
 
 class DecisionError(InputError):
     """A person's decisions do not fit the calls that wait for approval; the session waits as before."""
+
+
+class InputConflictError(InputError):
+    """The id of an input belongs to a different input of the session; nothing was run or changed."""
+
+
+class InputSupersededError(InputError):
+    """A repeated input has no answer, because a later input of the session came before it was finished."""
 
 
 class SessionBusyError(UserError, RuntimeError):
@@ -111,6 +122,10 @@ class McpServerError(OperatorError):
 
     may_have_run: bool = False
     """Whether a call that failed with it may have taken effect."""
+
+
+class NewerFormatError(OperatorError):
+    """A session was stored in a format that this version cannot read."""
 
 
 class SessionLockError(OperatorError):

@@ -9,11 +9,11 @@ from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
 from graph_agent._compat import checkpointer_of
-from graph_agent.approvals.decisions import Decided, read_decisions
+from graph_agent.approvals.decisions import read_decisions
 from graph_agent.approvals.requests import request_for
 from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.errors import ConfigError, DecisionError
-from graph_agent.events.types import StoredEvent, event
+from graph_agent.events.approvals import decision_event
 from graph_agent.runs.run import run_of
 from graph_agent.state.schema import AgentState
 from graph_agent.tools.edits import edit_fault
@@ -51,16 +51,4 @@ async def approve_node(
             # Not raised: LangGraph has stored the answer, and would use it again for every later resume.
             error = str(fault)
         else:
-            return {"events": [_decision_event(each, loop["step"]) for each in decided], "arrived": True}
-
-
-def _decision_event(decided: Decided, step: int) -> StoredEvent:
-    call = decided.call
-    fields: dict[str, Any] = {"id": call["id"], "name": call["name"], "decision": decided.type}
-    if decided.type == "edit":
-        fields["arguments"] = decided.arguments
-        if decided.name != call["name"]:
-            fields["edited_name"] = decided.name
-    if decided.message is not None:
-        fields["message"] = decided.message
-    return event("approval_decision", step, **fields, decided_by=decided.by)
+            return {"events": [decision_event(each, loop["step"]) for each in decided], "arrived": True}

@@ -27,6 +27,7 @@ from graph_agent.execution.delegate_call import (
     checked_result,
     conversation_id_of,
     delegation_update,
+    has_continued,
     resume_delegate,
     run_through_middleware,
     waiting_task,
@@ -60,6 +61,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
     settings = deps.settings(runtime, config, state["loop"])
     waiting = waiting_task(state.get("remote"), call)
     progress, tally = ProgressReporter(call, state["loop"]["step"], runtime), UsageTally()
+    answer: Any = None
 
     async def attempt(edited: Call, answer: Any) -> DelegationResult:
         result = checked_result(await _run(edited, answer, config, state, settings, deps, progress, tally))
@@ -69,8 +71,10 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
     async def work() -> DelegationResult:
         if "fault" in call:
             return _error(call["fault"])
+        nonlocal answer
         # Interrupt before anything is sent, and only once for all attempts.
-        answer = ask_person(call, waiting) if waiting is not None else None
+        if waiting is not None and not await has_continued(deps.toolbox.delegates.get(call["name"]), waiting):
+            answer = ask_person(call, waiting)
 
         def failed(error: BaseException) -> DelegationResult:
             name = delegate_name(call["name"])
@@ -96,7 +100,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
     # The usage of all attempts, including a delegate that was cancelled without a result.
     result = replace(result, usage=tally.usage)
     events = [*to_run.events, *progress.events]
-    update = delegation_update(call, result, settings, state["loop"]["step"], events, waited=waiting is not None)
+    update = delegation_update(call, result, settings, state["loop"]["step"], events, waited=waiting, answer=answer)
     return Command(update=update)
 
 

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,27 @@ def is_resuming(config: RunnableConfig) -> bool:
     return bool(config["configurable"].get(_RESUMING))
 
 
+def in_namespace(config: RunnableConfig, namespace: str) -> dict[str, Any]:
+    """Return the `configurable` with which code of a node runs or reads a graph in a given checkpoint namespace.
+
+    Args:
+        config: The node's config.
+        namespace: The namespace, of an earlier run of the graph in this thread.
+    """
+    scratchpad = config["configurable"].get(_SCRATCHPAD)
+    own: dict[str, Any] = {"checkpoint_ns": namespace}
+    if scratchpad is not None:
+        # LangGraph appends a number to the namespace of each further graph that one task runs.
+        own[_SCRATCHPAD] = replace(scratchpad, subgraph_counter=lambda: 0)
+    return own
+
+
+def parent_checkpoint(configurable: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return namespace and id of the checkpoint that the node of a config runs from; no id without checkpoints."""
+    namespace = str(configurable.get("checkpoint_ns", "")).rpartition("|")[0]
+    return namespace, configurable.get("checkpoint_map", {}).get(namespace)
+
+
 def loads_older_checkpoint(configurable: Mapping[str, Any]) -> bool:
     """Whether a run names the checkpoint it starts from, which may not be the newest of its namespace.
 
@@ -210,6 +232,16 @@ def count_resume_values(config: RunnableConfig) -> int:
     if scratchpad is None:
         return 0
     return len(scratchpad.resume) + (scratchpad.get_null_resume(False) is not None)
+
+
+def newest_resume_value(config: RunnableConfig) -> Any:
+    """Return the answer that a task's newest interrupt has received in this run; None for none.
+
+    Args:
+        config: The task's config.
+    """
+    scratchpad = config["configurable"].get(_SCRATCHPAD)
+    return scratchpad.resume[-1] if scratchpad is not None and scratchpad.resume else None
 
 
 def close_sqlite_cache(cache: Any) -> None:

@@ -46,7 +46,11 @@ VerboseOption = Annotated[
 LogLevelOption = Annotated[
     LogLevel | None,
     typer.Option(
-        "--log-level", case_sensitive=False, show_default=False, help="What to log on standard error; overrides -v."
+        "--log-level",
+        envvar="GRAPH_AGENT_LOG_LEVEL",
+        case_sensitive=False,
+        show_default=False,
+        help="What to log on standard error; overrides -v.",
     ),
 ]
 

@@ -36,7 +36,10 @@ def a2a(
     keys_file: KeysFileOption = None,
     settings: SettingsOption = None,
     credential: CredentialOption = None,
-    show_outputs: Annotated[bool, typer.Option("--show-outputs", help="Send the outputs of tools to clients.")] = False,
+    show_outputs: Annotated[
+        bool,
+        typer.Option("--show-outputs", envvar="GRAPH_AGENT_SHOW_OUTPUTS", help="Send the outputs of tools to clients."),
+    ] = False,
     push_notifications: Annotated[
         bool, typer.Option("--push-notifications", help="Let clients subscribe to changes of their tasks.")
     ] = False,

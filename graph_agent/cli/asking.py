@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from graph_agent._internal.printable import printable
+from graph_agent.approvals.text import parse_answer
 from graph_agent.cli.dialog import Dialog
-from graph_agent.cli.questions import Decision, Question, describe, parse_answer, parse_decision
+from graph_agent.cli.questions import Decision, Question, describe, parse_decision
 from graph_agent.cli.terminal import Terminal
 from graph_agent.errors import InputError
 from graph_agent.persistence.urls import MEMORY
@@ -31,7 +32,7 @@ class AskTerminal:
 
     Args:
         err: The output of the questions.
-        always: Names of the tools whose calls are approved without a question.
+        always: Titles of the calls that are approved without a question.
     """
 
     def __init__(self, err: Terminal, always: set[str] | None = None) -> None:

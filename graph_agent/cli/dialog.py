@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from graph_agent.cli.questions import Action, Decision, Question, check_allowed, edit, parse_answer, parse_arguments
+from graph_agent.approvals.text import parse_answer
+from graph_agent.cli.questions import Action, Decision, Question, check_allowed, edit, parse_arguments
 from graph_agent.errors import InputError
 
 _WORDS = {
@@ -40,7 +41,7 @@ class Dialog:
     questions: Sequence[Question]
     """The open questions; not empty."""
     always: set[str] = field(default_factory=set)
-    """Names of the tools whose calls are approved without a question; the dialog adds to it."""
+    """Titles of the calls that are approved without a question; the dialog adds to it."""
     error: str = ""
     """Why the last input was refused; empty if it was accepted."""
     _at: int = 0
@@ -69,7 +70,7 @@ class Dialog:
             return value if isinstance(value, str) else _as_yaml(value)
         total = len(self._question.actions)
         number = f" ({len(self._decisions) + 1} of {total})" if total > 1 else ""
-        lines = [f"Approve this call?{number}", f"  {action.name}"]
+        lines = [f"Approve this call?{number}", f"  {action.title}"]
         lines += [f"    {line}" for line in _as_yaml(action.args).splitlines()]
         return "\n".join([*lines, *([f"  {action.description}"] if _is_news(action) else [])])
 
@@ -125,7 +126,7 @@ class Dialog:
             raise InputError(f"{given!r} is none of the choices: {self.label.rstrip(': ')}.")
         check_allowed("approve" if kind == "always" else kind, action)
         if kind == "always":
-            self.always.add(action.name)
+            self.always.add(action.title)
         if kind in ("approve", "always"):
             self._decide({"type": "approve"})
         else:
@@ -146,7 +147,7 @@ class Dialog:
 
     def _skip_approved(self) -> None:
         action = self._action
-        if action is not None and action.name in self.always and "approve" in action.allowed:
+        if action is not None and action.title in self.always and "approve" in action.allowed:
             self._decide({"type": "approve"})
 
     @property
@@ -163,7 +164,8 @@ class Dialog:
 
 def _is_news(action: Action) -> bool:
     """Whether the description has more than the name and the arguments, as LangChain's default has."""
-    return bool(action.description) and str(action.args) not in action.description
+    described = action.description not in ("", f"Delegate {action.delegate}")
+    return described and str(action.args) not in action.description
 
 
 def _as_yaml(value: Any) -> str:

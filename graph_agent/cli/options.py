@@ -13,6 +13,7 @@ from graph_agent._internal.text import find_lone_surrogate
 
 AGENT_FILE = Path("agent.yaml")
 """The default of `ConfigOption`."""
+_HIGHEST_PORT = 65535
 
 
 def check_session_id(value: str | None) -> str | None:
@@ -29,7 +30,20 @@ def check_session_ids(values: list[str] | None) -> list[str] | None:
     return values
 
 
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The agent file.")]
+def parse_port(value: str | int) -> int:
+    """Return a port; explain the variable that Kubernetes sets for a Service named `graph-agent`."""
+    text = str(value)
+    if text.startswith("tcp://"):
+        raise typer.BadParameter(
+            f"{printable(text)!r} is the address of a Kubernetes Service named graph-agent, not a port. Set "
+            "enableServiceLinks: false in the pod, or give --port."
+        )
+    if not text.isascii() or not text.isdecimal() or int(text) > _HIGHEST_PORT:
+        raise typer.BadParameter(f"{printable(text)!r} is no port; give a number from 0 to {_HIGHEST_PORT}.")
+    return int(text)
+
+
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", envvar="GRAPH_AGENT_CONFIG", help="The agent file.")]
 SessionOption = Annotated[
     str,
     typer.Option(
@@ -38,21 +52,45 @@ SessionOption = Annotated[
 ]
 DbOption = Annotated[
     str | None,
-    typer.Option("--db", help="Database in place of the file's: sqlite:///FILE, postgresql://… or memory:."),
+    typer.Option(
+        "--db",
+        envvar="GRAPH_AGENT_DB",
+        help="Database in place of the file's: sqlite:///FILE, postgresql://… or memory:.",
+    ),
 ]
 CredentialOption = Annotated[
     list[str] | None,
-    typer.Option("--credential", help="A secret for tools: NAME=env:VARIABLE; repeatable.", metavar="TEXT"),
+    typer.Option(
+        "--credential",
+        envvar="GRAPH_AGENT_CREDENTIALS",
+        help="A secret for tools: NAME=env:VARIABLE; repeatable.",
+        metavar="TEXT",
+    ),
 ]
 HostOption = Annotated[
-    str, typer.Option("--host", help="Address to bind to; any but a loopback address needs API keys.")
+    str,
+    typer.Option(
+        "--host", envvar="GRAPH_AGENT_HOST", help="Address to bind to; any but a loopback address needs API keys."
+    ),
 ]
 PortOption = Annotated[
-    int, typer.Option("--port", "-p", min=0, max=65535, help="Where to listen; 0 for any free port.")
+    int,
+    typer.Option(
+        "--port",
+        "-p",
+        envvar="GRAPH_AGENT_PORT",
+        parser=parse_port,
+        metavar="INTEGER",
+        help="Where to listen; 0 for any free port.",
+    ),
 ]
 KeysFileOption = Annotated[
     Path | None,
-    typer.Option("--keys-file", help="API keys, one 'name:key' per line, in addition to GRAPH_AGENT_API_KEYS."),
+    typer.Option(
+        "--keys-file",
+        envvar="GRAPH_AGENT_KEYS_FILE",
+        help="API keys, one 'name:key' per line, in addition to GRAPH_AGENT_API_KEYS.",
+    ),
 ]
 SettingsOption = Annotated[
     list[str] | None,

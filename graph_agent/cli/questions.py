@@ -36,6 +36,13 @@ class Action:
     """Text for the person; empty for none."""
     allowed: tuple[str, ...]
     """The allowed decisions, among `DECISIONS`."""
+    delegate: str = ""
+    """The delegate whose call it is; empty for a call of the agent itself."""
+
+    @property
+    def title(self) -> str:
+        """The tool, and the delegate if the call is not of the agent itself."""
+        return f"{self.name} (delegate {self.delegate})" if self.delegate else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +71,12 @@ def signed(answers: Mapping[str, Any]) -> dict[str, Any]:
         user = getpass.getuser()
     except (OSError, KeyError):  # the user has no name
         return dict(answers)
-    return {
-        id_: {**answer, "decided_by": user} if isinstance(answer, dict) and "decisions" in answer else answer
-        for id_, answer in answers.items()
-    }
+    return {id_: {**answer, "decided_by": user} if _decides(answer) else answer for id_, answer in answers.items()}
+
+
+def _decides(answer: Any) -> bool:
+    """Whether an answer has decisions, or is a decision."""
+    return isinstance(answer, dict) and ("decisions" in answer or answer.get("type") in DECISIONS)
 
 
 def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:
@@ -78,7 +87,7 @@ def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:
 def describe(question: Question) -> list[str]:
     """Return a question as lines of text, one for each action."""
     if question.actions:
-        return [f"{action.name} {json.dumps(action.args, ensure_ascii=False)}" for action in question.actions]
+        return [f"{action.title} {json.dumps(action.args, ensure_ascii=False)}" for action in question.actions]
     value = question.value
     return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)]
 
@@ -141,24 +150,15 @@ def parse_arguments(text: str) -> dict[str, Any]:
     return value
 
 
-def parse_answer(text: str) -> Any:
-    """Return the answer to a question that is no approval: a JSON object or array as its value, other text as it is."""
-    if text.strip()[:1] in ("{", "["):
-        try:
-            return json.loads(text)
-        except ValueError:
-            return text
-    return text
-
-
 def _actions(value: Any, interrupt: Interrupt) -> tuple[Action, ...]:
     if _is_single(value):
         return (_action(value, _single_allowed(interrupt)),)
     if not isinstance(value, Mapping) or not isinstance(value.get("action_requests"), list):
         return ()
+    delegate = value["delegate"] if isinstance(value.get("delegate"), str) else ""
     requests = [each for each in value["action_requests"] if isinstance(each, Mapping)]
     reviews = [each for each in value.get("review_configs") or () if isinstance(each, Mapping)]
-    return tuple(_action(request, _allowed(request, at, reviews)) for at, request in enumerate(requests))
+    return tuple(_action(request, _allowed(request, at, reviews), delegate) for at, request in enumerate(requests))
 
 
 def _allowed(request: Mapping[str, Any], at: int, reviews: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -170,13 +170,14 @@ def _allowed(request: Mapping[str, Any], at: int, reviews: Sequence[Mapping[str,
     return ("approve", "edit", "reject")
 
 
-def _action(request: Mapping[str, Any], allowed: tuple[str, ...]) -> Action:
+def _action(request: Mapping[str, Any], allowed: tuple[str, ...], delegate: str = "") -> Action:
     arguments = request.get("args")
     return Action(
         name=str(request.get("name", "")),
         args=dict(arguments) if isinstance(arguments, Mapping) else {},
         description=str(request.get("description") or ""),
         allowed=tuple(kind for kind in DECISIONS if kind in allowed),
+        delegate=delegate,
     )
 
 

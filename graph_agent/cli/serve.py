@@ -26,7 +26,12 @@ def serve(
     host: HostOption = "127.0.0.1",
     port: PortOption = 8000,
     db: DbOption = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Number of processes on the same database.")] = 1,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers", envvar="GRAPH_AGENT_WORKERS", min=1, help="Number of processes on the same database."
+        ),
+    ] = 1,
     keys_file: KeysFileOption = None,
     settings: SettingsOption = None,
     credential: CredentialOption = None,

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from graph_agent.session.summaries import SessionSummary
 
 _COLUMNS = ("SESSION", "STATUS", "TURNS", "AGE", "TITLE")
-_ACTIVITIES = {"running": "running", "waiting": "waiting for an answer", "interrupted": "interrupted"}
+_ACTIVITIES = {
+    "running": "running",
+    "waiting": "waiting for an answer",
+    "interrupted": "interrupted",
+    "newer": "needs a newer version",
+}
 _STYLES = {"running": "green", "waiting": "yellow", "interrupted": "red"}
 
 
@@ -93,9 +98,11 @@ def age(moment: str, now: datetime) -> str:
     """Return the time since a moment in its largest unit, e.g. `5 min`.
 
     Args:
-        moment: ISO 8601, with its offset.
+        moment: ISO 8601, with its offset; empty if unknown.
         now: The current time, with its zone.
     """
+    if not moment:
+        return ""
     seconds = max(0, int((now - datetime.fromisoformat(moment)).total_seconds()))
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:

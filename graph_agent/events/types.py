@@ -167,6 +167,12 @@ class ApprovalRequestEvent(_Event):
     type: Literal["approval_request"]
     calls: list[HeldCall]
     """The calls, in the model's order."""
+    delegate: NotRequired[str]
+    """The delegate whose calls wait, as `outer/inner` if it is nested; absent for calls of the agent itself."""
+    delegation: NotRequired[str]
+    """Id of the delegation's call; absent for calls of the agent itself."""
+    middleware: NotRequired[str]
+    """Name of the middleware that asked; absent for an approval of the agent itself."""
 
 
 class ApprovalDecisionEvent(_Event):
@@ -187,6 +193,12 @@ class ApprovalDecisionEvent(_Event):
     """Name of the call that runs in its place; absent if it is the requested one."""
     message: NotRequired[str]
     """Reason of a rejection, or the result that a response gives; absent for none."""
+    delegate: NotRequired[str]
+    """As for an `approval_request`."""
+    delegation: NotRequired[str]
+    """As for an `approval_request`."""
+    middleware: NotRequired[str]
+    """As for an `approval_request`."""
 
 
 class SummaryEvent(_Event):

@@ -14,6 +14,7 @@ from graph_agent.approvals.policy import Review, review_of
 from graph_agent.approvals.requests import HeldCall
 from graph_agent.config import LoopConfig
 from graph_agent.deps import AgentDeps
+from graph_agent.events.approvals import is_own
 from graph_agent.events.types import StoredEvent
 from graph_agent.state.schema import INITIAL_BOOKKEEPING
 from graph_agent.tools.read_result import READ_RESULT
@@ -132,9 +133,9 @@ def _history(wave: Sequence[StoredEvent]) -> tuple[dict[str, HeldCall], dict[str
     requested: dict[str, HeldCall] = {}
     grants: dict[str, _Grant] = {}
     for entry in wave:
-        if entry["type"] == "approval_request":
+        if is_own(entry, "approval_request"):
             requested |= {call["id"]: call for call in entry["calls"]}
-        elif entry["type"] == "approval_decision" and entry["id"] in requested:
+        elif is_own(entry, "approval_decision") and entry["id"] in requested:
             asked = _call_of(requested[entry["id"]])
             if entry["decision"] == "approve":
                 grants[entry["id"]] = _Grant(asked)

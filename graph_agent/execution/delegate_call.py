@@ -15,10 +15,11 @@ from langgraph.types import interrupt
 
 from graph_agent._internal.text import clean, plain
 from graph_agent.config import LoopConfig
-from graph_agent.delegation import AskingDelegate, Delegate, Delegation, DelegationResult
+from graph_agent.delegation import AskingDelegate, ContinuingDelegate, Delegate, Delegation, DelegationResult
 from graph_agent.deps import ToolCallWrapper
 from graph_agent.events.calls import CallResult, result_event
 from graph_agent.events.types import StoredEvent, event, stored_value
+from graph_agent.execution.delegate_approvals import approval_events, question_value
 from graph_agent.models.usage import add_usage
 from graph_agent.state.remote import RemoteState, RemoteTask
 from graph_agent.tools.invoke import belongs_to_run
@@ -92,8 +93,12 @@ def ask_person(call: Call, task: RemoteTask) -> Any:
 
     The node restarts from its beginning on resume, so call this before anything is sent.
     """
-    delegate = delegate_name(call["name"])
-    return interrupt({"type": "delegation_input", "id": call["id"], "delegate": delegate, "question": task["question"]})
+    return interrupt(question_value(call, task))
+
+
+async def has_continued(delegate: object, task: RemoteTask) -> bool:
+    """Whether an earlier attempt has passed the person's answer to the delegate, and so must not ask again."""
+    return isinstance(delegate, ContinuingDelegate) and await delegate.has_continued(task)
 
 
 async def resume_delegate(
@@ -118,7 +123,8 @@ def delegation_update(
     step: int,
     progress: list[StoredEvent],
     *,
-    waited: bool,
+    waited: RemoteTask | None,
+    answer: Any,
 ) -> list[tuple[str, Any]]:
     """Return the state update of a delegation: its result's message and events, or its task that waits for a person.
 
@@ -128,16 +134,19 @@ def delegation_update(
         settings: The run's limits for output shown to the model.
         step: The step it belongs to.
         progress: Its progress events.
-        waited: Whether its task was waiting for a person.
+        waited: Its task that was waiting for a person; None for none.
+        answer: The person's answer; None for none.
     """
     name, id_ = delegate_name(call["name"]), call["id"]
+    progress = [*progress, *approval_events(call, waited, answer, result, step)]
     contexts = {name: result.context_id} if result.context_id else {}
     # The channel stores its first write unreduced, so each write is complete; a removal always follows another write.
-    tasks = {id_: result.waiting} if waited or result.waiting is not None else {}
+    tasks = {id_: result.waiting} if waited is not None or result.waiting is not None else {}
     remote = ("remote", {"contexts": contexts, "open": tasks})
     if result.waiting is not None:
-        asked = event("delegation_progress", step, id=id_, target=name, content=result.waiting["question"])
-        return [remote, ("events", [*progress, asked]), ("usage", result.usage), ("arrived", True)]
+        if "request" not in result.waiting:
+            progress.append(event("delegation_progress", step, id=id_, target=name, content=result.waiting["question"]))
+        return [remote, ("events", progress), ("usage", result.usage), ("arrived", True)]
     shown, _ = truncate_output(result.content, settings, {}, call)
     if result.untrusted:
         shown = fenced(shown, source_of(name))
@@ -151,7 +160,7 @@ def delegation_update(
         response["history"] = result.history
     update: list[tuple[str, Any]] = [("messages", [message]), ("events", [*progress, response])]
     # Most delegates have no remote state, and an unwritten field takes no space.
-    if contexts or waited:
+    if contexts or waited is not None:
         update.append(remote)
     return [*update, ("usage", result.usage), ("arrived", True)]
 
@@ -244,8 +253,9 @@ def checked_result(returned: object) -> DelegationResult:
         raise TypeError(f"content={returned.content!r} is neither text nor a list of content blocks")
     if returned.status not in _STATUSES:
         raise TypeError(f"status={returned.status!r} is none of {', '.join(_STATUSES)}")
-    if not all(isinstance(entry, Mapping) for entry in returned.history):
-        raise TypeError("history holds an entry that is no event")
+    for name in ("history", "approvals"):
+        if not all(isinstance(entry, Mapping) for entry in getattr(returned, name)):
+            raise TypeError(f"{name} holds an entry that is no event")
     return replace(
         returned,
         content=plain(returned.content),
@@ -253,4 +263,5 @@ def checked_result(returned: object) -> DelegationResult:
         artifact=plain(returned.artifact),
         stored=plain(dict(returned.stored)),
         history=plain(returned.history),
+        approvals=plain(returned.approvals),
     )

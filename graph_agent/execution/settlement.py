@@ -12,6 +12,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.runtime import Runtime
 
 from graph_agent._compat import checkpointer_of
+from graph_agent.events.approvals import is_own
 from graph_agent.events.calls import result_event
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.execution.checkpoints import edit_ancestors, load, running_checkpoint
@@ -92,11 +93,14 @@ async def settle(
                 continue
             # The ledger has no notes of calls that read.
             ledger = writes(call["name"]) and loop.get("ledger", False)
-            unstarted = newest and (id_ in waited or recovery.is_certainly_unstarted(id_, ledger=ledger))
+            undecided = newest and id_ in recovery.undecided
+            unstarted = undecided or (newest and (id_ in waited or recovery.is_certainly_unstarted(id_, ledger=ledger)))
             if runs_again is not None and group.at == last and (unstarted or runs_again(call["name"])):
                 continue
             reason, status = UNKNOWN, "unknown"
-            if newest and id_ in waited:
+            if undecided:
+                reason, status = UNDECIDED, "skipped"
+            elif newest and id_ in waited:
                 reason, status = UNDECIDED if id_ in asked else NEVER_STARTED, "skipped"
             elif unstarted:
                 reason, status = NOT_STARTED, "skipped"
@@ -153,7 +157,7 @@ def _finished(
 def _stored_decisions(stopped: CheckpointTuple) -> list[StoredEvent]:
     """Return the decisions that a person had taken when the run stopped, and that no plan has read."""
     writes = [value for _, channel, value in stopped.pending_writes or [] if channel == "events"]
-    return [entry for value in writes for entry in value if entry["type"] == "approval_decision"]
+    return [entry for value in writes for entry in value if is_own(entry, "approval_decision")]
 
 
 async def removed_events(

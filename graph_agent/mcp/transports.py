@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 from collections import deque
 from collections.abc import AsyncIterator
@@ -17,6 +16,7 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
+from graph_agent._internal.variables import expand_known
 from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.stdio import Incoming, Outgoing, open_stdio
 from graph_agent.mcp.watched_http import OnLoss, WatchedClient
@@ -26,7 +26,6 @@ logger = logging.getLogger("graph_agent.mcp")
 TIMEOUT_S = 30.0
 READ_TIMEOUT_S = 300.0
 _KEPT_LINES = 5
-_REFERENCE = re.compile(r"\$\{([^}]+)\}")
 
 
 class ServerLog:
@@ -143,8 +142,8 @@ async def _streamable_http(config: ServerConfig, on_loss: OnLoss) -> AsyncIterat
 
 
 def _expand(value: str) -> str:
-    """Replace `${NAME}` by the environment variable; references to unset variables are left unchanged."""
-    expanded = _REFERENCE.sub(lambda found: os.environ.get(found[1], found[0]), value)
-    if missing := _REFERENCE.search(expanded):
-        logger.warning("An MCP server's env refers to %s, which is not set", missing[0])
+    """Replace references to environment variables; those to unset variables are left unchanged."""
+    expanded, missing = expand_known(value)
+    if missing is not None:
+        logger.warning("An MCP server's env refers to %s, which is not set", missing)
     return expanded

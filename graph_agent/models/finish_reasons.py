@@ -25,6 +25,8 @@ UNENDED = "graph_agent_unended"
 """Key in `response_metadata` of a streamed text without a finish reason that may hold calls."""
 
 REFUSED = "The model's provider refused this request because of its content; put it in other words."
+REFUSAL_WARNING = "or its provider refused to answer because of the content of the request."
+"""End of the warning event of a refusal."""
 CUT_OFF = "The model's provider stopped the answer here because of its content."
 
 _CALL_MARK = re.compile(r"[{\[<]")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from graph_agent.errors import ConfigError
 from graph_agent.persistence.urls import MEMORY, check_cache, file_of, is_postgres, without_password
+from graph_agent.runs.checkpoint_format import guard_format
 
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache
@@ -49,12 +50,14 @@ async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[Base
         from graph_agent.persistence.postgres import open_postgres_saver
 
         async with open_postgres_saver(url, strict_serializer()) as postgres_saver:
+            guard_format(postgres_saver)
             yield postgres_saver
         return
     path = file_of(url, folder)
     from graph_agent.persistence.sqlite_saver import open_sqlite_saver
 
     async with open_sqlite_saver(path, strict_serializer()) as sqlite_saver:
+        guard_format(sqlite_saver)
         yield sqlite_saver
 
 

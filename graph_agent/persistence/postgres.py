@@ -12,6 +12,7 @@ from langgraph.store.base import Op, PutOp, Result
 
 from graph_agent._internal.sync_bridge import await_uninterrupted
 from graph_agent.errors import ConfigError
+from graph_agent.persistence.input_index import POSTGRES_INPUT_INDEX
 from graph_agent.persistence.session_index import POSTGRES_INDEX
 from graph_agent.persistence.urls import redact_passwords, without_password
 from graph_agent.persistence.write_probe import PROBE_BYTES
@@ -51,6 +52,13 @@ _LIMITS = {
 
 _CREATE_LOCK = 0x6772617068
 """Key of the advisory lock that is held while tables are created."""
+_CREATE_S = 60
+"""Seconds without a query after which the server ends the connection that holds `_CREATE_LOCK`: the process is
+paused."""
+_LIMIT_PAUSES = (
+    "SELECT set_config(name, %s, false) FROM pg_settings"
+    " WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout')"
+)
 _PAUSE_S = 0.05
 """Seconds between two attempts to acquire `_CREATE_LOCK`."""
 _PROBE = "INSERT INTO store (prefix, key, value) VALUES ('/ready', '', %s::jsonb)"
@@ -74,6 +82,7 @@ async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncItera
     async def make(connection: AsyncConnection[DictRow]) -> None:
         await AsyncPostgresSaver(connection, serde=serde).setup()
         await connection.execute(POSTGRES_INDEX)
+        await connection.execute(POSTGRES_INPUT_INDEX)
 
     await make_tables(url, make)
     async with _pool(url, SAVER_CONNECTIONS) as pool:
@@ -137,6 +146,7 @@ async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Await
     """
     try:
         async with await AsyncConnection[DictRow].connect(url, row_factory=dict_row, **_options(url)) as connection:
+            await connection.execute(_LIMIT_PAUSES, [f"{_CREATE_S}s"])
             # Polled: CREATE INDEX CONCURRENTLY would wait for sessions that wait for the lock in the server.
             query, key = "SELECT pg_try_advisory_lock(%s) AS acquired", [_CREATE_LOCK]
             while (row := await (await connection.execute(query, key)).fetchone()) and not row["acquired"]:  # noqa: ASYNC110 - no event: another process holds it

@@ -18,6 +18,7 @@ import ormsgpack
 from graph_agent.persistence.session_index import sqlite_threads
 from graph_agent.persistence.sqlite_connection import LockWaitConnection
 from graph_agent.persistence.sqlite_files import check_database
+from graph_agent.runs.checkpoint_format import check_format
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -67,7 +68,11 @@ class SqliteReader:
         self._order = f" ORDER BY {'task_path, ' if has_paths else ''}task_id, idx"
 
     async def aget_tuple(self, config: RunnableConfig) -> StoredCheckpoint | None:
-        """Return a checkpoint, by default the newest; None if there is none."""
+        """Return a checkpoint, by default the newest; None if there is none.
+
+        Raises:
+            NewerFormatError: If a newer version of this package stored it.
+        """
         if not self._has_tables:
             return None
         at, checkpoint_id = _address(config)
@@ -76,11 +81,13 @@ class SqliteReader:
         if row is None:
             return None
         id_, parent, kind, stored, metadata = row
+        described = json.loads(metadata) if metadata else {}
+        check_format(described, at[0])
         writes = self._connection.execute(_WRITES + self._order, (*at, id_)).fetchall()
         return StoredCheckpoint(
             config=_config(at, id_),
             checkpoint=_loads(kind, stored),
-            metadata=json.loads(metadata) if metadata else {},
+            metadata=described,
             parent_config=_config(at, parent) if parent else None,
             pending_writes=[(task, channel, _loads(form, value)) for task, channel, form, value in writes],
         )

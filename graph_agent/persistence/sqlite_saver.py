@@ -29,6 +29,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from graph_agent._compat import raise_checkpoint_id_floor
 from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent.persistence.input_index import SQLITE_INPUT_INDEX
 from graph_agent.persistence.session_index import SQLITE_INDEX, sqlite_threads
 from graph_agent.persistence.sqlite_connection import LockWaitConnection
 from graph_agent.persistence.sqlite_files import Patience, check_database
@@ -106,6 +107,7 @@ class SharedSqliteSaver(SqliteSaver):
             try:
                 super().setup()
                 self.conn.execute(SQLITE_INDEX)
+                self.conn.execute(SQLITE_INPUT_INDEX)
                 self._has_index = True
             except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
                 time.sleep(retry.pause_s(error))

@@ -23,6 +23,7 @@ from graph_agent.events.types import StoredEvent, event
 from graph_agent.models.cleaning import SafeMessages
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import FALLBACK_SENTENCE, brief_model_error, classify_model_error, describe_model_error
+from graph_agent.models.finish_reasons import REFUSAL_WARNING
 from graph_agent.models.pool import ReadyModel
 from graph_agent.planning.compaction import compacted_view, shorten, summarized_view
 from graph_agent.planning.prompt import PreparedHistory, plan_request, with_carried
@@ -266,7 +267,7 @@ class ActiveModel:
 
     def warn_of_refusal(self) -> None:
         """Warn that the model or its provider refused the request."""
-        self.warn(f"{self.model.name} or its provider refused to answer because of the content of the request.")
+        self.warn(f"{self.model.name} {REFUSAL_WARNING}")
 
     def record(self, **recovery: Any) -> None:
         """Store keys of `Recovery` in the bookkeeping."""

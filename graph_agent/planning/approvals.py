@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import HumanMessage, ToolCall, ToolMessage
 
 from graph_agent.approvals.requests import HeldCall
+from graph_agent.events.approvals import is_own, request_event
 from graph_agent.events.calls import approval_progress, is_structured, result_event, since_plan
-from graph_agent.events.types import StoredEvent, event
+from graph_agent.events.types import StoredEvent
 from graph_agent.execution.approvals import held_calls
 from graph_agent.execution.current_wave import newest_calls
 from graph_agent.execution.settlement import skipped_result
@@ -60,7 +61,7 @@ def _ask(update: PlanUpdate, held: list[HeldCall]) -> None:
     step = update.loop["step"]
     update.changes["ready"] = []
     update.loop["asked"] = held
-    update.events.append(event("approval_request", step, calls=held))
+    update.events.append(request_event(held, step))
     for call in held:
         update.runtime.stream_writer(approval_progress(call["name"], step))
 
@@ -96,9 +97,9 @@ def report_edits(update: PlanUpdate) -> None:
     requested: dict[str, HeldCall] = {}
     edits: list[dict[str, str]] = []
     for entry in since_plan(update.state["events"]):
-        if entry["type"] == "approval_request":
+        if is_own(entry, "approval_request"):
             requested |= {call["id"]: call for call in entry["calls"]}
-        elif entry["type"] == "approval_decision" and entry["decision"] == "edit":
+        elif is_own(entry, "approval_decision") and entry["decision"] == "edit":
             planned = requested[entry["id"]]
             ran = _shown(entry.get("edited_name", planned["name"]), entry["arguments"])
             edits.append({"planned": _shown(planned["name"], planned["arguments"]), "ran": ran})
@@ -119,9 +120,9 @@ def _newest_decisions(events: Sequence[StoredEvent]) -> list[StoredEvent]:
     """Return the decisions on the newest request."""
     found: list[StoredEvent] = []
     for entry in reversed(events):
-        if entry["type"] == "approval_request":
+        if is_own(entry, "approval_request"):
             break
-        if entry["type"] == "approval_decision":
+        if is_own(entry, "approval_decision"):
             found.append(entry)
     return found[::-1]
 

@@ -1,40 +1,49 @@
-"""Removal of a run's `configurable` from checkpoint metadata, except for LangGraph's own ids.
+"""Changes to the metadata of checkpoints: the mark of a run's input is added, and its `configurable` is removed.
 
 LangGraph's savers copy every text, number and boolean of `configurable` into a checkpoint's metadata, unless its key
 begins with two underscores. A secret that a program passes there, to reach its tools, would be in the database in plain
 text. `config["metadata"]` is stored unchanged; LangGraph adds `run_id`, `task_id`, `assistant_id`, `graph_id` and
 `model` to it, if `configurable` has them.
+
+The mark of an input is added when a checkpoint is stored, so that both are committed together.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, Checkpoint, CheckpointMetadata
 
-from graph_agent.runs.run import RUN
+from graph_agent.runs.run import RUN, Run
 
 _ADDRESS = frozenset({"thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"})
-_MARK = "_strips_configurable"
+_PATCHED = "_stores_run_metadata"
 
 
-def strip_configurable(saver: BaseCheckpointSaver[Any]) -> None:
-    """Patch a saver to store nothing of the `configurable` of agents' runs; runs of other graphs are not affected."""
-    if getattr(saver, _MARK, False):
+def patch_metadata(saver: BaseCheckpointSaver[Any]) -> None:
+    """Patch a saver to store the input mark of agents' runs, and nothing of their `configurable`.
+
+    Runs of other graphs are not affected.
+    """
+    if getattr(saver, _PATCHED, False):
         return
     put, aput = saver.put, saver.aput
 
-    def storing(config: RunnableConfig, *args: Any, **kwargs: Any) -> RunnableConfig:
-        return put(_without_configurable(config), *args, **kwargs)
+    def storing(
+        config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> RunnableConfig:
+        return put(_without_configurable(config), checkpoint, _marked(metadata, config), new_versions)
 
-    async def astoring(config: RunnableConfig, *args: Any, **kwargs: Any) -> RunnableConfig:
-        return await aput(_without_configurable(config), *args, **kwargs)
+    async def astoring(
+        config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> RunnableConfig:
+        return await aput(_without_configurable(config), checkpoint, _marked(metadata, config), new_versions)
 
     # Patched in place: `database_identity` reads the saver's connection, which a wrapper would hide.
     saver.put = storing  # type: ignore[method-assign]
     saver.aput = astoring  # type: ignore[method-assign]
-    setattr(saver, _MARK, True)
+    setattr(saver, _PATCHED, True)
 
 
 def bare(config: RunnableConfig) -> RunnableConfig:
@@ -46,3 +55,12 @@ def bare(config: RunnableConfig) -> RunnableConfig:
 
 def _without_configurable(config: RunnableConfig) -> RunnableConfig:
     return bare(config) if RUN in config.get("configurable", {}) else config
+
+
+def _marked(metadata: CheckpointMetadata, config: RunnableConfig) -> CheckpointMetadata:
+    """Return the metadata of a checkpoint with the mark of its run's input; delegates and subgraphs have none."""
+    configurable = config.get("configurable", {})
+    run = configurable.get(RUN)
+    if not isinstance(run, Run) or run.mark is None or configurable.get("checkpoint_ns"):
+        return metadata
+    return cast("CheckpointMetadata", {**metadata, **run.mark.metadata})

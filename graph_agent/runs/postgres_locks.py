@@ -1,7 +1,10 @@
 """Advisory locks of sessions in a PostgreSQL database, all held by one connection of this process.
 
 They are session-level locks, so the server releases the locks of a killed process as soon as its connection is closed.
-They belong to a server connection: a connection pooler must pool by session (`pool_mode = session` in PgBouncer) or be
+The server also closes a connection without a query for `LEASE_S` seconds, so the locks of a process that is paused, or
+of a machine that vanished, are released after that time. A running process sends a query every `WATCH_S` seconds.
+
+Locks belong to a server connection: a connection pooler must pool by session (`pool_mode = session` in PgBouncer) or be
 bypassed.
 """
 
@@ -32,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+LEASE_S = 15
+"""Seconds without a query after which the server closes a connection that holds locks. It exceeds the time within which
+a process that cannot reach the server stops its runs: `WATCH_S`, the timeout of a query, and `RECONNECT_S`."""
 WATCH_S = 1.0
 """Seconds between two checks of the connection that holds locks."""
 FRESH_S = 3.0
@@ -41,11 +47,11 @@ IDLE_S = 5.0
 RECONNECT_S = 3
 """Seconds within which a broken connection must be replaced, or its sessions are lost."""
 
-# A machine that vanishes does not close its connection. The server sends keepalives after 10 s of silence, and releases
-# the locks after 25 s. A disconnected process stops its runs after 14 s at most, before another can lock the sessions.
+# PostgreSQL before version 14 has no `idle_session_timeout`. There, keepalives end the connection of a machine that
+# vanished after 25 s; the locks of a paused process are held until it continues or is killed.
 _SETTINGS = (
     "SELECT set_config(name, given.setting, false) FROM pg_settings JOIN (VALUES ('tcp_keepalives_idle', '10'),"
-    " ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'), ('idle_session_timeout', '0'))"
+    " ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'), ('idle_session_timeout', $1))"
     " AS given (name, setting) USING (name)"
 )
 _SCHEMA_AND_PID = "SELECT coalesce(current_schema(), ''), pg_backend_pid()"
@@ -311,7 +317,7 @@ class AdvisoryLocks:
         limit: dict[str, Any] = {"connect_timeout": RECONNECT_S} if self._held else {}
         connection = psycopg.connect(self._conninfo, autocommit=True, **limit)
         try:
-            first_row(connection, _SETTINGS)
+            first_row(connection, _SETTINGS, f"{LEASE_S}s")
             self._schema, pid = first_row(connection, _SCHEMA_AND_PID) or ("", "")
             if pid != str(connection.info.backend_pid):
                 logger.warning(

@@ -27,6 +27,7 @@ from graph_agent.models.stream_watch import Reader
 from graph_agent.runs.checkpoint_fence import CheckpointFence
 from graph_agent.runs.deferred_writes import DeferredWrites
 from graph_agent.runs.inbox import Inbox, MemoryInbox, Note
+from graph_agent.runs.input_marks import InputMark
 from graph_agent.state.schema import Bookkeeping
 from graph_agent.types import Usage
 
@@ -67,6 +68,8 @@ class Run:
     """Ids of the calls whose task has started in this run."""
     started_calls: set[str] = field(default_factory=set)
     """Ids of the calls started in this run."""
+    answered_tasks: dict[str, int] = field(default_factory=dict)
+    """Task id → number of answers with which this run continued it."""
     has_read_inbox: bool = False
     """Whether the inbox was read. The first read removes notes that the stored state has processed."""
     cause: BaseException | None = None
@@ -75,6 +78,8 @@ class Run:
     """The error to raise at the run's end; None for none."""
     fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
     """Cache of `recent_calls`."""
+    mark: InputMark | None = None
+    """The id of its input, which its checkpoints store; None for an input without an id."""
     confirm_lock: Callable[[], Future[None]] | None = None
     """Verifies the session's lock; None if the lock cannot be lost."""
     _old_aborts: frozenset[str] | None = None
@@ -86,6 +91,8 @@ class Run:
     _guard: threading.Lock = field(default_factory=threading.Lock)
     deferred: DeferredWrites | None = None
     """Its queued writes; None if each write is committed at once."""
+    answering: bool = False
+    """Whether neither a model request nor a call is next, but the reading of a reply, or the answer."""
     updates_only: bool = False
     """Whether it locks the session for `update_state` only, and runs no node."""
     _worked_s: float | None = None

@@ -26,6 +26,10 @@ from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.server.monitoring.readiness import Readiness
 from graph_agent.server.openai import routes as openai_routes
 from graph_agent.server.parameters import Services
+from graph_agent.server.responses import conversation_routes
+from graph_agent.server.responses import routes as responses_routes
+from graph_agent.server.responses.background import Background
+from graph_agent.server.responses.records import deleting_expired
 from graph_agent.server.sessions import routes as control_routes
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.shared_folder import is_to_stop_at_once
@@ -77,7 +81,10 @@ def create_app(
         async with (
             open_host(source, settings, db) as host,
             aclosing(Runs(host, metrics := Metrics(frozenset(host.tool_names), shared))) as runs,
+            aclosing(Background(runs)) as background,
+            deleting_expired(host),
         ):
+            app.state.background_responses = background
             app.state.graph_agent = Services(Chat(runs, limits), streams, Readiness(host, metrics, runs))
             async with a2a_routes(runs, limits, tasks, db or source.db) as routes:
                 app.router.routes[:0] = routes
@@ -90,7 +97,7 @@ def create_app(
                     try:
                         yield
                     finally:
-                        app.state.graph_agent = None
+                        app.state.graph_agent = app.state.background_responses = None
                         app.router.routes[:] = [route for route in app.router.routes if route not in routes]
 
     app = FastAPI(
@@ -102,8 +109,15 @@ def create_app(
         redoc_url=None,
     )
     if not a2a_only:
-        for router in (openai_routes.router, anthropic_routes.router, control_routes.router, health_routes.router):
-            app.include_router(router)
+        for module in (
+            openai_routes,
+            responses_routes,
+            conversation_routes,
+            anthropic_routes,
+            control_routes,
+            health_routes,
+        ):
+            app.include_router(module.router)
         if not mounted:
             app.include_router(health_routes.metrics_router)
     app.add_exception_handler(RequestValidationError, on_invalid)

@@ -66,6 +66,44 @@ class Completion(_Reply):
     usage: dict[str, int]
 
 
+class ResponseObject(_Reply):
+    """A response of the Responses API."""
+
+    id: str
+    object: str
+    created_at: int
+    status: str
+    model: str
+    output: list[dict[str, Any]]
+
+
+class DeletedResponse(_Reply):
+    """The id of a deleted response or conversation."""
+
+    id: str
+    object: str
+    deleted: bool
+
+
+class ConversationObject(_Reply):
+    """A conversation of the Responses API."""
+
+    id: str
+    object: str
+    created_at: int
+    metadata: dict[str, str]
+
+
+class ItemPage(_Reply):
+    """A page of items."""
+
+    object: str
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class AnthropicMessage(_Reply):
     """A message of the assistant."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import yaml
@@ -12,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, Posit
 
 from graph_agent._internal.validation_text import explain
 from graph_agent.errors import ConfigError
+
+KEYS_VARIABLE = "GRAPH_AGENT_API_KEYS"
+"""Environment variable with the keys, separated by commas or newlines, each `key` or `name:key`."""
 
 
 class ApiKey(BaseModel):
@@ -70,6 +74,10 @@ class ServerSettings(BaseModel):
     """Seconds to keep a request without a session that waits for results of its caller's own tools."""
     parked_requests: PositiveInt = 10_000
     """Maximum number of such requests per key; the oldest are deleted first."""
+    response_s: PositiveFloat = 2_592_000
+    """Seconds to keep stored responses of the Responses API, at least; their sessions remain."""
+    show_calls: bool = False
+    """Whether the Responses API shows the agent's own calls, as `mcp_call` items; requests may set `show_calls`."""
     drain_s: NonNegativeInt = 30
     """Seconds that runs get to reach a step boundary when the server stops."""
     public_url: str = ""
@@ -98,39 +106,66 @@ class ServerSettings(BaseModel):
         """
         if not self.keys and not is_loopback(host):
             raise ConfigError(
-                f"host={host!r} can be reached from other machines, and no API keys are set. Set GRAPH_AGENT_API_KEYS "
+                f"host={host!r} can be reached from other machines, and no API keys are set. Set {KEYS_VARIABLE} "
                 "or --keys-file, or bind to 127.0.0.1."
             )
         return self
 
 
-def settings_from(entries: Sequence[str]) -> ServerSettings:
-    """Parse settings written as `field=value`; a value is YAML, e.g. `cors_origins=["https://my.page"]`.
+def variable_of(field: str) -> str:
+    """Return the environment variable of a field of `ServerSettings`."""
+    return KEYS_VARIABLE if field == "keys" else f"GRAPH_AGENT_{field.upper()}"
+
+
+def settings_from(entries: Sequence[str], environment: Mapping[str, str] = os.environ) -> ServerSettings:
+    """Parse settings of the environment, and those written as `field=value`, which replace them.
+
+    A value is YAML, e.g. `cors_origins=["https://my.page"]`. The field `drain_s` has the environment variable
+    `GRAPH_AGENT_DRAIN_S`, and every other field likewise; an empty variable counts as unset.
+
+    Args:
+        entries: The settings of the command line.
+        environment: The environment variables.
 
     Raises:
-        ConfigError: If an entry cannot be parsed or is invalid, or sets `keys`.
+        ConfigError: If a value cannot be parsed or is invalid, or an entry sets `keys`.
     """
-    values: dict[str, Any] = {}
+    values = _from_environment(environment)
     for entry in entries:
         name, equals, text = entry.partition("=")
         if name == "keys":
-            raise ConfigError("--set keys: keys are given in GRAPH_AGENT_API_KEYS or with --keys-file.")
+            raise ConfigError(f"--set keys: keys are given in {KEYS_VARIABLE} or with --keys-file.")
         if not equals:
             raise ConfigError(f"--set {name}: write a setting as 'field=value', e.g. 'max_body_bytes=1000000'.")
-        try:
-            values[name] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ConfigError(
-                f"--set {entry}: the value is no YAML; write e.g. 'cors_origins=[\"https://my.page\"]'."
-            ) from None
+        values[name] = _parse(text, f"--set {entry}", 'cors_origins=["https://my.page"]')
     return ServerSettings(**values)
 
 
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name in ServerSettings.model_fields.keys() - {"keys"}:
+        variable = variable_of(name)
+        if text := environment.get(variable, "").strip():
+            values[name] = _parse(text, f"{variable}={text}", f'{variable_of("cors_origins")}=["https://my.page"]')
+            try:
+                ServerSettings(**{name: values[name]})
+            except ConfigError as error:
+                raise ConfigError(f"{variable}={text}: {error}") from None
+    return values
+
+
+def _parse(text: str, where: str, example: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"{where}: the value is no YAML; write e.g. '{example}'.") from None
+
+
 def describe_settings() -> str:
-    """List the fields that `--set` accepts, each with its default and description."""
+    """List the fields that `--set` accepts, each with its default, description and environment variable."""
     fields = {name: field for name, field in ServerSettings.model_fields.items() if name != "keys"}
     return "\n".join(
-        f"{name}={_as_json(field.default)}\n    {' '.join((field.description or '').split())}"
+        f"{name}={_as_json(field.default)}\n    {' '.join((field.description or '').split())} [{variable_of(name)}]"
         for name, field in fields.items()
     )
 

@@ -21,8 +21,11 @@ from graph_agent._internal.failure_log import log_failure
 from graph_agent.context import AgentContext, checked_context
 from graph_agent.delegation import WATCHED
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.events.types import Event
+from graph_agent.events.calls import recorded_ids
+from graph_agent.events.types import Event, StoredEvent
+from graph_agent.execution.inputs import Admission, InputStoredError
 from graph_agent.runs.inbox import Note
+from graph_agent.runs.input_marks import InputMark, mark_in
 from graph_agent.runs.notes import message_of
 from graph_agent.runs.registry import refuse_within
 from graph_agent.runs.run import READERSHIP, Run
@@ -30,7 +33,8 @@ from graph_agent.session.control import SessionCommands, SessionControl
 from graph_agent.session.history import SessionMemory
 from graph_agent.session.input_run import InputRun
 from graph_agent.session.interrupts import checked_answers
-from graph_agent.session.results import Done, Part, RunResult, open_interrupts, run_result
+from graph_agent.session.repeated_input import answer_content, mark_of, stored_parts, stored_result, wait_for_input
+from graph_agent.session.results import Done, Part, RunResult, Token, open_interrupts, run_result
 from graph_agent.session.stream_parts import MODES, StreamParts
 from graph_agent.session.typed_result import own_fields_of, typed_result
 from graph_agent.types import SessionStatus
@@ -73,27 +77,44 @@ class Session(SessionCommands):
         self._config: RunnableConfig = {"configurable": self._configurable}
 
     async def run(
-        self, given: Given, *, context: Context | None = None, state: Mapping[str, Any] | None = None
+        self,
+        given: Given,
+        *,
+        context: Context | None = None,
+        state: Mapping[str, Any] | None = None,
+        input_id: str | None = None,
     ) -> RunResult:
         """Run one input to its end, then each follow-up that is queued by then.
+
+        With an `input_id`, the input is run once: the same id again, in any process and after any crash, resumes the
+        input if it is unfinished, waits for it if it is running, and returns its stored result if it has one.
 
         Args:
             given: The user's input, as text or as messages.
             context: Overrides and credentials for this run and its follow-ups.
             state: Values of own state fields (see `state_schema`), which this input sets; None to set none.
+            input_id: The input's id, unique in the session: 1 to 255 printable characters; None for none.
 
         Returns:
             The result of this input; `follow_ups` has the results of the follow-ups. A follow-up that raises is logged.
 
         Raises:
             InputError: When it is empty, or `state` does not fit the agent's own fields.
+            InputConflictError: When `input_id` belongs to an input with other messages or other `state`.
+            InputSupersededError: When `input_id` belongs to an input that a later one replaced before its end.
             SessionBusyError: When the session is running.
             RunFailedError: When the input failed, and `on_failure="raise"` is set.
         """
-        return await self._to_end(self._with_state(given, state), context)
+        graph_input = self._with_state(given, state)
+        return await self._to_end(graph_input, context, mark_of(graph_input, input_id, self._graph))
 
     async def resume(
-        self, answer: Any = None, *, context: Context | None = None, decided_by: str | None = None
+        self,
+        answer: Any = None,
+        *,
+        context: Context | None = None,
+        decided_by: str | None = None,
+        input_id: str | None = None,
     ) -> RunResult:
         """Resume the session: with an answer to its open interrupt, or after a crash.
 
@@ -102,13 +123,16 @@ class Session(SessionCommands):
                 Decisions on calls that wait for approval are made with `graph_agent.approvals`.
             context: As for `run`.
             decided_by: Name of the person who decided on calls, for the history; None for `user`.
+            input_id: The answer's own id, as for `run`; None for none.
 
         Raises:
             InputError: When there is nothing to resume, the answer matches no open interrupt, or a decision does not
                 fit its call. The session then waits as before.
+            InputConflictError, InputSupersededError: As for `run`.
             SessionBusyError: When the session is running.
         """
-        return await self._to_end(await self._answer(answer, decided_by), context)
+        mark = mark_of(answer_content(answer), input_id, self._graph)
+        return await self._to_end(await self._answer(answer, decided_by, mark), context, mark)
 
     def stream(
         self,
@@ -117,6 +141,7 @@ class Session(SessionCommands):
         context: Context | None = None,
         control: RunControl | None = None,
         state: Mapping[str, Any] | None = None,
+        input_id: str | None = None,
     ) -> AsyncGenerator[Part]:
         """Run one input to its end and yield the parts of the run as they occur; `Done` is last.
 
@@ -134,6 +159,8 @@ class Session(SessionCommands):
             context: Overrides and credentials for this run and its follow-ups.
             control: Lets the run be stopped at its next boundary; it then ends with LangGraph's `GraphDrained`.
             state: As for `run`.
+            input_id: As for `run`. The parts of a stored result are its events, and its answer as one `Token`; those of
+                a resumed input begin where it is resumed.
 
         Raises:
             InputError: As for `run`.
@@ -141,7 +168,9 @@ class Session(SessionCommands):
             RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
         """
         readership = Readership()
-        return ClosingStream(self._stream(self._with_state(given, state), context, control, readership), readership)
+        graph_input = self._with_state(given, state)
+        mark = mark_of(graph_input, input_id, self._graph)
+        return ClosingStream(self._stream(graph_input, context, control, readership, mark), readership)
 
     def stream_resume(
         self,
@@ -150,10 +179,11 @@ class Session(SessionCommands):
         context: Context | None = None,
         decided_by: str | None = None,
         control: RunControl | None = None,
+        input_id: str | None = None,
     ) -> AsyncGenerator[Part]:
         """As `resume`, but yield the parts of the run as `stream` does."""
-        readership = Readership()
-        return ClosingStream(self._stream_answer(answer, context, decided_by, control, readership), readership)
+        mark, readership = mark_of(answer_content(answer), input_id, self._graph), Readership()
+        return ClosingStream(self._stream_answer(answer, context, decided_by, control, readership, mark), readership)
 
     async def _stream_answer(
         self,
@@ -162,9 +192,10 @@ class Session(SessionCommands):
         decided_by: str | None,
         control: RunControl | None,
         readership: Readership,
+        mark: InputMark | None,
     ) -> AsyncGenerator[Part]:
-        given = await self._answer(answer, decided_by)
-        async with aclosing(self._stream(given, context, control, readership)) as parts:
+        given = await self._answer(answer, decided_by, mark)
+        async with aclosing(self._stream(given, context, control, readership, mark)) as parts:
             async for part in parts:
                 yield part
 
@@ -187,14 +218,19 @@ class Session(SessionCommands):
         return results
 
     async def _stream(
-        self, given: Any, context: Context | None, control: RunControl | None, readership: Readership
+        self,
+        given: Any,
+        context: Context | None,
+        control: RunControl | None,
+        readership: Readership,
+        mark: InputMark | None = None,
     ) -> AsyncGenerator[Part]:
         refuse_within(self.id)
         note: Note | None = None
         while True:
-            run = self._input_run(note, context)
+            run, has_streamed = self._input_run(note, context, mark), False
             try:
-                stream_parts = StreamParts(self.id, len(await self.events()))
+                stream_parts = await self._stream_parts(given, mark)
                 with run.opened({**self._configurable, READERSHIP: readership, WATCHED: True}) as config:
                     stream = self._graph.astream(
                         given, config, context=checked_context(context), stream_mode=MODES, control=control
@@ -202,15 +238,39 @@ class Session(SessionCommands):
                     async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
                         async for mode, payload in chunks:
                             for part in stream_parts.take(mode, payload):
+                                has_streamed = has_streamed or isinstance(part, Token)
                                 yield part
+                    for part in stream_parts.rest():
+                        yield part
+            except InputStoredError as stored:
+                run.set_stored(stored_result(stored.state, self._graph, context))
+                for part in stored_parts(stored.state, self.id):
+                    yield part
+                has_streamed = True
             except SessionBusyError:
+                if note is None and await self._waits_for(mark):
+                    continue
                 if note is None:
                     raise
                 return  # the run that has the session takes the follow-up
-            yield Done(await run.result())
+            result = await run.result()
+            if mark is not None and not has_streamed and result.answer:
+                yield Token(result.answer)  # streamed by the run that is resumed
+            yield Done(result)
+            mark = None
             if run.aborted or (note := await self._next_follow_up(control)) is None:
                 return
             given = _input([message_of(note)])
+
+    async def _stream_parts(self, given: Any, mark: InputMark | None) -> StreamParts:
+        """Return the converter of a run's chunks; a run that resumes continues the calls without a result."""
+        state = await self._graph.aget_state(self._config)
+        values = state.values
+        events: list[StoredEvent] = values.get("events", [])
+        answered = recorded_ids(events)
+        resumes = not isinstance(given, dict) or (mark is not None and mark_in(state.metadata or {}) == mark)
+        running = [call["id"] for call in values.get("ready", ()) if resumes and call["id"] not in answered]
+        return StreamParts(self.id, len(events), running)
 
     def _with_state(self, given: Given, state: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the graph's input for an input of the user and values of own state fields."""
@@ -228,6 +288,10 @@ class Session(SessionCommands):
         """
         return await self._memory.get_session_events(self.id, last=last, after=after)
 
+    async def result(self) -> RunResult:
+        """Return the result of the newest input so far."""
+        return await self._result()
+
     async def status(self) -> SessionStatus:
         """Return the session's status; `CREATED` before its first input."""
         return await self._memory.get_session_status(self.id)
@@ -236,9 +300,9 @@ class Session(SessionCommands):
         """Return the open interrupts, which `resume` answers; empty if the session does not wait."""
         return open_interrupts(await self._graph.aget_state(self._config))
 
-    async def _to_end(self, given: Any, context: Context | None) -> RunResult:
+    async def _to_end(self, given: Any, context: Context | None, mark: InputMark | None = None) -> RunResult:
         refuse_within(self.id)
-        run = await self._run_one(given, context)
+        run = await self._run_one(given, context, mark=mark)
         result, follow_ups = await run.result(), list[RunResult]()
         try:
             if not run.aborted:
@@ -265,26 +329,52 @@ class Session(SessionCommands):
         return None if stopping else await self._control.next_follow_up()
 
     async def _run_one(
-        self, given: Any, context: Context | None, control: RunControl | None = None, note: Note | None = None
+        self,
+        given: Any,
+        context: Context | None,
+        control: RunControl | None = None,
+        note: Note | None = None,
+        mark: InputMark | None = None,
     ) -> InputRun:
-        run = self._input_run(note, context)
-        with run.opened(self._configurable) as config:
-            await self._graph.ainvoke(given, config, context=checked_context(context), control=control)
-        return run
+        run = self._input_run(note, context, mark)
+        while True:
+            try:
+                with run.opened(self._configurable) as config:
+                    await self._graph.ainvoke(given, config, context=checked_context(context), control=control)
+            except InputStoredError as stored:
+                run.set_stored(stored_result(stored.state, self._graph, context))
+            except SessionBusyError:
+                if not await self._waits_for(mark):
+                    raise
+                continue
+            return run
 
-    def _input_run(self, note: Note | None, context: Context | None) -> InputRun:
+    async def _waits_for(self, mark: InputMark | None) -> bool:
+        """Wait for the end of the run of an input; False for an input without an id, and if another input runs."""
+        return mark is not None and await wait_for_input(self._saver, self.id, mark)
+
+    def _input_run(self, note: Note | None, context: Context | None, mark: InputMark | None = None) -> InputRun:
         async def read(run: Run | None) -> RunResult:
             return typed_result(await self._result(run), self._graph, context)
 
-        return InputRun(read, partial(self._control.check_next, note) if note is not None else None)
+        return InputRun(read, partial(self._control.check_next, note) if note is not None else None, mark)
 
-    async def _answer(self, answer: Any, decided_by: str | None) -> Any:
-        """Return the graph's input that resumes the session."""
+    async def _answer(self, answer: Any, decided_by: str | None, mark: InputMark | None) -> Any:
+        """Return the graph's input that resumes the session; None for an answer that it has received already."""
         # After a crash between a step's last write and its checkpoint, `next` is empty, but `tasks` is not.
         state = await self._graph.aget_state(self._config)
-        if not state.tasks:
+        admission = Admission(self._saver, self._graph.aget_state, self.id)
+        received = mark is not None and await admission.seen(mark) is not None
+        if not state.tasks and not received:
             raise InputError(f"Session {self.id!r} has nothing to resume: its last input has ended.")
-        return None if answer is None else Command(resume=checked_answers(answer, self._graph, state, decided_by))
+        if answer is None:
+            return None
+        try:
+            return Command(resume=checked_answers(answer, self._graph, state, decided_by))
+        except InputError:
+            if not received:
+                raise
+            return None
 
     async def _result(self, run: Run | None = None) -> RunResult:
         """Return the newest result, or that of a run whose last checkpoint is no longer the session's newest."""

@@ -8,6 +8,7 @@ from typing import Any, cast
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langgraph.types import StreamMode
 
+from graph_agent.events.approvals import is_approval
 from graph_agent.events.types import Event, StoredEvent
 from graph_agent.models.message_gate import message_text
 from graph_agent.session.results import (
@@ -31,7 +32,8 @@ _PROGRESS = {"type", "step", "action", "target"}
 _DELEGATE_PROGRESS = {"type", "step", "id", "target", "content"}
 _ANSWERING = ("finalize", "plan", "model")
 _CALLS = ("tool_call", "delegation_request")
-_ENDS = ("tool_result", "delegation_response", "delegation_progress")
+_RESULTS = ("tool_result", "delegation_response")
+_ENDS = (*_RESULTS, "delegation_progress", "approval_request", "approval_decision")
 """Possible types of the first event of a call's task; a delegate's progress is added when the delegate has ended."""
 
 
@@ -41,12 +43,13 @@ class StreamParts:
     Args:
         session_id: The session of its events.
         seq: Index of its first event in the history.
+        running: Ids of the calls that the run continues, in call order.
         is_agent: Whether the run is of an agent of this package, whose answer comes from certain nodes.
     """
 
-    def __init__(self, session_id: str, seq: int = 0, *, is_agent: bool = True) -> None:
+    def __init__(self, session_id: str, seq: int = 0, running: Sequence[str] = (), *, is_agent: bool = True) -> None:
         self._session_id = session_id
-        self._order = _HistoryOrder(seq)
+        self._order = _HistoryOrder(seq, running)
         self._is_agent = is_agent
 
     def take(self, mode: str, payload: Any) -> Iterable[RunPart]:
@@ -62,6 +65,10 @@ class StreamParts:
             return [_custom(payload)]
         return self._events(payload) if mode == "updates" else ()
 
+    def rest(self) -> Iterator[RunPart]:
+        """Return the parts of finished calls that come after a call that has not finished; call it after the run."""
+        yield from self._placed(self._order.rest())
+
     def _tokens(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Sequence[Token]:
         answers = not self._is_agent or metadata.get("langgraph_node") in _ANSWERING
         # The same node also stores follow-ups, which are user messages. `isinstance` is slow for a subclass.
@@ -70,7 +77,10 @@ class StreamParts:
         return (Token(text, reports_failure=failure_of(message) is not None),)
 
     def _events(self, update: Mapping[str, Any]) -> Iterator[RunPart]:
-        for seq, event in self._order.add(_added_events(update)):
+        yield from self._placed(self._order.add(_added_events(update)))
+
+    def _placed(self, events: Iterable[tuple[int, StoredEvent]]) -> Iterator[RunPart]:
+        for seq, event in events:
             yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self._session_id}))
             yield from _parts_of(event)
 
@@ -78,27 +88,47 @@ class StreamParts:
 class _HistoryOrder:
     """Sorts events into the order of the history: a wave's results in call order, whichever finished first."""
 
-    def __init__(self, seq: int) -> None:
+    def __init__(self, seq: int, running: Sequence[str] = ()) -> None:
         self._seq = seq
-        self._open: list[str] = []
+        self._open: list[str] = [*running]
         self._early: dict[str, list[StoredEvent]] = {}
 
     def add(self, events: list[StoredEvent]) -> list[tuple[int, StoredEvent]]:
         """Add one task's events; return the events whose place is now final, each with its index."""
         placed: list[StoredEvent] = []
-        id_ = events[0].get("id", "") if events else ""
+        id_ = _ending_call(events[0]) if events else ""
         if events and events[0]["type"] in _ENDS and id_ in self._open:
             self._early[id_] = events
             while self._open and self._open[0] in self._early:
                 placed += self._early.pop(self._open.pop(0))
+            if events[-1]["type"] not in _RESULTS:
+                # The delegation waits for a person, and a later task has its result.
+                self._open.append(id_)
         else:
             placed = events
         for event in events:
             if event["type"] in _CALLS:
                 self._open.append(event["id"])
+        return self._numbered(placed)
+
+    def rest(self) -> list[tuple[int, StoredEvent]]:
+        """Return the events that wait for those of an unfinished call, each with its index."""
+        placed = [event for id_ in self._open for event in self._early.pop(id_, [])]
+        return self._numbered(placed)
+
+    def _numbered(self, placed: list[StoredEvent]) -> list[tuple[int, StoredEvent]]:
         first = self._seq
         self._seq += len(placed)
         return list(enumerate(placed, first))
+
+
+def _ending_call(first: StoredEvent) -> str:
+    """Return the id of the call whose task ends with these events; empty for other events."""
+    if not is_approval(first):
+        return str(first.get("id", ""))
+    if "middleware" in first and "calls" in first:
+        return str(first["calls"][0]["id"])
+    return str(first.get("delegation", ""))
 
 
 def _custom(payload: Any) -> RunPart:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from graph_agent._internal.text import text_of
+from graph_agent.errors import NewerFormatError
 from graph_agent.session.history import list_threads
 from graph_agent.types import SessionStatus
 
@@ -18,7 +19,7 @@ TITLE_LENGTH = 60
 _INTERRUPT, _RESUME = "__interrupt__", "__resume__"
 """Channels of the pending writes of an interrupt and of its answer."""
 
-Activity = Literal["running", "waiting", "interrupted", "idle"]
+Activity = Literal["running", "waiting", "interrupted", "idle", "newer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class SessionSummary:
     """Its status; `RUNNING` while it waits for a person."""
     activity: Activity
     """`running`: a run is under way; `waiting`: for a person's answer; `interrupted`: its process ended in the middle
-    of a run; `idle`: its newest input has ended."""
+    of a run; `idle`: its newest input has ended; `newer`: a newer version of this package stored it, and the other
+    fields have no values."""
 
 
 async def summarize_sessions(
@@ -52,7 +54,11 @@ async def summarize_sessions(
     """
     summaries = []
     for session_id in await list_threads(saver, limit=limit):
-        newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
+        try:
+            newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
+        except NewerFormatError:
+            summaries.append(SessionSummary(session_id, "", "", 0, SessionStatus.CREATED, "newer"))
+            continue
         if newest is not None:
             summaries.append(await summarize_session(saver, session_id, newest, is_running))
     return summaries

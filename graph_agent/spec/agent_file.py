@@ -9,6 +9,7 @@ tools: ["my_tools:search"]
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.persistence.urls import check_cache
 from graph_agent.spec.credentials import CredentialSource, check_sources
 from graph_agent.spec.delegates import DelegateSpec, SkillSpec
+from graph_agent.spec.environment import keys_from, loop_fields_from
 from graph_agent.spec.hooks import HookSpec, MiddlewareSpec
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
@@ -140,8 +142,13 @@ class AgentSpec(BaseModel):
         return LoopConfig(**self.config)
 
 
-def load_spec(path: str | Path) -> AgentSpec:
+def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> AgentSpec:
     """Read and validate an agent file.
+
+    Args:
+        path: The file.
+        environment: Environment variables, of which `GRAPH_AGENT_MODEL`, `GRAPH_AGENT_LOOP_MAX_STEPS` and similar ones
+            replace keys of the file; see `graph_agent.spec.environment`.
 
     Raises:
         ConfigError: If it is missing, is not YAML, or has an invalid key or value; the message names the file, the
@@ -162,10 +169,13 @@ def load_spec(path: str | Path) -> AgentSpec:
         known = did_you_mean("path", AgentSpec.model_fields.keys() - {"path"})
         raise ConfigError(f"Agent file {path}: unknown field 'path'; {known}")
     check_sources(content.get("credentials") or {}, f"Agent file {path}")
+    content = {**content, **keys_from(environment)}
+    of_loop = loop_fields_from(environment)
     try:
         spec = AgentSpec(**content, path=path)
     except ValidationError as error:
         raise ConfigError(explain(error, f"Agent file {path}", AgentSpec, hidden={"path"})) from None
+    spec = spec.model_copy(update={"config": {**spec.config, **of_loop}})
     try:
         config = spec.loop_config()
     except ConfigError as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -12,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 
 from graph_agent._internal.attribute_docs import with_field_docs
 from graph_agent._internal.validation_text import explain
+from graph_agent._internal.variables import expand
 from graph_agent.errors import ConfigError
 from graph_agent.spec.imports import load_attribute, make
 
@@ -120,7 +119,7 @@ class DelegateSpec(BaseModel):
         except ValidationError as error:
             raise ConfigError(explain(error, f"delegate {self.name!r}: auth", A2AAuth)) from None
         try:
-            return A2ADelegate(self.name, _from_environment(self.url), self.description or None, auth=auth, **given)
+            return A2ADelegate(self.name, expand(self.url), self.description or None, auth=auth, **given)
         except ImportError as error:
             raise self._without_extra(error) from None
         except ValueError as error:
@@ -150,17 +149,7 @@ class SkillSpec(BaseModel):
     """Example tasks."""
 
 
-_VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 _REMOTE = {"auth", "timeout_s", "max_response_bytes", "allowed_origins"}
-
-
-def _from_environment(text: str) -> str:
-    def value(found: re.Match[str]) -> str:
-        if (given := os.environ.get(found["name"]) or found["default"]) is None:
-            raise ValueError(f"the environment variable {found['name']} in {text!r} is not set")
-        return given
-
-    return _VARIABLE.sub(value, text)
 
 
 def _first_fault(error: ValueError) -> str:

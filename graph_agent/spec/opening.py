@@ -18,6 +18,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
 from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent._internal.variables import expand
 from graph_agent.agent import create_graph_agent
 from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
 from graph_agent.config import LoopConfig
@@ -130,7 +131,7 @@ async def _open_delegates(spec: AgentSpec, shared: _Shared, above: Sequence[Path
         if delegate.agent is None:
             continue
         with located(f"Agent file {spec.path}: delegates.{at}"):
-            other = load_spec(spec.folder / delegate.agent)
+            other = load_spec(spec.folder / delegate.agent, environment={})
             if other.path in above:
                 chain = " → ".join(path.name for path in [*above[above.index(other.path) :], other.path])
                 raise ConfigError(
@@ -289,18 +290,34 @@ def mcp_connections(spec: AgentSpec, environment: Mapping[str, str]) -> dict[str
         spec: The file's content.
         environment: Variables for every stdio server in addition to its own, which override them.
     """
-    return {name: _located(raw, spec, environment) for name, raw in spec.mcp_servers.items()}
+    return {name: _located(name, raw, spec, environment) for name, raw in spec.mcp_servers.items()}
 
 
-def _located(raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:
+def _located(name: str, raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return a connection whose process starts in the agent file's folder, so that relative arguments resolve there."""
     if raw.get("transport") != "stdio":
-        return dict(raw)
+        return _with_variables(name, raw)
     return {
         **raw,
         "cwd": str(spec.folder / cwd) if isinstance(cwd := raw.get("cwd", "."), str) else cwd,
         "env": _env(raw.get("env") or {}, environment),
     }
+
+
+def _with_variables(server: str, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an HTTP connection with the variables in its URL and its headers replaced."""
+    connection = dict(raw)
+    try:
+        if isinstance(url := raw.get("url"), str):
+            connection["url"] = expand(url)
+        if isinstance(headers := raw.get("headers"), Mapping):
+            connection["headers"] = {
+                name: expand(text) if isinstance(text, str) else text for name, text in headers.items()
+            }
+    except ValueError as error:
+        fix = "set it, or write a default: '${NAME:-default}'"
+        raise ConfigError(f"MCP server {server!r}: {error}; {fix}.") from None
+    return connection
 
 
 def _env(own: Any, given: Mapping[str, str]) -> Any:

@@ -57,6 +57,8 @@ class ServedAgent:
         """The file's content."""
         self._lock = threading.Lock()
         self._thread: _AgentThread | None = None
+        # A server may read a factory's type hints, which `typing` refuses for an object without annotations.
+        self.__annotations__: dict[str, Any] = {}
 
     async def __call__(self) -> CompiledAgentGraph:
         """Return the agent's graph, opened by the first call; after a failure the next call tries again.

@@ -11,16 +11,24 @@ from graph_agent.events.calls import Handoff
 
 
 class RemoteTask(TypedDict):
-    """A remote agent's task that waits for a person's answer."""
+    """A delegate's task that waits for a person's answer: of a remote agent, or a run in this process."""
 
     delegate: str
     """The delegate's name."""
     task_id: str
-    """The task's id at the remote agent."""
+    """The task's id at the remote agent; in this process, the id of the interrupt."""
     context_id: str
-    """The conversation's id at the remote agent; empty for none."""
+    """The conversation's id at the remote agent, empty for none; in this process, the namespace of the checkpoints."""
     question: str
-    """The remote agent's question."""
+    """The remote agent's question; empty if `request` holds it all."""
+    request: NotRequired[dict[str, Any]]
+    """The approval request that asks the question; absent for a question of another kind."""
+    recorded_here: NotRequired[bool]
+    """Whether the delegating session makes the events of the request; the delegate has none of its own."""
+    copied: NotRequired[int]
+    """Events of the delegate's input that the delegating session has considered; absent for none."""
+    checkpoint_id: NotRequired[str]
+    """The delegate's checkpoint that asks the question; only in this process."""
     usage: NotRequired[dict[str, Any]]
     """The task's usage up to its question, as a `Usage`, which is already counted; absent if not reported."""
 

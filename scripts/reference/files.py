@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from graph_agent.spec.json_schema import schema_text
-from scripts.reference import agent_file, cli, config, events, http, metrics
+from scripts.reference import agent_file, cli, config, environment, events, http, metrics
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,6 +17,7 @@ FILES: Mapping[str, Callable[[], str]] = MappingProxyType(
         "docs/reference/agent-file.md": agent_file.page,
         "docs/reference/cli.md": cli.page,
         "docs/reference/config.md": config.page,
+        "docs/reference/environment.md": environment.page,
         "docs/reference/events.md": events.page,
         "docs/reference/http.md": http.page,
         "docs/reference/metrics.md": metrics.page,

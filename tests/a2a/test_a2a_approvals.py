@@ -10,6 +10,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
 
 from graph_agent import A2ADelegate
+from graph_agent.approvals import edit
 from tests.support.a2a_client import a2a_client, artifact_texts, message_request, send, state_name
 from tests.support.a2a_servers import serving_ours
 from tests.support.agents import asks
@@ -122,3 +123,32 @@ async def test_a_delegation_to_a_remote_agent_is_approved_before_anything_is_sen
         0,
         {"d": "Written."},
     )
+
+
+async def test_the_history_has_the_request_of_a_remote_agent_and_the_decision() -> None:
+    remote = Desk(WRITE, "Written.")
+    with serving_ours(remote.graph) as url:
+        desk = Desk(
+            asks(("d", "delegate_to_scribe", {"task": "Write a."})), "Done.", delegates=[A2ADelegate("scribe", url)]
+        )
+        waiting = await desk.session.run("go")
+        refused = await desk.session.resume(edit({"lines": 3}), decided_by="ana")
+        await desk.session.resume(edit({"path": "b", "lines": 3}), decided_by="ana")
+    events = [event for event in await desk.session.events() if event["type"].startswith("approval")]
+
+    call = {"id": "1", "name": "write", "arguments": {"path": "a", "lines": 2}, "allowed_decisions": ALL}
+    source = {"delegate": "scribe", "delegation": "d"}
+    value = waiting.interrupts[0].value
+    assert (waiting.waiting, refused.waiting, value["action_requests"], value["call_ids"], remote.ran) == (
+        "approval",
+        "approval",
+        [{"name": "write", "args": {"path": "a", "lines": 2}, "description": "Delegate scribe"}],
+        ["1"],
+        ["wrote b"],
+    )
+    edited = {"id": "1", "name": "write", "decision": "edit", "arguments": {"path": "b", "lines": 3}}
+    common = {"ts", "seq", "session_id", "step"}
+    assert [{key: value for key, value in event.items() if key not in common} for event in events] == [
+        {"type": "approval_request", "calls": [call], **source},
+        {"type": "approval_decision", **edited, "decided_by": "ana", **source},
+    ]

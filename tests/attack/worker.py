@@ -31,8 +31,9 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.persistence import postgres_saver, sqlite_connection
+from graph_agent.persistence import sqlite_connection
 from graph_agent.persistence.open import open_saver
+from graph_agent.runs import postgres_fence
 from tests.attack.oracle import Effects, answer_to, call_id, calls_of
 from tests.support.agents import asks
 
@@ -194,6 +195,6 @@ async def main(url: str, effects: Path) -> None:
 
 
 if __name__ == "__main__":
-    postgres_saver.PAUSE_S, sqlite_connection.BUSY_S = _PAUSE_S, _BUSY_S
+    postgres_fence.PAUSE_S, sqlite_connection.BUSY_S = _PAUSE_S, _BUSY_S
     shift_clock(float(os.environ.get("GRAPH_AGENT_ATTACK_CLOCK_S", "0")))
     asyncio.run(main(sys.argv[1], Path(sys.argv[2])))

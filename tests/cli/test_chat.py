@@ -146,6 +146,7 @@ def test_a_postponed_question_is_kept_and_asked_again(tmp_path: Path) -> None:
         chat.expect("Left open")
         chat.send("something else\r")
         chat.expect("waits for your answer")
+        chat.expect("something else")
         chat.sendintr()  # clears the text, which was kept
         chat.send("/approve\r")
         chat.expect("ways: ")

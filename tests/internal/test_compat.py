@@ -13,6 +13,7 @@ import pytest
 from langchain.agents.middleware import AgentMiddleware, ExtendedModelResponse, ModelCallLimitMiddleware, ModelResponse
 from langchain_core.messages import AIMessage, content
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import merge_configs
 from langchain_core.tools import StructuredTool, tool
 from langgraph.cache.sqlite import SqliteCache
 from langgraph.channels import DeltaChannel
@@ -39,11 +40,13 @@ from graph_agent._compat import (
     count_resume_values,
     dual_runnable,
     gate_message_stream,
+    in_namespace,
     inherits_durability,
     is_overridden,
     is_resuming,
     loads_older_checkpoint,
     messages_delta_reducer,
+    parent_checkpoint,
     parse_pattern,
     raise_checkpoint_id_floor,
     read_running_state,
@@ -132,6 +135,40 @@ async def test_a_task_counts_its_answered_interrupts(by_id: bool) -> None:
     result = await compiled.ainvoke(given, thread())
 
     assert (counted, result["seen"]) == ([0, 1, 2], ["a", "b"])
+
+
+async def test_a_node_runs_a_graph_in_the_namespace_of_an_earlier_run_of_it() -> None:
+    namespaces: list[str] = []
+    parents: list[tuple[str, str | None]] = []
+
+    async def step(state: State, config: RunnableConfig) -> dict[str, Any]:
+        namespaces.append(config["configurable"]["checkpoint_ns"].rpartition("|")[0])
+        return {}
+
+    inner = StateGraph(State)
+    inner.add_node("step", step)
+    inner.add_edge(START, "step")
+    graph = inner.compile()
+
+    async def task(state: State, config: RunnableConfig) -> dict[str, Any]:
+        parents.append(parent_checkpoint(config["configurable"]))
+        for _ in range(2):
+            own: RunnableConfig = {"configurable": in_namespace(config, "task:before")}
+            await graph.ainvoke({"word": "hi"}, merge_configs(config, own))
+        return {}
+
+    outer = StateGraph(State)
+    outer.add_node("task", task)
+    outer.add_edge(START, "task")
+    compiled = outer.compile(checkpointer=InMemorySaver())
+
+    await compiled.ainvoke({"word": "hi"}, thread())
+
+    started_from = [found async for found in compiled.aget_state_history(thread())][1]
+    assert (namespaces, parents) == (
+        ["task:before"] * 2,
+        [("", started_from.config["configurable"]["checkpoint_id"])],
+    )
 
 
 async def test_a_node_detects_a_resumed_run() -> None:

@@ -151,6 +151,29 @@ async def test_tables_are_made_by_several_at_once(postgres_url: str) -> None:
     assert await asyncio.gather(*(opened() for _ in range(5))) == [True] * 5
 
 
+async def test_a_process_that_stalls_while_it_makes_tables_does_not_block_the_others(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_CREATE_S", 1)
+    stalls, made = asyncio.Event(), list[str]()
+
+    async def stall(_: object) -> None:
+        stalls.set()
+        await asyncio.Event().wait()
+
+    async def make(_: object) -> None:
+        made.append("made")
+
+    stalled = asyncio.create_task(postgres.make_tables(postgres_url, stall))
+    await stalls.wait()
+    async with asyncio.timeout(60):
+        await postgres.make_tables(postgres_url, make)
+    stalled.cancel()
+    await asyncio.gather(stalled, return_exceptions=True)
+
+    assert made == ["made"]
+
+
 @pytest.mark.parametrize("first", ["ainvoke", "invoke"])
 async def test_a_second_run_is_refused_in_one_process(first: str, postgres_url: str) -> None:
     gate = Gate()

@@ -20,12 +20,11 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import SessionLostError
-from graph_agent.persistence import postgres_saver
 from graph_agent.persistence.open import open_saver
 from graph_agent.persistence.postgres_saver import SharedPostgresSaver
 from graph_agent.runs import database_identity as places
+from graph_agent.runs import postgres_fence, postgres_query
 from graph_agent.runs import postgres_locks as advisory_locks
-from graph_agent.runs import postgres_query
 from graph_agent.runs import registry as running
 from graph_agent.runs.database_identity import place_of
 from graph_agent.runs.postgres_locks import PostgresPlace
@@ -76,8 +75,10 @@ async def test_a_run_that_another_one_has_overtaken_ends_when_its_lock_is_taken_
 
 async def test_a_run_over_a_saver_without_a_fence_ends_when_its_lock_is_lost(postgres_url: str) -> None:
     gate = Gate()
-    async with AsyncPostgresSaver.from_conn_string(postgres_url) as saver:
-        await saver.setup()
+    async with AsyncPostgresSaver.from_conn_string(postgres_url) as first:
+        await first.setup()
+    # In pipeline mode, a write and its check cannot be one transaction.
+    async with AsyncPostgresSaver.from_conn_string(postgres_url, pipeline=True) as saver:
         run = asyncio.create_task(Session(agent([WORK, *DONE], saver, gated_tool(gate)), "s1").run("go"))
         await gate.reached()
         drop_locks(postgres_url)
@@ -182,11 +183,63 @@ async def test_a_paused_process_does_not_write_over_newer_messages(postgres_url:
     )
 
 
+async def test_the_database_releases_the_locks_of_a_paused_process(postgres_url: str, tmp_path: Path) -> None:
+    lease_s = 2
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.support.steered_run", str(tmp_path / "s.db"), postgres_url, str(lease_s)),
+        cwd=Path(__file__).parents[2],
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    await until((tmp_path / "log").exists)
+    async with open_saver(postgres_url) as saver:
+        # A process that works keeps its locks for longer than the lease.
+        until_s = time.monotonic() + 2 * lease_s
+        await until(lambda: time.monotonic() > until_s)
+        busy_before = not await running.is_idle(saver, "s1")
+        os.kill(process.pid, signal.SIGSTOP)
+        while not await running.is_idle(saver, "s1"):
+            await asyncio.sleep(0.05)
+        other = agent(["Mine."], saver)
+        answer = (await Session(other, "s1").run("now me")).answer
+        before = dialogue((await other.aget_state(thread())).values["messages"])
+        (tmp_path / "go").touch()
+        os.kill(process.pid, signal.SIGCONT)
+        out, errors = await process.communicate()
+        after = dialogue((await other.aget_state(thread())).values["messages"])
+
+    assert (busy_before, answer, out, b"SessionLostError" in errors, after == before) == (
+        *(True, "Mine.", b"", True),
+        True,
+    )
+
+
+async def test_a_process_whose_locks_expired_goes_on_if_no_other_has_continued_its_session(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.support.steered_run", str(tmp_path / "s.db"), postgres_url, "2"),
+        cwd=Path(__file__).parents[2],
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    await until((tmp_path / "log").exists)
+    async with open_saver(postgres_url) as saver:
+        os.kill(process.pid, signal.SIGSTOP)
+        while not await running.is_idle(saver, "s1"):
+            await asyncio.sleep(0.05)
+        (tmp_path / "go").touch()
+        os.kill(process.pid, signal.SIGCONT)
+        out, _ = await process.communicate()
+
+    assert json.loads(out) == {"answer": "Done.", "status": "COMPLETED", "results": ["worked", "worked"]}
+
+
 @pytest.mark.parametrize("mid_pipeline", [False, True])
 async def test_a_writer_that_stalls_in_a_transaction_does_not_block_the_session(
     postgres_url: str, mid_pipeline: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_saver, "PAUSE_S", 2)
+    monkeypatch.setattr(postgres_fence, "PAUSE_S", 2)
     async with open_saver(postgres_url) as saver, open_saver(postgres_url) as stalled:
         graph = agent(["One.", "Two."], saver)
         await Session(graph, "s1").run("first")

@@ -7,15 +7,18 @@ savers are treated as different databases.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.types import Command, interrupt
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import SessionBusyError, SessionLostError
@@ -34,24 +37,54 @@ def answering(text: str) -> list[str]:
     return ["No more actions.", text]
 
 
+class Encrypted(AsyncPostgresSaver):
+    """A program's own kind of LangGraph's saver."""
+
+    puts = 0
+
+    async def aput(self, *args: Any, **kwargs: Any) -> Any:
+        self.puts += 1
+        return await super().aput(*args, **kwargs)
+
+
+@asynccontextmanager
+async def pooled(url: str) -> AsyncIterator[AsyncPostgresSaver]:
+    """LangGraph's saver over a pool, as a server supplies it."""
+    options = {"autocommit": True, "prepare_threshold": None, "row_factory": dict_row}
+    pool: AsyncConnectionPool[Any] = AsyncConnectionPool(url, kwargs=options, min_size=1, open=False)
+    async with pool:
+        yield AsyncPostgresSaver(pool)
+
+
+KINDS: dict[str, Callable[[str], AbstractAsyncContextManager[Any]]] = {
+    "sqlite": open_saver,
+    "postgres": open_saver,
+    "supplied pool": pooled,
+    "supplied connection": Encrypted.from_conn_string,
+}
+
+
 class Processes:
     """Savers of one database, each for a process that does not see the locks of the others."""
 
-    def __init__(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, url: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._url = url
+        self._open = KINDS[kind]
         self._patch = monkeypatch
 
     @asynccontextmanager
     async def saver(self) -> AsyncIterator[Any]:
-        async with open_saver(self._url) as saver:
+        async with self._open(self._url) as saver:
+            if self._open is not open_saver:
+                await saver.setup()
             self._patch.setitem(places._known, id(saver), object())
             yield saver
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=on_postgres)])
+@pytest.fixture(params=["sqlite", *(pytest.param(kind, marks=on_postgres) for kind in KINDS if kind != "sqlite")])
 def processes(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
-    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else f"sqlite:///{tmp_path}/s.db"
-    return Processes(url, monkeypatch)
+    url = f"sqlite:///{tmp_path}/s.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    return Processes(url, request.param, monkeypatch)
 
 
 @pytest.fixture
@@ -156,10 +189,9 @@ async def test_a_result_that_comes_after_another_run_has_loaded_the_session_is_r
     stale = await begun(agent([wave, *DONE], savers[0], tools), gates[0])
     await gates[1].reached()
     held = Gate()
-    load = savers[1].aget_tuple
 
     async def slow(config: Any) -> Any:
-        found = await load(config)
+        found = await type(savers[1]).aget_tuple(savers[1], config)
         if not held._reached.is_set() and "__pregel_runtime" in config["configurable"]:
             await held.passing()
         return found

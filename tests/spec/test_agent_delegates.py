@@ -82,6 +82,24 @@ async def test_an_agent_file_is_a_delegate_in_the_same_process_and_database(fold
     )
 
 
+async def test_approvals_of_an_agent_file_that_is_a_delegate_are_in_the_history_of_the_session(folder: Path) -> None:
+    (folder / "library" / "librarian.yaml").write_text(LIBRARIAN + "approve: [look_up]\n")
+    async with open_agent(load_spec("lead.yaml")) as agent:
+        session = Session(agent, "s1")
+        await session.run("How far is Mars?")
+        (question,) = await session.interrupts()
+        result = await session.resume("approve", decided_by="ana")
+        events = [event for event in await session.events() if event["type"].startswith("approval")]
+
+    sources = [(event["type"], event["delegate"], event["delegation"]) for event in events]  # type: ignore[typeddict-item]  # of approvals
+    assert (question.value["delegate"], result.answer, sources, events[1]["decided_by"]) == (  # type: ignore[typeddict-item]  # of a decision
+        "librarian",
+        "Far.",
+        [("approval_request", "librarian", "a"), ("approval_decision", "librarian", "a")],
+        "ana",
+    )
+
+
 async def test_a_delegate_may_have_a_name_and_a_description_of_its_own(folder: Path) -> None:
     (folder / "lead.yaml").write_text(LEAD % ", name: astronomer, description: Measures.")
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel
@@ -197,3 +198,25 @@ async def open_watched_saver(file: Path) -> AsyncIterator[WatchedSaver]:
 
 class WatchedPostgresSaver(_Watched, SharedPostgresSaver):
     """One that keeps sessions in PostgreSQL."""
+
+
+class WatchedMemorySaver(_Watched, InMemorySaver):
+    """One that keeps sessions in memory."""
+
+
+class WriteFailedError(Exception):
+    """A write of a `WatchedMemorySaver` that `failing_at` lets fail."""
+
+
+def failing_at(number: int) -> Reach:
+    """A `reach` that lets the saver's write with a number, from 0, and every later one fail."""
+    count = 0
+
+    def reach(what: str) -> None:
+        nonlocal count
+        if what.startswith("before "):
+            count += 1
+            if count > number:
+                raise WriteFailedError(what)
+
+    return reach

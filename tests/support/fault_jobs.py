@@ -40,6 +40,7 @@ from tests.support.fault_agent import (
 )
 from tests.support.fault_truth import before, untrue
 
+_CONVERSATION = ("user_message", "agent_response")
 ALL = -1
 """The value of `kill_at` for a run that is not killed."""
 
@@ -53,7 +54,8 @@ async def session_in(
     Args:
         folder: Where its database and its tools' log are.
         variant: `structured` planning, and the `ledger`; `commits` if only commits are boundaries, and these are where
-            something requires one; `reading` for calls that only read.
+            something requires one; `reading` for calls that only read; the `input_id` of the input that is killed,
+            `later` if another input comes before it.
         reach: Called at every boundary.
         url: A PostgreSQL database to keep the session in instead, its tables made.
     """
@@ -117,18 +119,24 @@ def run_to(folder: str, variant: dict[str, Any], kill_at: int, url: str = "") ->
         url: See `session_in`.
     """
     reached = os.open(Path(folder, "reached"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    count = 0
+    count, armed = 0, not variant.get("later")
 
     def reach(what: str) -> None:
         nonlocal count
+        if not armed:
+            return
         os.write(reached, f"{what}\n".encode())
         if count == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
         count += 1
 
     async def run() -> None:
+        nonlocal armed
         async with session_in(Path(folder), variant, reach, url) as session:
-            await session.run("go")
+            if not armed:
+                await session.run("before")
+                armed = True
+            await session.run("go", input_id=variant.get("input_id"))
 
     asyncio.run(run())
 
@@ -139,7 +147,7 @@ def go_on(folder: str, variant: dict[str, Any], ways: list[str], urls: dict[str,
     Args:
         folder: Where the session is kept.
         variant: See `session_in`.
-        ways: `resume`, new `input`, or an `abort` and then new input.
+        ways: `resume`, new `input`, an `abort` and then new input, or the same input `again`, by its id.
         urls: Copies of its PostgreSQL database, one for each way; None where it is in a file.
     """
     faults = {}
@@ -200,7 +208,10 @@ async def _go_on(folder: Path, variant: dict[str, Any], how: str, url: str) -> l
         if how == "abort":
             # Only a started and unfinished session can be aborted.
             assert await session.abort() == ((await session.status()) == "ABORTED"), await session.status()
-        if how in ("input", "abort"):
+        if how == "again":
+            first = await session.run("go", input_id=variant["input_id"])
+            results = [first, await session.run("go", input_id=variant["input_id"])]
+        elif how in ("input", "abort"):
             await session.run("go on")
         elif not stopped.created_at:
             await session.run("go")  # nothing of the input was stored
@@ -212,7 +223,15 @@ async def _go_on(folder: Path, variant: dict[str, Any], how: str, url: str) -> l
     faults = untrue(messages, ended.values["events"], log, stored, ledger=variant["ledger"])
     if (ended.values["status"], messages[-1].text) != ("COMPLETED", ANSWER):
         faults.append(f"it ended {ended.values['status']} with {messages[-1].text!r}")
-    if how == "resume" and variant["ledger"]:
+    if how == "again":
+        faults += [] if results[1] == results[0] else [f"two results: {results}"]
+        told = [(e["type"], e["content"]) for e in ended.values["events"] if e["type"] in _CONVERSATION]
+        earlier = [("user_message", "before"), ("agent_response", ANSWER)] if variant.get("later") else []
+        whole = [*earlier, ("user_message", "go"), ("agent_response", ANSWER)]
+        faults += [] if told == whole else [f"the conversation is {told}"]
+        given = [message.text for message in messages if message.type == "human"]
+        faults += [] if given == [text for type_, text in whole if type_ == "user_message"] else [f"inputs: {given}"]
+    if how in ("resume", "again") and variant["ledger"]:
         begun = {id_ for _, id_ in killed} | stored.noted
         undone = [m for m in messages if m.type == "tool" and m.status == "error" and m.tool_call_id not in begun]
         # Calls that need a failed call are not run.

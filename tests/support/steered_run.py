@@ -1,8 +1,9 @@
 """A process that runs a session until it is released, for the tests of steering, aborts and takeovers.
 
-`python -m tests.support.steered_run DATABASE [URL]` runs an agent whose tool writes `at work` to the file `log` next to
-the database, and then waits for a file named `go`; it prints the session's result as JSON. With an address, the session
-is kept there, and the file names a place only.
+`python -m tests.support.steered_run DATABASE [URL [LEASE_S]]` runs an agent whose tool writes `at work` to the file
+`log` next to the database, and then waits for a file named `go`; it prints the session's result as JSON. With an
+address, the session is kept there, and the file names a place only. `LEASE_S` replaces the seconds after which
+PostgreSQL releases the locks of a paused process.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from langchain_core.tools import tool
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence.open import open_saver, open_store
+from graph_agent.runs import postgres_locks
 from tests.support.agents import asks
 
 SCRIPT = [asks(("1", "work", {})), asks(("2", "work", {})), "No more actions.", "Done.", "No more actions.", "And."]
@@ -48,7 +50,9 @@ async def opened(path: Path, script: list[str], url: str = "") -> AsyncIterator[
         yield Session(graph, "s1")
 
 
-async def main(path: Path, url: str = "") -> None:
+async def main(path: Path, url: str = "", lease_s: str = "") -> None:
+    if lease_s:
+        postgres_locks.LEASE_S = int(lease_s)
     async with opened(path, SCRIPT, url) as talk:
         result = await talk.run("go")
         sys.stdout.write(json.dumps({"answer": result.answer, "status": result.status, "results": result.results}))

@@ -19,6 +19,7 @@ from google.protobuf.struct_pb2 import Value
 from langchain_core.messages import AnyMessage, HumanMessage
 
 from graph_agent._internal.text import clean, plain
+from graph_agent.a2a.client.approval import approval_request_of
 from graph_agent.a2a.client.auth import A2AAuth
 from graph_agent.a2a.client.card import describe, read_card
 from graph_agent.a2a.client.http import open_http, origin_of
@@ -164,6 +165,9 @@ class RemoteAgent:
                     "context_id": task.context_id,
                     "question": question,
                 }
+                if (request := approval_request_of(task.status.message.parts)) is not None:
+                    waiting["request"] = self._without_secret(request)
+                    waiting["recorded_here"] = True
                 used = read_usage(task.metadata)
                 if used["model_calls"]:
                     waiting["usage"] = {**used}

@@ -15,10 +15,8 @@ from starlette.requests import HTTPConnection
 
 from graph_agent.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.errors import ConfigError
-from graph_agent.server.settings import ApiKey
+from graph_agent.server.settings import KEYS_VARIABLE, ApiKey
 
-KEYS_VARIABLE = "GRAPH_AGENT_API_KEYS"
-"""Environment variable with the keys, separated by commas or newlines, each `key` or `name:key`."""
 _SHORTEST = 16
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

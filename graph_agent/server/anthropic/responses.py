@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from graph_agent.server.chat.handler import ChatDialect
 from graph_agent.server.chat.outcomes import ChatOutcome, Ending
 from graph_agent.server.errors.anthropic import anthropic_error
 from graph_agent.server.errors.problems import ProblemError
@@ -21,7 +22,7 @@ _STOP: dict[Ending, str] = {
 }
 
 
-class AnthropicDialect:
+class AnthropicDialect(ChatDialect):
     """Formats one answer as a message.
 
     Args:

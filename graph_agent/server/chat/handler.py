@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from graph_agent.events.types import StoredEvent
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.limits import Limits
 from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.chat.idempotency import resolve_once
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.request import ChatRequest
-from graph_agent.server.chat.run import AnswerText, Part, ProgressUpdate, RunEnded, ServerRun
-from graph_agent.server.chat.run_spec import resolve_run
+from graph_agent.server.chat.run import (
+    AnswerText,
+    CallEvents,
+    MessageBreak,
+    Part,
+    ProgressUpdate,
+    ReasoningPiece,
+    RunEnded,
+    ServerRun,
+)
 from graph_agent.server.errors.problems import ProblemError, stopping
 from graph_agent.server.sse import EventStream, comment, progress_comment, wait_for_disconnect
 
 _HEADERS_WITHIN_S = 5.0
 """Seconds to delay a stream's headers until the first part, so that an immediate failure gets its own status."""
 SESSION_HEADER = "x-session-id"
+REPLAYED = {"idempotent-replayed": "true"}
+"""Header of an answer that was given to an earlier request with the same idempotency key."""
 
 
 class ChatDialect(Protocol):
-    """The response format of one API. One object formats one answer."""
+    """The response format of one API. One object formats one answer; a format inherits the optional methods."""
 
     def start_frames(self) -> Iterable[str]:
         """Yield the first frames of a stream."""
@@ -37,6 +49,22 @@ class ChatDialect(Protocol):
     def text_frames(self, text: str) -> Iterable[str]:
         """Yield the frames of a piece of the answer."""
         ...
+
+    def break_frames(self) -> Iterable[str]:
+        """Yield the frames between two messages of the answer: a blank line, unless the format has several messages."""
+        return self.text_frames("\n\n")
+
+    def reasoning_frames(self, text: str) -> Iterable[str]:
+        """Yield the frames of a piece of the model's reasoning; none by default."""
+        return ()
+
+    def rest_frames(self, outcome: ChatOutcome, rest: str) -> Iterable[str]:
+        """Yield the frames of the end of the answer's text that was not streamed; `rest` is not empty."""
+        return self.text_frames(rest)
+
+    def event_frames(self, event: StoredEvent) -> Iterable[str]:
+        """Yield the frames of an event about the agent's own plans and calls; none by default."""
+        return ()
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
         """Yield progress as a field; progress in comments is formatted by `progress_comment`."""
@@ -55,6 +83,10 @@ class ChatDialect(Protocol):
         ...
 
 
+Keep: TypeAlias = Callable[[ServerRun], Awaitable[None]]
+"""Stores a complete answer; receives its run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chat:
     """Answers chat requests.
@@ -68,33 +100,56 @@ class Chat:
     limits: Limits
 
     async def answer(
-        self, http_request: Request, caller: Caller, request: ChatRequest, dialect: ChatDialect
+        self,
+        http_request: Request,
+        caller: Caller,
+        request: ChatRequest,
+        dialect: ChatDialect,
+        keep: Keep | None = None,
     ) -> Response:
         """Answer one request.
 
+        Args:
+            http_request: The HTTP request.
+            caller: Its sender.
+            request: The chat request.
+            dialect: The format of the answer.
+            keep: Awaited with the run when the answer is complete, before its end is sent; None for nothing to keep.
+
         Raises:
             ProblemError: If it cannot be answered, or its stream fails before the first frame.
+        """
+        async with AsyncExitStack() as stack:
+            run = await stack.enter_async_context(self.started(http_request, caller, request))
+            headers = {SESSION_HEADER: request.session_id} if request.session_id is not None else {}
+            if not request.stream:
+                return await self._answer_whole(http_request, run, request, dialect, headers, keep)
+            first = await run.part(_HEADERS_WITHIN_S)
+            if isinstance(first, RunEnded) and first.outcome.problem is not None:
+                raise first.outcome.problem
+            headers |= REPLAYED if run.replayed else {}
+            settings = self.runs.host.settings
+            return EventStream(
+                frames_of(first, run, request, dialect, settings.keepalive_s, keep),
+                send_timeout_s=settings.send_timeout_s,
+                close=stack.pop_all().aclose,
+                headers=headers,
+            )
+
+    @asynccontextmanager
+    async def started(self, http_request: Request, caller: Caller, request: ChatRequest) -> AsyncIterator[ServerRun]:
+        """Start the run of a request within the caller's limits, and stop it if the context is left before its end.
+
+        Raises:
+            ProblemError: If it cannot start.
         """
         async with AsyncExitStack() as stack:
             resources = stack.enter_context(ExitStack())
             resources.enter_context(self.limits.slot(caller.name))
             stack.enter_context(self.runs.metrics.active_requests.track_inprogress())
             request = replace(request, credentials=self.runs.host.credentials_of(http_request))
-            spec = await resolve_run(self.runs.host, caller, request)
-            run = await stack.enter_async_context(self.runs.run(spec, streams=request.stream, resources=resources))
-            headers = {SESSION_HEADER: request.session_id} if request.session_id is not None else {}
-            if not request.stream:
-                return await self._answer_whole(http_request, run, request, dialect, headers)
-            first = await run.part(_HEADERS_WITHIN_S)
-            if isinstance(first, RunEnded) and first.outcome.problem is not None:
-                raise first.outcome.problem
-            settings = self.runs.host.settings
-            return EventStream(
-                _frames(first, run, request, dialect, settings.keepalive_s),
-                send_timeout_s=settings.send_timeout_s,
-                close=stack.pop_all().aclose,
-                headers=headers,
-            )
+            spec = await resolve_once(self.runs.host, caller, request)
+            yield await stack.enter_async_context(self.runs.run(spec, streams=request.stream, resources=resources))
 
     async def _answer_whole(
         self,
@@ -103,8 +158,9 @@ class Chat:
         request: ChatRequest,
         dialect: ChatDialect,
         headers: dict[str, str],
+        keep: Keep | None,
     ) -> Response:
-        answering = asyncio.create_task(_to_end(run))
+        answering = asyncio.create_task(_to_end(run, dialect))
         leaving = asyncio.create_task(wait_for_disconnect(http_request.receive))
         try:
             await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
@@ -117,25 +173,47 @@ class Chat:
             await asyncio.gather(answering, leaving, return_exceptions=True)
         if outcome.problem is not None:
             raise outcome.problem
+        headers |= REPLAYED if run.replayed else {}
         body = dialect.body(outcome, progress if request.progress_as_field else [])
+        if keep is not None:
+            await keep(run)
         return Response(json.dumps(body, ensure_ascii=False), media_type="application/json", headers=headers)
 
 
-async def _to_end(run: ServerRun) -> tuple[ChatOutcome, list[dict[str, Any]]]:
+async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, list[dict[str, Any]]]:
     progress: list[dict[str, Any]] = []
     while True:
         match await run.part():
             case RunEnded(outcome):
                 return outcome, progress
-            case AnswerText() | None:
+            case AnswerText() | ReasoningPiece() | MessageBreak() | None:
                 pass
+            case CallEvents(events):
+                for event in events:
+                    # A format that shows calls builds its body from its frames.
+                    "".join(dialect.event_frames(event))
             case ProgressUpdate(update):
                 progress.append(update)
 
 
-async def _frames(
-    first: Part | None, run: ServerRun, request: ChatRequest, dialect: ChatDialect, keepalive_s: float
+async def frames_of(
+    first: Part | None,
+    run: ServerRun,
+    request: ChatRequest,
+    dialect: ChatDialect,
+    keepalive_s: float,
+    keep: Keep | None = None,
 ) -> AsyncGenerator[str, None]:
+    """Stream the answer of a run as frames.
+
+    Args:
+        first: The run's first part, if it was read already.
+        run: The run.
+        request: Its request.
+        dialect: The format.
+        keepalive_s: Seconds of silence after which a comment is sent.
+        keep: As for `Chat.answer`; also awaited for an answer that ends with an error.
+    """
     sent = ""
     start = "".join(dialect.start_frames())
     part = first
@@ -147,6 +225,13 @@ async def _frames(
                 case AnswerText(piece):
                     sent += piece
                     text = "".join(dialect.text_frames(piece))
+                case MessageBreak():
+                    sent += "\n\n"
+                    text = "".join(dialect.break_frames())
+                case ReasoningPiece(piece):
+                    text = "".join(dialect.reasoning_frames(piece))
+                case CallEvents(events):
+                    text = "".join(each for event in events for each in dialect.event_frames(event))
                 case RunEnded(outcome):
                     if outcome.problem is not None:
                         raise outcome.problem
@@ -154,12 +239,16 @@ async def _frames(
                     rest = outcome.text[len(sent) :] if outcome.text.startswith(sent) else ""
                     if outcome.question and not rest:
                         rest = f"\n\n{outcome.question}"
-                    text = "".join([*(dialect.text_frames(rest) if rest else ()), *dialect.end_frames(outcome)])
+                    text = "".join(
+                        [*(dialect.rest_frames(outcome, rest) if rest else ()), *dialect.end_frames(outcome)]
+                    )
                 case ProgressUpdate(progress) if request.progress_as_field:
                     text = "".join(dialect.progress_frames(progress))
                 case ProgressUpdate(progress):
                     text = progress_comment(progress)
             # One write per part, with the start frames in the first: every write is a packet.
+            if isinstance(part, RunEnded) and keep is not None:
+                await keep(run)
             if text := start + text:
                 start = ""
                 yield text
@@ -167,4 +256,7 @@ async def _frames(
                 return
             part = await run.part(keepalive_s)
     except ProblemError as problem:
-        yield start + "".join(dialect.error_frames(problem))
+        text = start + "".join(dialect.error_frames(problem))
+        if keep is not None:
+            await keep(run)
+        yield text

@@ -12,23 +12,29 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
 
 from graph_agent._internal.coalesce import BETWEEN_PIECES_S, TextCoalescer
 from graph_agent._internal.failure_log import log_failure
-from graph_agent.errors import SessionBusyError, UserError
+from graph_agent.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
+from graph_agent.events.types import StoredEvent
+from graph_agent.execution.inputs import InputStoredError
 from graph_agent.runs.run import Run
 from graph_agent.server.chat.outcomes import ChatOutcome, read_outcome
+from graph_agent.server.chat.reasoning import ReasoningReader
 from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.errors.problems import ProblemError, problem_of_failure, stopping
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.session.repeated_input import wait_for_input
 from graph_agent.state.messages import failure_of
 
 logger = logging.getLogger(__name__)
 
+_CALL_EVENTS = ("plan", "tool_call", "tool_result", "delegation_request", "delegation_response")
 _MOST_WAITING = 256
 """Parts queued for a slow client; when the queue is full, the run waits."""
 
@@ -38,6 +44,25 @@ class AnswerText:
     """A piece of the answer."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningPiece:
+    """A piece of the model's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBreak:
+    """The end of one of the answer's messages; text of another one follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallEvents:
+    """New events of the session's history about the agent's plans and calls, in order."""
+
+    events: list[StoredEvent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +79,7 @@ class RunEnded:
     outcome: ChatOutcome
 
 
-Part: TypeAlias = AnswerText | ProgressUpdate | RunEnded
+Part: TypeAlias = AnswerText | ReasoningPiece | MessageBreak | CallEvents | ProgressUpdate | RunEnded
 
 
 class ServerRun:
@@ -85,6 +110,10 @@ class ServerRun:
         """State of the session at the end of the run; None before the end, and for a stopped run."""
         self.following: asyncio.Task[None] | None = None
         """Task that runs the follow-ups after this run; None for none."""
+        self.replayed = False
+        """Whether the outcome is that of an earlier request with the same idempotency key."""
+        self.detached: asyncio.Task[None] | None = None
+        """Task that waits for the run's end after its client has left; None for none."""
         self.aborted = False
         """Whether an abort was requested, even if the answer was already complete."""
         self._on_end = on_end
@@ -129,6 +158,11 @@ class ServerRun:
         """Let the run stop at its next step boundary, from which its session can be resumed."""
         self._control.request_drain()
 
+    async def finish(self) -> None:
+        """Drop the parts from now on, and wait for the end of the run."""
+        self._drop_parts()
+        await asyncio.wait([self._task])
+
     def cancel(self) -> None:
         """Cancel the run immediately."""
         self._task.cancel()
@@ -139,15 +173,18 @@ class ServerRun:
         A run in a session is aborted, so that its calls are settled in the history; a run without a session is only
         cancelled. Only this run is aborted, not another one that holds the session.
         """
-        self._closed = True
-        # An ended run may still wait for space in the queue.
-        while not self._parts.empty():
-            self._parts.get_nowait()
+        self._drop_parts()
         if not self._over and self.spec.session_id is not None:
             self.spec.scope.abort()
         elif not self._over:
             self._task.cancel()
         await asyncio.wait([self._task])
+
+    def _drop_parts(self) -> None:
+        self._closed = True
+        # An ended run may still wait for space in the queue.
+        while not self._parts.empty():
+            self._parts.get_nowait()
 
     async def _run(self) -> None:
         started = time.perf_counter()
@@ -160,8 +197,14 @@ class ServerRun:
             status, last = "DRAINED", stopping()
         except SessionBusyError:
             status, last = "BUSY", ProblemError("busy", "This session is answering another request.", retry_after_s=1)
+        except InputConflictError as error:
+            status, last = "REFUSED", ProblemError("key_reused", str(error), param="Idempotency-Key")
+        except InputSupersededError as error:
+            status, last = "REFUSED", ProblemError("conflict", str(error), param="Idempotency-Key")
         except UserError as error:
             status, last = "REFUSED", ProblemError("invalid", str(error))
+        except ProblemError as problem:
+            status, last = "REFUSED", problem
         except asyncio.CancelledError:
             last = stopping()
         except Exception as error:  # noqa: BLE001 - any failure must reach the waiting reader
@@ -198,9 +241,36 @@ class ServerRun:
             await self._host.park(spec.thread)
         if self._streams:
             spec.scope.reader = self._on_text
+        try:
+            while not await self._run_graph():
+                pass
+        except InputStoredError as stored:
+            self.state, self.replayed = stored.state, True
+            return read_outcome(spec, self.state)
+        assert self.state is not None, "a run that reaches its end reads its state"
+        outcome = read_outcome(spec, self.state)
+        self._metrics.count_tokens(outcome.input_tokens, outcome.output_tokens)
+        return outcome
+
+    async def _run_graph(self) -> bool:
+        """Run the graph to its end; False after waiting for another run of the same input."""
+        try:
+            await self._consume_stream()
+        except SessionBusyError:
+            mark = self.spec.scope.mark
+            if mark is None or not await wait_for_input(self._host.saver, self.spec.thread, mark):
+                raise
+            return False
+        return True
+
+    async def _consume_stream(self) -> None:
+        spec = self.spec
+        shows_reasoning = self._streams and spec.shows_reasoning
+        reader = ReasoningReader(lambda text: self._emit(ReasoningPiece(text)))
+        config: RunnableConfig = {**spec.config, **({"callbacks": [reader]} if shows_reasoning else {})}
         stream = spec.graph.astream(
             spec.graph_input,
-            spec.config,
+            config,
             # Failures are reported by the outcome.
             context={**spec.context, "on_failure": "answer"},
             stream_mode=["custom", "updates"],
@@ -211,20 +281,19 @@ class ServerRun:
         async for mode, payload in stream:
             if mode == "updates":
                 self._metrics.count(payload, self._open_calls)
+                if spec.shows_calls and (events := _call_events(payload)):
+                    await self._emit(CallEvents(events))
                 if self._streams:
                     await self._emit_unstreamed(payload)
             elif isinstance(payload, dict) and payload.get("type") == "progress":
                 await self._emit(ProgressUpdate(payload))
-        assert self.state is not None, "a run that reaches its end reads its state"
-        outcome = read_outcome(spec, self.state)
-        self._metrics.count_tokens(outcome.input_tokens, outcome.output_tokens)
-        return outcome
 
     async def _on_text(self, text: str, message_id: str | None) -> None:
         # Text before calls, and an answer superseded by steering, are separate messages.
-        separator = "\n\n" if self._streamed_ids and message_id not in self._streamed_ids else ""
+        if self._streamed_ids and message_id not in self._streamed_ids:
+            await self._emit(MessageBreak())
         self._streamed_ids.add(message_id)
-        await self._pieces.add(separator + text)
+        await self._pieces.add(text)
 
     async def _emit_unstreamed(self, updates: Mapping[str, Any]) -> None:
         """Emit an answer that no model streamed, such as the sentence of a limit."""
@@ -238,10 +307,23 @@ class ServerRun:
         spec = self.spec
         if spec.graph is self._host.stateless:
             await spec.graph.checkpointer.adelete_thread(spec.thread)  # type: ignore[union-attr]  # it has one
-        elif spec.token is not None and status not in ("RUNNING", "BUSY") and not await self._can_resume():
+        elif (
+            spec.token is not None
+            and spec.scope.mark is None
+            and status not in ("RUNNING", "BUSY")
+            and not await self._can_resume()
+        ):
             await self._host.forget(spec.thread)
 
     async def _can_resume(self) -> bool:
         # A caller whose run was stopped after it had sent results may send them again.
         spec = self.spec
         return spec.is_resume and bool((await spec.graph.aget_state(spec.config)).tasks)
+
+
+def _call_events(updates: Mapping[str, Any]) -> list[StoredEvent]:
+    """Return the events of one item of LangGraph's `updates` stream that are about plans and calls."""
+    events: list[StoredEvent] = []
+    for change in updates.values():
+        events += change.get("events", ()) if isinstance(change, dict) else ()
+    return [event for event in events if event["type"] in _CALL_EVENTS]

@@ -13,18 +13,24 @@ from typing import Any
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.types import Command, Interrupt, StateSnapshot
 
+from graph_agent.approvals.text import parse_answer
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import InputError
 from graph_agent.runs.inbox import Note
 from graph_agent.runs.notes import message_of
 from graph_agent.runs.run import RUN, RunScope
 from graph_agent.server.admission.keys import Caller
-from graph_agent.server.chat.approvals import open_request, parked_question
+from graph_agent.server.chat.approvals import (
+    answers_to_approvals,
+    open_question,
+    open_request,
+    parked_question,
+)
 from graph_agent.server.chat.request import ChatRequest, check_conversation, new_messages, trailing_results
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host, new_token
 from graph_agent.session.interrupts import checked_answers
-from graph_agent.session.results import since_last_input
+from graph_agent.session.results import open_interrupts, since_last_input
 from graph_agent.tools.client import CLIENT_CALL, ClientResult
 from graph_agent.types import NO_USAGE, Usage
 
@@ -39,7 +45,7 @@ _PER_REQUEST = frozenset(
     }
 )
 """Fields of a run's context that follow-ups do not inherit."""
-_PARKED_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
+PARKED_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,16 @@ class RunSpec:
     """The thread's name within the ids of the caller's calls, for a request without a session."""
     used_before: Usage = field(default_factory=lambda: NO_USAGE)
     """Usage of earlier requests of the same input, which has been reported already."""
+    call_token: str | None = None
+    """As `token`, for the calls of a session whose ids are not the model's own."""
+    marks_questions: bool = False
+    """Whether a question for approval names `call_token`."""
+    shows_reasoning: bool = False
+    """Whether the model's reasoning is streamed."""
+    shows_calls: bool = False
+    """Whether the run's events about plans and calls are parts of its output."""
+    refused: str = ""
+    """Why the message answers no question of the thread, which the run then repeats; empty if it is not refused."""
     scope: RunScope = field(default_factory=RunScope)
     """Handle of the run; aborting it stops this run only, even if another run holds the session."""
 
@@ -64,6 +80,11 @@ class RunSpec:
     def config(self) -> Any:
         """The run's config."""
         return {"configurable": {"thread_id": self.thread, RUN: self.scope}}
+
+    @property
+    def question_token(self) -> str | None:
+        """The token that a question for approval names; None if the session identifies it."""
+        return self.token or (self.call_token if self.marks_questions else None)
 
     @property
     def is_resume(self) -> bool:
@@ -92,13 +113,14 @@ class RunSpec:
                 "name": interrupt.value["name"],
                 "arguments": interrupt.value["arguments"],
             }
-            for interrupt in _client_interrupts(interrupts)
+            for interrupt in client_interrupts(interrupts)
         ]
 
     def client_call_id(self, interrupt: Interrupt) -> str:
         """Return the id under which the caller sees a call of its own tools."""
         # Without a session, the next request can identify the thread only by this id.
-        return str(interrupt.value["id"]) if self.token is None else f"call_{self.token}{interrupt.id[:8]}"
+        token = self.token or self.call_token
+        return str(interrupt.value["id"]) if token is None else f"call_{token}{interrupt.id[:8]}"
 
 
 async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
@@ -115,17 +137,34 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
     host.check_client_tools([tool["function"]["name"] for tool in request.client_tools])
     host.check_images(request.messages)
     host.check_agentic_loops(request.options.get("max_agentic_loops"))
+    spec = await _resolve(host, caller, request)
+    spec.scope.before = request.before
+    return replace(
+        spec,
+        call_token=request.new_call_token,
+        marks_questions=request.marks_questions,
+        shows_reasoning=request.shows_reasoning,
+        shows_calls=request.shows_calls,
+    )
+
+
+async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
     if request.session_id is not None:
         return await _in_session(host, caller, request, request.session_id)
+    if (token := request.parked_token) is not None:
+        spec = RunSpec(host.kept, caller.parked(token), None, {}, None, token)
+        if resumed := await _resume(spec, caller, request, *trailing_results(request.messages)):
+            return resumed
+        raise ProblemError("invalid", "The calls of these approval responses no longer wait.", param="messages")
     check_conversation(request.messages)
     results, user_messages = trailing_results(request.messages)
     if (token := parked_question(request.messages)) is not None:
         spec = RunSpec(host.kept, caller.parked(token), None, request.context(), None, token)
         return _decide(spec, caller, request, await host.kept.aget_state(spec.config))
-    tokens = {found[1] for result in results if (found := _PARKED_ID.fullmatch(result.tool_call_id))}
+    tokens = {found[1] for result in results if (found := PARKED_ID.fullmatch(result.tool_call_id))}
     if len(tokens) == 1:
         spec = RunSpec(host.kept, caller.parked(token := tokens.pop()), None, {}, None, token)
-        if resumed := await _resume(spec, request, results, user_messages):
+        if resumed := await _resume(spec, caller, request, results, user_messages):
             return resumed
     if request.client_tools or host.asks:
         token = new_token()
@@ -134,26 +173,32 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
 
 
 async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_id: str) -> RunSpec:
-    spec = RunSpec(host.kept, caller.thread(session_id), None, request.context(), session_id)
+    spec = RunSpec(
+        host.kept, caller.thread(session_id), None, request.context(), session_id, call_token=request.call_token
+    )
     state = await host.kept.aget_state(spec.config)
     if not state.values:
         check_conversation(request.messages)
         return _with_input(spec, {"messages": request.messages}, request.context())
-    new = new_messages(request.messages)
+    new = request.messages if request.adds_all else new_messages(request.messages)
     results, user_messages = trailing_results(new)
-    if results:
-        if resumed := await _resume(spec, request, results, user_messages):
+    if results or request.decisions:
+        if resumed := await _resume(spec, caller, request, results, user_messages):
             return resumed
-        listed = ", ".join(result.tool_call_id for result in results)
+        listed = ", ".join(result.tool_call_id for result in results) or "approval responses"
         raise ProblemError(
             "invalid", f"The session {session_id!r} waits for no result of these: {listed}.", param="messages"
         )
-    if not new or not all(isinstance(message, HumanMessage) for message in new):
+    if request.adds_all:
+        check_conversation(new)
+    elif not new or not all(isinstance(message, HumanMessage) for message in new):
         raise ProblemError(
             "invalid", "There is no new user message after the assistant's last message.", param="messages"
         )
     if open_request(state) is not None:
         return _decide(spec, caller, request, state)
+    if (asked := open_question(state)) is not None:
+        return _answer_question(spec, request, state, asked)
     return _with_input(spec, {"messages": new}, request.context())
 
 
@@ -175,36 +220,63 @@ def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSna
     content = _merge_content([message for message in new_messages(request.messages) if message.type == "human"])
     answer: Any = {"decisions": content if isinstance(content, str) else "", "decided_by": caller.person}
     if "call_ids" not in asked.value:
-        # LangChain's middleware repeats no question, so a message that is no decision is refused.
+        # LangChain's middleware does not repeat its question itself.
         try:
             answer = checked_answers({asked.id: answer}, spec.graph, state, caller.person)[asked.id]
         except InputError as error:
-            raise ProblemError("invalid", str(error), param="messages") from None
+            return _with_input(replace(spec, refused=str(error)), None, request.context(), state)
+    return _with_input(spec, Command(resume={asked.id: answer}), request.context(), state)
+
+
+def _answer_question(spec: RunSpec, request: ChatRequest, state: StateSnapshot, asked: Interrupt) -> RunSpec:
+    """Return the run that receives a user message as the answer to a question; JSON in it counts as its value."""
+    content = _merge_content([message for message in new_messages(request.messages) if message.type == "human"])
+    answer = parse_answer(content) if isinstance(content, str) else content
     return _with_input(spec, Command(resume={asked.id: answer}), request.context(), state)
 
 
 async def _resume(
-    spec: RunSpec, request: ChatRequest, results: list[ToolMessage], user_messages: list[HumanMessage]
+    spec: RunSpec,
+    caller: Caller,
+    request: ChatRequest,
+    results: list[ToolMessage],
+    user_messages: list[HumanMessage],
 ) -> RunSpec | None:
     """Return the run that continues with tool results; None if its thread waits for none of them."""
     state: StateSnapshot = await spec.graph.aget_state(spec.config)
-    waiting = {spec.client_call_id(interrupt): interrupt for interrupt in _client_interrupts(state.interrupts)}
+    waiting = {spec.client_call_id(interrupt): interrupt for interrupt in client_interrupts(state.interrupts)}
     by_id = {result.tool_call_id: result for result in results}
-    if _has_received(spec, state, by_id):
+    if by_id and _has_received(spec, state, by_id):
         # The user messages were stored together with the results when the stopped run received them.
         return _with_input(spec, None, request.context(), state)
-    if not waiting or not by_id.keys() & waiting.keys():
+    decided = _decided(spec, caller, request, state)
+    if not decided and (not waiting or not by_id.keys() & waiting.keys()):
         return None
-    if by_id.keys() != waiting.keys():
+    if by_id and by_id.keys() != waiting.keys():
         listed = ", ".join(sorted(waiting.keys() ^ by_id.keys()))
         raise ProblemError("invalid", f"One result for each open call is needed; these do not match: {listed}.")
-    answers = {waiting[id_].id: _answer(result) for id_, result in by_id.items()}
+    answers = {**decided, **{waiting[id_].id: _answer(result) for id_, result in by_id.items()}}
     # Open calls are resumed even if this request no longer offers their tools.
     offered = {tool["function"]["name"] for tool in request.client_tools}
     calls = {one.value["id"]: one.value["name"] for one in waiting.values() if one.value["name"] not in offered}
     context = {**request.context(), **({"client_calls": calls} if calls else {})}
     notes = _steering_notes(_merge_content(user_messages), answers)
     return _with_input(spec, Command(resume=answers), context, state, notes)
+
+
+def _decided(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> dict[str, Any]:
+    """Return a request's decisions on single calls as answers by interrupt id; empty without decisions.
+
+    Raises:
+        ProblemError: If a decision does not fit the calls that wait.
+    """
+    if not request.decisions:
+        return {}
+    try:
+        answers = answers_to_approvals(open_interrupts(state), request.decisions)
+        return checked_answers(answers, spec.graph, state, caller.person) if answers else {}
+    except InputError as error:
+        raise ProblemError("invalid", str(error), param="messages") from None
 
 
 def _has_received(spec: RunSpec, state: StateSnapshot, result_ids: Collection[str]) -> bool:
@@ -215,7 +287,7 @@ def _has_received(spec: RunSpec, state: StateSnapshot, result_ids: Collection[st
     events = since_last_input(state.values.get("events", []))
     settled = {entry["id"] for entry in events if entry["type"] == "tool_result"}
     # Without a session, the thread's only caller is the one that was sent the token.
-    return spec.token is not None or settled >= set(result_ids)
+    return spec.token is not None or spec.call_token is not None or settled >= set(result_ids)
 
 
 def _merge_content(messages: Sequence[HumanMessage]) -> Any:
@@ -253,7 +325,8 @@ def _with_input(
     return replace(complete, used_before=before.values.get("usage", NO_USAGE))
 
 
-def _client_interrupts(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
+def client_interrupts(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
+    """Return the interrupts that are calls of the caller's tools."""
     return [one for one in interrupts if isinstance(one.value, dict) and one.value.get("type") == CLIENT_CALL]
 
 

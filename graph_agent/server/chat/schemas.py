@@ -1,9 +1,10 @@
-"""Fields and checks common to the bodies of both chat APIs."""
+"""Fields and checks common to the bodies of the chat APIs."""
 
 from __future__ import annotations
 
 import binascii
 import json
+import re
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from mimetypes import MimeTypes
@@ -43,7 +44,7 @@ ListOf = Annotated[list[Annotated[_T, BeforeValidator(_between_items)]], _FirstF
 AgenticLoops = Annotated[
     int | None, Field(ge=0, description="Reruns that the agent's hooks may have; at most as many as the agent allows.")
 ]
-"""`max_agentic_loops` for one request, an extension of both chat APIs."""
+"""`max_agentic_loops` for one request, an extension of the chat APIs."""
 
 _SCHEMA_CHARS = 50_000
 """Characters of an answer's schema; checking some hundred thousand takes about a second."""
@@ -78,6 +79,17 @@ def clean_body(data: Any) -> Any:
     if has_credentials(data):
         raise ValueError(NO_CREDENTIALS)
     return plain(data)
+
+
+def checked_session_id(id_: str) -> str:
+    """Return a session id from a field without a pattern.
+
+    Raises:
+        ProblemError: If it is none.
+    """
+    if not re.fullmatch(SESSION_ID, id_):
+        raise ProblemError("invalid", f"metadata.session_id: {id_!r} does not match {SESSION_ID}.", param="metadata")
+    return id_
 
 
 def check_amount(messages: Sequence[Any], tools: Sequence[Any] | None, max_messages: int, max_tools: int) -> None:
@@ -149,6 +161,11 @@ def document(*, mime_type: str, base64: str, name: str | None = None) -> dict[st
     _check_base64(base64, "A document's")
     filename = name or f"document{_MIME_TYPES.guess_extension(mime_type) or ''}"
     return {"type": "file", "base64": base64, "mime_type": mime_type, "filename": filename}
+
+
+def media_type_of(name: str | None) -> str | None:
+    """Return the media type that a file's name shows; None if it shows none."""
+    return _MIME_TYPES.guess_type(name)[0] if name else None
 
 
 def _check_base64(data: str, kind: str) -> None:

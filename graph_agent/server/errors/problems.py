@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from graph_agent._internal.failure_log import is_out_of_space
-from graph_agent.errors import SessionLostError
+from graph_agent.errors import NewerFormatError, SessionLostError
 from graph_agent.persistence.sqlite_connection import DatabaseLockedError
 
 Kind = Literal[
@@ -18,6 +18,7 @@ Kind = Literal[
     "model",
     "not_found",
     "conflict",
+    "key_reused",
     "too_large",
     "media_type",
     "timeout",
@@ -29,6 +30,7 @@ Kind = Literal[
     "taken_over",
     "storage",
     "locked",
+    "newer",
     "internal",
 ]
 
@@ -39,6 +41,7 @@ STATUS: dict[Kind, int] = {
     "model": 404,
     "not_found": 404,
     "conflict": 409,
+    "key_reused": 422,
     "too_large": 413,
     "media_type": 415,
     "timeout": 408,
@@ -50,6 +53,7 @@ STATUS: dict[Kind, int] = {
     "taken_over": 503,
     "storage": 507,
     "locked": 503,
+    "newer": 503,
     "internal": 500,
 }
 
@@ -147,6 +151,12 @@ def problem_of_failure(error: BaseException) -> ProblemError:
             "storage",
             "The server's database is full, so that the run was stopped. What had been stored is kept; the next input "
             "goes on from there.",
+        )
+    if isinstance(error, NewerFormatError):
+        return ProblemError(
+            "newer",
+            "The session was stored by a newer version of this server; try again, to reach a process of that version.",
+            retry_after_s=1,
         )
     if isinstance(error, DatabaseLockedError):
         return ProblemError("locked", "The server's database is locked by another process; try again.", retry_after_s=5)

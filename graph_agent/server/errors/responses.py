@@ -19,7 +19,7 @@ from graph_agent.server.errors.problems import ProblemError, problem_of_failure
 logger = logging.getLogger(__name__)
 
 _HINTS = {
-    "/responses": "OpenAI's Responses API is not served. Have the client use /v1/chat/completions.",
+    "/responses": "Responses are at /v1/responses: give the client a base URL that ends in /v1.",
     "/chat/completions": "Chat completions are at /v1/chat/completions: give the client a base URL that ends in /v1.",
     "/models": "The models are at /v1/models: give the client a base URL that ends in /v1.",
     "/messages": "Messages are at /v1/messages: Anthropic's own clients want a base URL without /v1, and add it.",

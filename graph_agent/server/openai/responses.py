@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from graph_agent.server.chat.handler import ChatDialect
 from graph_agent.server.chat.outcomes import ChatOutcome, Ending
 from graph_agent.server.errors.openai import openai_error
 from graph_agent.server.errors.problems import ProblemError
@@ -22,7 +23,7 @@ _FINISH: dict[Ending, str] = {
 }
 
 
-class OpenAIDialect:
+class OpenAIDialect(ChatDialect):
     """Formats one answer as a chat completion.
 
     Args:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import typer
 import uvicorn
@@ -86,6 +88,7 @@ def serve(
     os.environ[_CREDENTIALS] = json.dumps({name: source.env for name, source in (credentials or {}).items()})
     os.environ[_LOG_LEVEL] = log_level or ""
     log_at(log_level)
+    _exit_cleanly_on_sigterm()
     app = "graph_agent.server.process.serve:app_from_environment"
     options = {"host": host, "port": port, **_options(settings, log_level or "info")}
     with sharing(workers) as shared:
@@ -127,6 +130,7 @@ def serve_a2a(
     """
     settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
     log_at(log_level)
+    _exit_cleanly_on_sigterm()
     with bind_socket(host, port) as listener:
         # Clients that connect before the agent is open wait instead of being refused.
         listener.listen()
@@ -138,6 +142,18 @@ def serve_a2a(
         _ServerWithStartupLine(config, f"{source.name} listens at {settings.public_url or url_of(listener)}").run(
             [listener]
         )
+
+
+def _exit_cleanly_on_sigterm() -> None:
+    """Make exit status 0 the result of a stop by SIGTERM, as containers and service managers expect.
+
+    uvicorn handles the signal itself, and sends it to this handler once the server has stopped.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 class _ServerWithStartupLine(uvicorn.Server):

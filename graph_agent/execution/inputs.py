@@ -1,0 +1,258 @@
+"""Decides whether an input with an id, or an answer with one, is run, resumed, or has its result already.
+
+The checkpoints of an input are found by its id. An answer to an interrupt continues a checkpoint of another id, so a
+record among the writes of that checkpoint precedes its run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.pregel import Pregel
+from langgraph.types import Command, StateSnapshot
+
+from graph_agent._internal.sync_bridge import in_blocking_run
+from graph_agent.errors import InputSupersededError
+from graph_agent.execution.checkpoints import load, put_writes
+from graph_agent.execution.ledger import wave_recovery
+from graph_agent.runs.dispatch import is_dispatched
+from graph_agent.runs.input_marks import INPUT_ID, InputMark, check_input_id, digest_of, mark_in
+from graph_agent.runs.run import RUN, Run, RunScope
+
+ANSWER = "graph_agent_answer"
+"""Channel of the record of an answer among a checkpoint's writes; no state field has it."""
+
+ReadState = Callable[[RunnableConfig], Awaitable[StateSnapshot]]
+"""Reads the state of a checkpoint; `aget_state` of a compiled graph."""
+
+
+class InputStoredError(Exception):
+    """An input is not run, because it has its result: an answer, or a question.
+
+    Args:
+        state: The state that holds the result.
+    """
+
+    def __init__(self, state: StateSnapshot) -> None:
+        super().__init__("The input has its result already.")
+        self.state = state
+
+
+async def admit_input(
+    graph: Pregel[Any, Any, Any, Any], given: Any, configurable: Mapping[str, Any], run: Run, *, resumes: bool
+) -> Any:
+    """Return the input of a graph's run, decided while the session is locked; set the run's input mark.
+
+    Args:
+        graph: The compiled graph.
+        given: The input that the run was called with.
+        configurable: The complete `configurable` of its config.
+        run: The run.
+        resumes: Whether the run continues a checkpoint instead of storing new input.
+
+    Raises:
+        InputStoredError: If the run has an input id, and the input has its result.
+        InputError: If the input does not fit its id.
+    """
+    saver, input_id = graph.checkpointer, configurable.get(INPUT_ID)
+    if not isinstance(saver, BaseCheckpointSaver) or configurable.get("checkpoint_ns"):
+        return given
+
+    async def read(config: RunnableConfig) -> StateSnapshot:
+        try:
+            return await graph.aget_state(config)
+        except NotImplementedError:  # a saver without asynchronous methods
+            return await asyncio.to_thread(graph.get_state, config)
+
+    admission = Admission(saver, read, run.session_id)
+    is_nested = run.parent is not None and not isinstance(run.parent, RunScope)
+    if run.mark is None and input_id is not None and given is not None and not is_nested:
+        run.mark = InputMark(check_input_id(input_id), digest_of(given))
+    if run.mark is not None:
+        return await admission.admit(given, run.mark, run)
+    if resumes:
+        run.mark = await admission.inherited(configurable)
+    if is_dispatched(configurable) and isinstance(given, Command):
+        delivery = InputMark(str(configurable["run_id"]), digest_of(given.resume))
+        return await admission.admit_delivery(given, delivery, run)
+    return given
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Admits the inputs with an id of one session.
+
+    Args:
+        saver: The session's saver.
+        read: Reads the session's state.
+        thread_id: The session.
+    """
+
+    saver: BaseCheckpointSaver[Any]
+    read: ReadState
+    thread_id: str
+
+    async def admit(self, given: Any, mark: InputMark, run: Run) -> Any:
+        """Return the graph's input; call it while the session is locked.
+
+        Args:
+            given: New input, or a `Command` that answers interrupts.
+            mark: The id of either.
+            run: The run.
+
+        Returns:
+            `given` if it is new; None to resume one that has no result yet.
+
+        Raises:
+            InputStoredError: If it has its result.
+            InputConflictError: If the id belongs to a different input of the session.
+            InputSupersededError: If a later input came before this one had its result.
+        """
+        newest = await load(self.saver, self._thread)
+        if newest is None:
+            return given
+        if (known := await self._find(mark, newest)) is not None:
+            return await self._continued(given, mark, known, newest)
+        if (stored := self._record(mark, newest)) is not None:
+            return await self._answered(given, stored, newest)
+        if isinstance(given, Command):
+            await self._note_answer(given, mark, newest, run)
+        return given
+
+    async def admit_delivery(self, given: Command[Any], delivery: InputMark, run: Run) -> Any:
+        """Return the graph's input for an answer that a server dispatches; None to resume a run delivered before.
+
+        LangGraph itself resumes an input that is delivered again, but would use an answer for the next question.
+
+        Args:
+            given: The answer.
+            delivery: The run's id, which LangGraph stores in the metadata of its checkpoints.
+            run: The run.
+
+        Raises:
+            InputStoredError: If the run was delivered before and waits for the answer to another question.
+        """
+        newest = await load(self.saver, self._thread)
+        if newest is None or given.resume is None:
+            return given
+        if newest.metadata.get("run_id") != delivery.id:
+            if (stored := self._record(delivery, newest)) is not None:
+                return await self._answered(given, stored, newest)
+            await self._note_answer(given, delivery, newest, run)
+            return given
+        state = await self.read(newest.config)
+        if any(task.interrupts and task.result is None for task in state.tasks):
+            raise InputStoredError(state)
+        return None
+
+    async def seen(self, mark: InputMark) -> Literal["stored", "recorded"] | None:
+        """Return what the session has of an id; None if it is new.
+
+        Returns:
+            `stored`: checkpoints; `recorded`: the record of an answer, whose run may not have used it.
+        """
+        newest = await load(self.saver, self._thread)
+        if newest is None:
+            return None
+        if await self._find(mark, newest) is not None:
+            return "stored"
+        return "recorded" if self._record(mark, newest) is not None else None
+
+    async def inherited(self, configurable: Mapping[str, Any]) -> InputMark | None:
+        """Return the mark of the input that a run without new input continues; None for an input without an id.
+
+        Args:
+            configurable: The run's `configurable`; a `checkpoint_id` in it names the checkpoint to continue.
+        """
+        at = {name: configurable[name] for name in ("checkpoint_id",) if configurable.get(name)}
+        continued = await load(self.saver, {"configurable": {**self._thread["configurable"], **at}})
+        return mark_in(continued.metadata) if continued is not None else None
+
+    async def _continued(self, given: Any, mark: InputMark, known: CheckpointTuple, newest: CheckpointTuple) -> Any:
+        """Return the graph's input for an id whose newest checkpoint is `known`."""
+        mark.names(mark_in(known.metadata), self.thread_id)
+        state = await self.read(known.config)
+        if not state.tasks:
+            raise InputStoredError(state)
+        if known.checkpoint["id"] == newest.checkpoint["id"]:
+            if any(task.interrupts and task.result is None for task in state.tasks):
+                raise InputStoredError(state)
+            return None
+        if wave_recovery(known).answer_counts:
+            # Its question was answered under another id, whose result is not this one's.
+            tasks = tuple(task._replace(result=None) if task.interrupts else task for task in state.tasks)
+            raise InputStoredError(state._replace(tasks=tasks))
+        if known.metadata.get("source") == "input":
+            return given  # LangGraph has dropped it for a later input, before anything read it
+        raise InputSupersededError(
+            f"The input {mark.id!r} of session {self.thread_id!r} has no answer: a later input came before it was "
+            "finished, and its open calls were settled then. Read the session's events, and send what is still "
+            "needed under a new id."
+        )
+
+    async def _answered(self, given: Any, stored: Mapping[str, Any], newest: CheckpointTuple) -> Any:
+        """Return the graph's input for an answer that the newest checkpoint has a record of."""
+        state, counts = await self.read(newest.config), wave_recovery(newest).answer_counts
+        waiting = {asked.id: task.id for task in state.tasks if task.result is None for asked in task.interrupts}
+        before = stored["received"]
+        lacking = {id_ for id_, task in waiting.items() if id_ in before and counts.get(task, 0) <= before[id_]}
+        if lacking:
+            if not isinstance(given, Command):
+                raise InputStoredError(state)  # the question is still open
+            answers: Any = given.resume
+            if isinstance(answers, dict) and not lacking.isdisjoint(answers):
+                answers = {id_: answer for id_, answer in answers.items() if id_ in lacking}
+            return replace(given, resume=answers)
+        if waiting.keys() - before.keys():
+            raise InputStoredError(state)  # the session waits for the answers to its other questions
+        return None
+
+    async def _note_answer(self, given: Command[Any], mark: InputMark, newest: CheckpointTuple, run: Run) -> None:
+        """Record an answer, and the number of answers before it to the questions that it addresses."""
+        state, counts = await self.read(newest.config), wave_recovery(newest).answer_counts
+        received = {
+            interrupt.id: counts.get(task.id, 0)
+            for task in state.tasks
+            if task.result is None
+            for interrupt in task.interrupts
+            if not isinstance(given.resume, dict) or interrupt.id in given.resume
+        }
+        at: RunnableConfig = {"configurable": {**newest.config["configurable"], RUN: run}}
+        record = {"id": mark.id, "digest": mark.digest, "received": received}
+        await put_writes(self.saver, at, [(ANSWER, record)], f"{ANSWER}:{mark.id}")
+
+    def _record(self, mark: InputMark, newest: CheckpointTuple) -> Mapping[str, Any] | None:
+        """Return the newest checkpoint's record of an answer; None for none.
+
+        Raises:
+            InputConflictError: If the record is of a different answer.
+        """
+        for _, channel, value in newest.pending_writes or ():
+            if channel == ANSWER and mark.names(InputMark(value["id"], value["digest"]), self.thread_id):
+                return dict(value)
+        return None
+
+    @property
+    def _thread(self) -> RunnableConfig:
+        return {"configurable": {"thread_id": self.thread_id, "checkpoint_ns": ""}}
+
+    async def _find(self, mark: InputMark, newest: CheckpointTuple) -> CheckpointTuple | None:
+        """Return the newest checkpoint with an id; the savers of `open_saver` have an index for it."""
+        stored = mark_in(newest.metadata)
+        if stored is not None and stored.id == mark.id:
+            return newest
+        if (find := getattr(self.saver, "find_input", None)) is not None:
+            found: CheckpointTuple | None = await find(self.thread_id, mark.id)
+            return found
+        wanted = {INPUT_ID: mark.id}
+        if not in_blocking_run.get():
+            try:
+                return await anext(self.saver.alist(self._thread, filter=wanted, limit=1), None)
+            except NotImplementedError:
+                pass  # a saver without asynchronous methods
+        return next(iter(self.saver.list(self._thread, filter=wanted, limit=1)), None)

@@ -1,0 +1,92 @@
+"""The id of an input, which its caller chooses so that a repeated request runs the input only once.
+
+A run with an input id stores id and digest of the input in the metadata of each of its checkpoints. They are committed
+together with the input, found through an index, and inherited by every run that continues the input.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from graph_agent._internal.text import plain
+from graph_agent.errors import InputConflictError, InputError
+
+INPUT_ID = "graph_agent_input"
+"""Key of an input's id in checkpoint metadata, and in the `configurable` of a run of the bare graph."""
+INPUT_DIGEST = "graph_agent_digest"
+"""Key of an input's digest in checkpoint metadata."""
+MAX_LENGTH = 255
+"""Maximum characters of an input id."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputMark:
+    """The id of an input, and a digest to recognize a different input under the same id."""
+
+    id: str
+    digest: str
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The mark as checkpoint metadata."""
+        return {INPUT_ID: self.id, INPUT_DIGEST: self.digest}
+
+    def names(self, other: InputMark | None, session_id: str) -> bool:
+        """Whether another mark of the same session has the same id; False without one.
+
+        Raises:
+            InputConflictError: If it has the same id, and belongs to a different input.
+        """
+        if other is None or other.id != self.id:
+            return False
+        if other.digest != self.digest:
+            raise InputConflictError(
+                f"The input id {self.id!r} of session {session_id!r} belongs to a different input (digest "
+                f"{other.digest}, now {self.digest}). Send a new input under a new id."
+            )
+        return True
+
+
+def mark_in(metadata: Mapping[str, Any]) -> InputMark | None:
+    """Return the mark in a checkpoint's metadata; None for an input without an id."""
+    id_, digest = metadata.get(INPUT_ID), metadata.get(INPUT_DIGEST)
+    return InputMark(id_, digest) if isinstance(id_, str) and isinstance(digest, str) else None
+
+
+def check_input_id(input_id: Any) -> str:
+    """Return an input id that is valid.
+
+    Raises:
+        InputError: If it is no text of 1 to 255 printable characters.
+    """
+    valid = isinstance(input_id, str) and 0 < len(input_id) <= MAX_LENGTH and input_id.isprintable()
+    if not valid:
+        raise InputError(f"input_id={input_id!r}: an input id is a text of 1 to {MAX_LENGTH} printable characters.")
+    return str(input_id)
+
+
+def digest_of(given: Any) -> str:
+    """Return the digest of an input.
+
+    Args:
+        given: Plain JSON with messages in any place; ids of messages do not count.
+    """
+    text = json.dumps(_comparable(given), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, BaseMessage):
+        fields = ("type", "content", "name", "tool_calls", "tool_call_id")
+        return {name: _comparable(found) for name in fields if (found := getattr(value, name, None))}
+    if isinstance(value, Mapping):
+        return {str(name): _comparable(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_comparable(item) for item in value]
+    return plain(value)

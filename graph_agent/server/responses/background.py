@@ -1,0 +1,248 @@
+"""Responses that run in the background: their events and results, readable and cancellable from every process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from graph_agent._internal.failure_log import log_failure
+from graph_agent.runs.registry import is_idle
+from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.chat.handler import Keep, frames_of
+from graph_agent.server.chat.request import ChatRequest
+from graph_agent.server.chat.run import ServerRun
+from graph_agent.server.responses.output import ResponseDialect
+from graph_agent.server.responses.records import OPEN, Record, Records
+from graph_agent.server.sse import comment, frame
+from graph_agent.session.control import SessionControl
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_S = 0.5
+"""Seconds between two writes of a response's new events."""
+_LOOK_S = 0.5
+"""Seconds between two reads of a response that another process runs."""
+_CANCEL_S = 30.0
+"""Seconds to wait for the end of a cancelled response."""
+_SETTLE_S = 2.0
+"""Seconds that an ended run may take to store its response."""
+_END = "data: [DONE]\n\n"
+
+
+@dataclass(eq=False)
+class _Live:
+    """A response that this process runs."""
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    is_over: bool = False
+
+    def notify(self) -> None:
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+
+class Background:
+    """The background responses of one process.
+
+    Args:
+        runs: The server's runs.
+    """
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._host = runs.host
+        self._live: dict[tuple[str, str], _Live] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(
+        self,
+        stack: AsyncExitStack,
+        run: ServerRun,
+        request: ChatRequest,
+        dialect: ResponseDialect,
+        records: Records,
+        record: Record,
+        keep: Keep,
+    ) -> None:
+        """Run a response to its end, independent of its request.
+
+        Args:
+            stack: The context of the run; ownership passes to this method.
+            run: The run.
+            request: Its chat request.
+            dialect: The format of the answer, which has formatted nothing yet.
+            records: The caller's responses.
+            record: The record to store until the end.
+            keep: Stores the record of the complete response.
+        """
+        owned = stack.pop_all()
+        try:
+            await records.put(dialect.token, record)
+        except BaseException:
+            await owned.aclose()
+            raise
+        live = self._live[records.owner, dialect.token] = _Live()
+        dialect.recorded = live.events
+        task = asyncio.create_task(self._run(owned, run, request, dialect, records, live, keep), name="background run")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(
+        self,
+        owned: AsyncExitStack,
+        run: ServerRun,
+        request: ChatRequest,
+        dialect: ResponseDialect,
+        records: Records,
+        live: _Live,
+        keep: Keep,
+    ) -> None:
+        written = batch = 0
+        flushed_at = time.monotonic()
+
+        async def flush() -> None:
+            nonlocal written, batch, flushed_at
+            if new := live.events[written:]:
+                await records.put_events(dialect.token, batch, new)
+                written, batch = len(live.events), batch + 1
+            flushed_at = time.monotonic()
+
+        async def finish(run: ServerRun) -> None:
+            await flush()
+            await keep(run)
+
+        try:
+            async with owned:
+                async for _ in frames_of(None, run, request, dialect, _FLUSH_S, finish):
+                    live.notify()
+                    if time.monotonic() - flushed_at >= _FLUSH_S:
+                        await flush()
+        except Exception as error:  # noqa: BLE001 - a background task has no caller to raise to
+            log_failure(logger, "A background response", error)
+        finally:
+            live.is_over = True
+            live.notify()
+            del self._live[records.owner, dialect.token]
+
+    async def read(self, records: Records, token: str) -> Record | None:
+        """Return a stored response; None if there is none.
+
+        A response whose process has ended in the middle is stored as failed.
+        """
+        record = await records.find(token)
+        if record is None or not await self._is_lost(records, token, record):
+            return record
+        message = (
+            f"The process that ran this response has ended. Continue its session {record['session']!r} with "
+            "previous_response_id, or with POST /sessions/{id}/resume."
+        )
+        return await self._close(records, token, record, "failed", {"code": "server_error", "message": message})
+
+    async def _close(
+        self, records: Records, token: str, record: Record, status: str, error: dict[str, Any] | None
+    ) -> Record:
+        closed: Record = {**record, "response": {**record["response"], "status": status, "error": error}}
+        await records.put(token, closed)
+        return closed
+
+    async def _is_lost(self, records: Records, token: str, record: Record) -> bool:
+        """Whether a response is open, and no process runs it."""
+        thread = records.thread(record)
+        deadline = time.monotonic() + _SETTLE_S
+        while record["response"]["status"] in OPEN and (records.owner, token) not in self._live:
+            if not await is_idle(self._host.saver, thread):
+                return False
+            if time.monotonic() > deadline:
+                return True
+            # Its run may begin or end right now, in another process.
+            await asyncio.sleep(_LOOK_S)
+            stored = await records.find(token)
+            if stored is None:
+                return False
+            record |= stored
+        return False
+
+    async def cancel(self, records: Records, token: str, record: Record) -> Record:
+        """Cancel a response, and return it when it has ended; one that has ended is returned unchanged."""
+        thread = records.thread(record)
+        deadline = time.monotonic() + _CANCEL_S
+        aborted = False
+        while record["response"]["status"] in OPEN and time.monotonic() < deadline:
+            if not aborted:
+                aborted = await SessionControl(self._host.kept, thread).abort()
+            live = self._live.get((records.owner, token))
+            if live is None and await self._is_lost(records, token, record):
+                return await self._close(records, token, record, "cancelled", None)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S / 10):
+                    await (live.changed.wait() if live is not None else asyncio.sleep(_LOOK_S))
+            record = await records.find(token) or record
+        return record
+
+    async def follow(self, records: Records, token: str, after: int, keepalive_s: float) -> AsyncGenerator[str, None]:
+        """Stream a response's past and future events.
+
+        Args:
+            records: The caller's responses.
+            token: The response.
+            after: Only events with a higher `sequence_number` are streamed.
+            keepalive_s: Seconds of silence after which a comment is sent.
+        """
+        if (live := self._live.get((records.owner, token))) is not None:
+            stream = self._follow_live(live, after, keepalive_s)
+        else:
+            stream = self._follow_stored(records, token, after, keepalive_s)
+        async for text in stream:
+            yield text
+        yield _END
+
+    @staticmethod
+    async def _follow_live(live: _Live, after: int, keepalive_s: float) -> AsyncGenerator[str, None]:
+        at = after + 1
+        while True:
+            is_over, changed = live.is_over, live.changed
+            if text := "".join(frame(event, event["type"]) for event in live.events[at:]):
+                at = max(at, len(live.events))
+                yield text
+            if is_over:
+                return
+            try:
+                async with asyncio.timeout(keepalive_s):
+                    await changed.wait()
+            except TimeoutError:
+                yield comment("still at work")
+
+    async def _follow_stored(
+        self, records: Records, token: str, after: int, keepalive_s: float
+    ) -> AsyncGenerator[str, None]:
+        batch, sent_at = 0, time.monotonic()
+        while True:
+            record = await self.read(records, token)
+            is_open = record is not None and record["response"]["status"] in OPEN
+            while (events := await records.events(token, batch)) is not None:
+                batch += 1
+                new = [event for event in events if event["sequence_number"] > after]
+                if text := "".join(frame(event, event["type"]) for event in new):
+                    sent_at = time.monotonic()
+                    yield text
+            if not is_open:
+                return
+            if time.monotonic() - sent_at >= keepalive_s:
+                sent_at = time.monotonic()
+                yield comment("still at work")
+            await asyncio.sleep(_LOOK_S)
+
+    async def aclose(self) -> None:
+        """Wait for the responses of this process; those that do not end within `drain_s` seconds are cancelled."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._host.settings.drain_s)
+            self._runs.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)

@@ -1,0 +1,182 @@
+"""Mapping of a request for a response to a session: the next input of a chain, a branch of it, or a new session."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
+from langgraph.types import StateSnapshot
+
+from graph_agent.errors import SessionBusyError
+from graph_agent.server.chat.approvals import parked_question
+from graph_agent.server.chat.request import ChatRequest, trailing_results
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.hosting.host import Host
+from graph_agent.server.responses.ids import place_of_approval, response_id, token_of_item, token_of_response
+from graph_agent.server.responses.input_items import Conversation
+from graph_agent.server.responses.records import OPEN, Record, Records
+from graph_agent.server.responses.requests import ENCRYPTED_REASONING, client_tools_of, options_of
+from graph_agent.server.responses.resource import summary_wanted
+from graph_agent.server.responses.schemas import CreateResponse, InputItem
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """Finds the session of each request of one caller.
+
+    Args:
+        host: The agent.
+        records: The caller's responses.
+    """
+
+    host: Host
+    records: Records
+
+    async def resolve(
+        self, body: CreateResponse, content: Conversation, token: str, session_id: str | None
+    ) -> ChatRequest:
+        """Return the chat request for a request's content.
+
+        Args:
+            body: The request.
+            content: The content of its items.
+            token: The token of the new response.
+            session_id: The session that its headers, metadata or conversation name; None for none.
+
+        Raises:
+            ProblemError: If the response that it continues does not exist, or cannot be continued.
+        """
+        request = self._request(body, content, token)
+        if session_id is not None:
+            return replace(request, session_id=session_id, call_token=_answered_token(content), marks_questions=False)
+        is_explicit = body.previous_response_id is not None
+        previous = await self._previous(body, content)
+        if previous is not None:
+            if previous["response"]["status"] in OPEN:
+                raise ProblemError(
+                    "invalid", "The previous response is still in progress.", param="previous_response_id"
+                )
+            if body.is_stored and await self._is_newest(previous):
+                return replace(
+                    request,
+                    session_id=previous["session"],
+                    adds_all=is_explicit,
+                    before=partial(self._check_newest, previous),
+                    call_token=token_of_response(previous["response"]["id"]),
+                )
+            if is_explicit:
+                request = await self._branch(previous, request)
+        if body.is_stored:
+            if request.decisions:
+                raise ProblemError(
+                    "invalid", "The calls of these approval responses no longer wait: they are decided.", param="input"
+                )
+            return replace(request, session_id=response_id(token))
+        parked = _answered_token(content) if request.decisions else None
+        return replace(request, parked_token=parked, new_call_token=None)
+
+    def _request(self, body: CreateResponse, content: Conversation, token: str) -> ChatRequest:
+        messages, system = list(content.messages), list(content.instructions)
+        if not messages and not content.decisions and system:
+            messages = [HumanMessage(system.pop())]  # clients that have only a system prompt
+        decisions: dict[tuple[str, int], dict[str, Any]] = {}
+        for id_, decision in content.decisions.items():
+            if (place := place_of_approval(id_)) is None:
+                raise ProblemError("invalid", f"There is no approval request {id_!r}.", param="input")
+            decisions[place] = decision
+        return ChatRequest(
+            messages=messages,
+            instructions="\n\n".join(filter(None, [body.instructions, *system])),
+            options=options_of(body),
+            client_tools=client_tools_of(body),
+            stream=bool(body.stream),
+            new_call_token=token,
+            marks_questions=True,
+            decisions=decisions,
+            shows_reasoning=summary_wanted(body) is not None or ENCRYPTED_REASONING in (body.include or []),
+            shows_calls=self.host.settings.show_calls if body.show_calls is None else body.show_calls,
+        )
+
+    async def _previous(self, body: CreateResponse, content: Conversation) -> Record | None:
+        """Return the response that a request continues: by its id, or as the one whose calls it answers."""
+        if body.previous_response_id is not None:
+            return await self.records.get(body.previous_response_id, "previous_response_id")
+        token = _answered_token(content) or parked_question(content.messages)
+        return await self.records.find(token) if token is not None else None
+
+    async def _check_newest(self, record: Record) -> None:
+        if not await self._is_newest(record):
+            raise SessionBusyError("Another request has continued the session.")
+
+    async def _is_newest(self, record: Record) -> bool:
+        """Whether nothing has continued the session of a response since."""
+        stored = await self.host.saver.aget_tuple({"configurable": {"thread_id": self.records.thread(record)}})
+        if stored is None:
+            return False
+        return record["checkpoint"] in (None, stored.config["configurable"]["checkpoint_id"])
+
+    async def _branch(self, record: Record, request: ChatRequest) -> ChatRequest:
+        """Return a request that carries the history of an earlier response itself.
+
+        Raises:
+            ProblemError: If the history is no longer stored.
+        """
+        place = {"thread_id": self.records.thread(record), "checkpoint_id": record["checkpoint"]}
+        state = await self.host.kept.aget_state({"configurable": place})
+        if record["checkpoint"] is None or not state.values:
+            raise ProblemError(
+                "not_found",
+                "The history of the previous response is not stored: its session was deleted or pruned, or its run was "
+                "stopped. Send the conversation as input.",
+                param="previous_response_id",
+            )
+        raw = record["calls"]
+        messages = _history(state, set(raw.values()))
+        return replace(request, messages=[*messages, *(_with_raw_id(message, raw) for message in request.messages)])
+
+
+def _answered_token(content: Conversation) -> str | None:
+    """Return the token in the ids of the calls and approval requests that a request answers; None if it is not one."""
+    results, _ = trailing_results(content.messages)
+    ids = [*(result.tool_call_id for result in results), *content.decisions]
+    tokens = {token_of_item(id_) for id_ in ids}
+    return tokens.pop() if len(tokens) == 1 else None
+
+
+def _history(state: StateSnapshot, client_ids: Collection[str]) -> list[AnyMessage]:
+    """Return the messages of a state, with those of a wave that waits for the caller.
+
+    Args:
+        state: The state, at an older checkpoint.
+        client_ids: Ids of the caller's calls, whose results may be stored by now.
+    """
+    messages: list[AnyMessage] = list(state.values.get("messages", []))
+    for task in state.tasks:
+        finished = (task.result or {}).get("messages", ())
+        messages += [each for each in finished if getattr(each, "tool_call_id", None) not in client_ids]
+    return messages
+
+
+def _with_raw_id(message: AnyMessage, raw: Mapping[str, str]) -> AnyMessage:
+    if isinstance(message, ToolMessage) and message.tool_call_id in raw:
+        return message.model_copy(update={"tool_call_id": raw[message.tool_call_id]})
+    return message
+
+
+def input_of(items: Sequence[InputItem], token: str) -> list[dict[str, Any]]:
+    """Return a request's items for storage, each with an id, and messages with parts."""
+    return [_stored(item, f"msg_{token}{0xF000 + index:04x}") for index, item in enumerate(items)]
+
+
+def _stored(item: InputItem, id_: str) -> dict[str, Any]:
+    stored = {**item.model_dump(exclude_none=True), "id": item.id or id_}
+    if item.type == "message":
+        stored["status"] = "completed"
+        if isinstance(item.content, str):
+            kind = "output_text" if item.role == "assistant" else "input_text"
+            extra: dict[str, Any] = {"annotations": []} if item.role == "assistant" else {}
+            stored["content"] = [{"type": kind, "text": item.content, **extra}]
+    return stored

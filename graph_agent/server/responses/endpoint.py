@@ -1,0 +1,199 @@
+"""Answers to requests for a response."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+
+from graph_agent.server.admission.off_loop import off_loop
+from graph_agent.server.chat.handler import SESSION_HEADER
+from graph_agent.server.chat.request import ChatRequest
+from graph_agent.server.chat.run import ServerRun
+from graph_agent.server.chat.run_spec import client_interrupts
+from graph_agent.server.chat.schemas import checked_session_id
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.parameters import ChatEndpoint
+from graph_agent.server.responses.background import Background
+from graph_agent.server.responses.chain import Chains, input_of
+from graph_agent.server.responses.conversations import Conversations
+from graph_agent.server.responses.ids import new_token
+from graph_agent.server.responses.input_items import as_items, read_items, replace_references
+from graph_agent.server.responses.output import ResponseDialect
+from graph_agent.server.responses.records import Record, Records
+from graph_agent.server.responses.requests import ENCRYPTED_REASONING, check_supported
+from graph_agent.server.responses.resource import new_response, summary_wanted
+from graph_agent.server.responses.schemas import CreateResponse, InputItem
+from graph_agent.server.sse import EventStream
+from graph_agent.session.results import open_interrupts
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesEndpoint:
+    """One request for a response.
+
+    Args:
+        endpoint: The request, except its body.
+        background: The background responses of this process.
+        shows_calls: Whether a header asks for the agent's own calls; None without one.
+    """
+
+    endpoint: ChatEndpoint
+    background: Background
+    shows_calls: bool | None
+
+    async def create(self, body: CreateResponse) -> Response:
+        """Answer the request.
+
+        Raises:
+            ProblemError: If it cannot be answered.
+        """
+        try:
+            return await self._create(body)
+        except ProblemError as problem:
+            # Shared checks name the field of the chat APIs.
+            problem.param = "input" if problem.param == "messages" else problem.param
+            raise
+
+    async def _create(self, body: CreateResponse) -> Response:
+        server, caller = self.endpoint.services, self.endpoint.caller
+        server.check_body(body)
+        check_supported(body)
+        host = server.chat.runs.host
+        records = Records(host, caller)
+        items = as_items(body.input)
+        if references := [item.id or "" for item in items if item.type == "item_reference"]:
+            items = replace_references(items, await records.items(references))
+        conversation = await self._conversation(body)
+        given = [InputItem.model_validate(item) for item in conversation.pending] if conversation else []
+        content = await off_loop(self.endpoint.request, read_items, [*given, *items])
+        token = new_token()
+        request = await Chains(host, records).resolve(body, content, token, self._session_id(body))
+        if conversation is not None:
+            request = replace(request, adds_all=True, before=conversation.consume)
+        request = replace(request, progress_as_field=self.endpoint.progress_as_field)
+        if self.shows_calls is not None:
+            request = replace(request, shows_calls=self.shows_calls)
+        dialect = ResponseDialect(
+            new_response(body, token),
+            token,
+            label=host.source.name,
+            client_tools=[tool.name or "" for tool in body.tools or []],
+            shows_summary=summary_wanted(body) is not None,
+            shows_encrypted=ENCRYPTED_REASONING in (body.include or []),
+            queued=bool(body.background),
+        )
+        keeper = _Keeper(records, items, request, dialect, conversation)
+        if body.background:
+            return await self._run_in_background(request, keeper)
+        return await server.chat.answer(
+            self.endpoint.request,
+            caller,
+            request,
+            dialect,
+            keeper.keep if body.is_stored else None,
+        )
+
+    async def _run_in_background(self, request: ChatRequest, keeper: _Keeper) -> Response:
+        chat, caller = self.endpoint.services.chat, self.endpoint.caller
+        settings, dialect = chat.runs.host.settings, keeper.dialect
+        headers = {SESSION_HEADER: request.session_id or ""}
+        async with AsyncExitStack() as stack:
+            run = await stack.enter_async_context(chat.started(self.endpoint.request, caller, request))
+            dialect.response["status"] = "queued"
+            queued = dict(dialect.response)
+            await self.background.start(stack, run, request, dialect, keeper.records, keeper.record(run), keeper.keep)
+        if not request.stream:
+            return JSONResponse(queued, headers=headers)
+        return EventStream(
+            self.background.follow(keeper.records, dialect.token, -1, settings.keepalive_s),
+            send_timeout_s=settings.send_timeout_s,
+            close=_nothing,
+            headers=headers,
+        )
+
+    async def _conversation(self, body: CreateResponse) -> _Conversation | None:
+        """Return the conversation that a request names; None for none, or for a session that is no conversation.
+
+        Raises:
+            ProblemError: If there is neither a conversation nor a session of this name.
+        """
+        if (id_ := body.conversation_id) is None:
+            return None
+        found = Conversations(self.endpoint.services.chat.runs.host, self.endpoint.caller)
+        if not await found.check_session(id_):
+            return None
+        keys = await found.pending_keys(id_)
+        return _Conversation(found, id_, keys, await found.pending_items(id_, keys))
+
+    def _session_id(self, body: CreateResponse) -> str | None:
+        named = self.endpoint.session_id or (body.metadata or {}).get("session_id")
+        if named is not None:
+            checked_session_id(named)
+            for given, field in (
+                (body.conversation_id, "conversation"),
+                (body.previous_response_id, "previous_response_id"),
+            ):
+                if given is not None and given != named:
+                    raise ProblemError(
+                        "invalid", f"{field} and a session id exclude each other; send one.", param=field
+                    )
+            if not body.is_stored:
+                raise ProblemError("invalid", "A session keeps the response, and store is false.", param="store")
+        return named or body.conversation_id
+
+
+async def _nothing() -> None:
+    """Close nothing: the run of a background response goes on without its stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    """The conversation of a request."""
+
+    conversations: Conversations
+    id: str
+    pending_keys: list[str]
+    pending: list[dict[str, Any]]
+    """Items that the session has not received yet; they precede those of the request."""
+
+    async def consume(self) -> None:
+        """Record that the session receives the pending items."""
+        await self.conversations.consume(self.id, self.pending_keys)
+
+    async def append(self, record: Record) -> None:
+        """Append the items of a response that has ended."""
+        items = [*record["input"], *record["response"]["output"]]
+        await self.conversations.append(self.id, items, pending=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keeper:
+    """Stores a response when it is complete."""
+
+    records: Records
+    items: list[InputItem]
+    request: ChatRequest
+    dialect: ResponseDialect
+    conversation: _Conversation | None
+
+    async def keep(self, run: ServerRun) -> None:
+        """Store the response of a run that has ended."""
+        record = self.record(run)
+        await self.records.put(self.dialect.token, record)
+        if self.conversation is not None and record["response"]["status"] != "failed":
+            await self.conversation.append(record)
+
+    def record(self, run: ServerRun) -> Record:
+        """Return the record of the response as it is now."""
+        state = run.state
+        interrupts = client_interrupts(open_interrupts(state)) if state is not None else []
+        return {
+            "response": {**self.dialect.response, "output": list(self.dialect.response["output"])},
+            "input": input_of(self.items, self.dialect.token),
+            "session": self.request.session_id or "",
+            "calls": {run.spec.client_call_id(each): each.value["id"] for each in interrupts},
+            "checkpoint": state.config["configurable"]["checkpoint_id"] if state is not None else None,
+        }

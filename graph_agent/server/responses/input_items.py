@@ -1,0 +1,249 @@
+"""Conversion of input items to messages."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
+
+from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooManyValuesError, count_values
+from graph_agent._internal.text import plain
+from graph_agent.server.chat.schemas import document, image, media_type_of
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.responses.reasoning import blocks_of
+from graph_agent.server.responses.schemas import InputItem, Part
+
+_DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
+_ARGUMENTS = JsonBounds(values=20_000, depth=200)
+"""Limits of the arguments of all calls of a request; the limits of the body count each text as one value."""
+_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The content of a request's items."""
+
+    messages: list[AnyMessage] = field(default_factory=list)
+    """The messages, without system messages."""
+    instructions: list[str] = field(default_factory=list)
+    """The texts of the system and developer messages."""
+    decisions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Approval request id → decision."""
+
+
+def read_items(items: Sequence[InputItem]) -> Conversation:
+    """Convert items; consecutive items of the assistant become one message.
+
+    Raises:
+        ProblemError: If an item is invalid or not supported.
+    """
+    _check_arguments(items)
+    found = Conversation()
+    assistant = _Assistant()
+    for item in items:
+        match item.type:
+            case "message" if item.role == "assistant":
+                assistant.add_text(_text(item.content))
+            case "reasoning":
+                assistant.add_reasoning(blocks_of(item.encrypted_content))
+            case "function_call":
+                assistant.calls.append(_call(item, item.call_id))
+            case "mcp_call":
+                assistant.calls.append(_call(item, item.id))
+                assistant.move_to(found.messages)
+                found.messages.append(_result(item, item.id, error=item.error))
+            case "mcp_approval_request" | "mcp_list_tools":
+                pass
+            case "mcp_approval_response":
+                found.decisions |= _decision(item)
+            case "function_call_output":
+                assistant.move_to(found.messages)
+                found.messages.append(_result(item, item.call_id))
+            case "message":
+                assistant.move_to(found.messages)
+                _add_message(item, found)
+            case _:
+                raise _unsupported(item.type)
+    assistant.move_to(found.messages)
+    return found
+
+
+class _Assistant:
+    """Collects consecutive items of the assistant."""
+
+    def __init__(self) -> None:
+        self.calls: list[ToolCall] = []
+        self._reasoning: list[dict[str, Any]] = []
+        self._texts: list[str] = []
+
+    def add_text(self, text: str) -> None:
+        if text.strip():
+            self._texts.append(text.strip("\n"))
+
+    def add_reasoning(self, blocks: Sequence[dict[str, Any]]) -> None:
+        self._reasoning += blocks
+
+    def move_to(self, messages: list[AnyMessage]) -> None:
+        """Append the message of the collected items, if any; start the next one."""
+        text = "\n\n".join(self._texts)
+        if self.calls or text:
+            texts = [{"type": "text", "text": text}] if text else []
+            # Reasoning first, as providers require it.
+            content: Any = [*self._reasoning, *texts] if self._reasoning else text
+            messages.append(AIMessage(content, tool_calls=self.calls))
+        self.calls, self._reasoning, self._texts = [], [], []
+
+
+def _add_message(item: InputItem, found: Conversation) -> None:
+    match item.role:
+        case "system" | "developer":
+            if text := _text(item.content):
+                found.instructions.append(text)
+        case "user":
+            content = _content(item.content)
+            if not content:
+                raise ProblemError("invalid", "A message of the user's has no content.", param="input")
+            found.messages.append(HumanMessage(content))
+        case _:
+            raise ProblemError("invalid", "An item of type message has no role.", param="input")
+
+
+def _call(item: InputItem, id_: str | None) -> ToolCall:
+    if not id_ or not item.name:
+        raise ProblemError("invalid", f"An item of type {item.type} has no id or no name.", param="input")
+    try:
+        # `clean_body` saw the arguments as text, so their values are not cleaned yet.
+        arguments = plain(json.loads(item.arguments or "{}"))
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise ProblemError("invalid", f"The arguments of the call {id_!r} are no JSON object.", param="input")
+    return ToolCall(id=id_, name=item.name, args=arguments, type="tool_call")
+
+
+def _result(item: InputItem, id_: str | None, *, error: str | None = None) -> ToolMessage:
+    if not id_:
+        raise ProblemError("invalid", f"An item of type {item.type} has no call_id.", param="input")
+    if error is not None:
+        return ToolMessage(error, tool_call_id=id_, status="error")
+    return ToolMessage(_content(item.output), tool_call_id=id_)
+
+
+def _decision(item: InputItem) -> dict[str, dict[str, Any]]:
+    if not item.approval_request_id or item.approve is None:
+        raise ProblemError(
+            "invalid", "An item of type mcp_approval_response needs approval_request_id and approve.", param="input"
+        )
+    if item.approve:
+        return {item.approval_request_id: {"type": "approve"}}
+    reason = {"message": item.reason} if item.reason else {}
+    return {item.approval_request_id: {"type": "reject", **reason}}
+
+
+def _content(content: str | list[Part] | None) -> str | list[Any]:
+    if content is None or isinstance(content, str):
+        return content or ""
+    blocks = [_block(part) for part in content]
+    return blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else list(blocks)
+
+
+def _block(part: Part) -> dict[str, Any]:
+    match part.type:
+        case "input_image":
+            if part.image_url is None:
+                raise ProblemError(
+                    "invalid",
+                    "An image is given by image_url; files are not stored, so there is no file_id.",
+                    param="input",
+                )
+            found = _DATA_URL.fullmatch(part.image_url)
+            return image(mime_type=found[1], base64=found[2]) if found else image(url=part.image_url)
+        case "input_file":
+            return _file(part)
+        case _:
+            return {"type": "text", "text": _text([part])}
+
+
+def _file(part: Part) -> dict[str, Any]:
+    if part.file_data is None:
+        raise ProblemError(
+            "invalid",
+            "A file is given by file_data: a data: URL with base64. No address is fetched, and no file is stored.",
+            param="input",
+        )
+    found = _DATA_URL.fullmatch(part.file_data)
+    mime_type = found[1] if found else media_type_of(part.filename)
+    if mime_type is None:
+        raise ProblemError(
+            "invalid", "file_data is no data: URL with base64, and filename does not show its type.", param="input"
+        )
+    return document(mime_type=mime_type, base64=found[2] if found else part.file_data, name=part.filename)
+
+
+def _text(content: str | list[Part] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts: list[str] = []
+    for part in content:
+        if part.type == "refusal":
+            texts.append(part.refusal or "")
+        elif part.type in _TEXTS:
+            texts.append(part.text or "")
+        else:
+            raise ProblemError("invalid", f"A part of type {part.type!r} is not supported here.", param="input")
+    return "".join(texts)
+
+
+def _unsupported(type_: str) -> ProblemError:
+    return ProblemError("invalid", f"Items of type {type_!r} are not supported.", param="input")
+
+
+def _check_arguments(items: Sequence[InputItem]) -> None:
+    remaining = _ARGUMENTS.values
+    for item in items:
+        if not item.arguments:
+            continue
+        try:
+            remaining -= count_values(item.arguments, JsonBounds(remaining, _ARGUMENTS.depth))
+        except TooManyValuesError:
+            raise ProblemError(
+                "too_large",
+                f"The calls' arguments hold more than {_ARGUMENTS.values} JSON values together. Send fewer calls.",
+                param="input",
+            ) from None
+        except JsonBoundsError as error:
+            raise ProblemError(
+                "invalid", f"The arguments of the call {item.call_id!r}: {error}", param="input"
+            ) from None
+
+
+def as_items(value: str | Sequence[InputItem]) -> list[InputItem]:
+    """Return a request's input as items; text is one user message."""
+    return [InputItem(role="user", content=value)] if isinstance(value, str) else list(value)
+
+
+def replace_references(items: Sequence[InputItem], known: Mapping[str, dict[str, Any]]) -> list[InputItem]:
+    """Replace references by the items that they name.
+
+    Args:
+        items: The items.
+        known: Output items by id.
+
+    Raises:
+        ProblemError: If a reference names an unknown item.
+    """
+    found: list[InputItem] = []
+    for item in items:
+        if item.type != "item_reference":
+            found.append(item)
+        elif (named := known.get(item.id or "")) is not None:
+            found.append(InputItem.model_validate(named))
+        else:
+            raise ProblemError(
+                "not_found", f"There is no item {item.id!r}: its response is not kept, or was deleted.", param="input"
+            )
+    return found

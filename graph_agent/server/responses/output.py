@@ -1,0 +1,349 @@
+"""Output of one response: its items, and the events that build them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from graph_agent.events.calls import call_name
+from graph_agent.events.types import StoredEvent
+from graph_agent.server.chat.handler import ChatDialect
+from graph_agent.server.chat.outcomes import ChatOutcome
+from graph_agent.server.chat.reasoning import reasoning_text
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.responses.ids import ItemKind, approval_id, item_id
+from graph_agent.server.responses.reasoning import encoded, reasoning_blocks
+from graph_agent.server.responses.resource import error_event, error_of, usage_of
+from graph_agent.server.sse import comment, frame
+
+_INCOMPLETE = {"length": "max_output_tokens", "filtered": "content_filter"}
+
+
+class ResponseDialect(ChatDialect):
+    """Formats one answer as a response, whole and as events at once; see `ChatDialect`.
+
+    Args:
+        response: The response, from `new_response`; it is completed in place.
+        token: The response's token.
+        label: `server_label` of the agent's own calls.
+        client_tools: Names of the caller's tools.
+        shows_summary: Whether reasoning items show the text of the reasoning.
+        shows_encrypted: Whether reasoning items have an `encrypted_content`.
+        queued: Whether the response starts in the background.
+    """
+
+    def __init__(
+        self,
+        response: dict[str, Any],
+        token: str,
+        *,
+        label: str,
+        client_tools: Collection[str] = (),
+        shows_summary: bool = False,
+        shows_encrypted: bool = False,
+        queued: bool = False,
+    ) -> None:
+        self.response = response
+        self.recorded: list[dict[str, Any]] | None = None
+        """New events, for a response that runs in the background; None if they are not recorded."""
+        self._sequence = 0
+        self._has_reasoning = False
+        self._reasoning_at: int | None = None
+        """Index of the open reasoning item; None without one."""
+        self._summary: str | None = None
+        """Text of its open summary; None without one."""
+        self._plan_text = ""
+        """Text of the newest plan, if it was not streamed; the outcome of a run that waits begins with it."""
+        self.token = token
+        self._label = label
+        self._client_tools = client_tools
+        self._shows_summary = shows_summary
+        self._shows_encrypted = shows_encrypted
+        self._queued = queued
+        self._text: str | None = None
+        """Text of the open message; None without one."""
+        self._calls: dict[str, int] = {}
+        """The agent's own call → index of its item."""
+
+    @property
+    def _output(self) -> list[dict[str, Any]]:
+        output: list[dict[str, Any]] = self.response["output"]
+        return output
+
+    def start_frames(self) -> Iterable[str]:
+        """See `ChatDialect.start_frames`."""
+        if self._queued:
+            self.response["status"] = "queued"
+        yield self._snapshot("response.created")
+        if self._queued:
+            yield self._snapshot("response.queued")
+            self.response["status"] = "in_progress"
+        yield self._snapshot("response.in_progress")
+
+    def text_frames(self, text: str) -> Iterable[str]:
+        """See `ChatDialect.text_frames`."""
+        if self._text is None:
+            yield from self._end_summary()
+            self._text = ""
+            yield self._add(_message(self._id("msg"), "in_progress", []))
+            yield self._part_event("response.content_part.added", part=_output_text(""))
+        self._text += text
+        yield self._part_event("response.output_text.delta", delta=text, logprobs=[])
+
+    def break_frames(self) -> Iterable[str]:
+        """See `ChatDialect.break_frames`: ends the message, with a blank line for clients that join all texts."""
+        if self._text is not None:
+            yield from self.text_frames("\n\n")
+            yield from self._end_message("completed", "commentary")
+
+    def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
+        """See `ChatDialect.progress_frames`: a comment, because clients refuse unknown types of events."""
+        yield comment(f"progress {json.dumps(progress, separators=(',', ':'))}")
+
+    def event_frames(self, event: StoredEvent) -> Iterable[str]:
+        """See `ChatDialect.event_frames`: the agent's own calls as `mcp_call` items."""
+        match event["type"]:
+            case "plan" if event["calls"]:
+                if self._text is None and event.get("reasoning"):
+                    self._plan_text = event["reasoning"]
+                    yield from self.text_frames(self._plan_text)
+                yield from self.break_frames()
+            case "tool_call" if event["name"] not in self._client_tools:
+                yield from self._own_call(event["id"], event["name"], event["arguments"])
+            case "delegation_request":
+                yield from self._own_call(event["id"], str(call_name(event)), {"task": event["task"]})
+            case "tool_result" | "delegation_response":
+                yield from self._own_result(event)
+
+    def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
+        """See `ChatDialect.end_frames`."""
+        incomplete = _INCOMPLETE.get(outcome.ending)
+        yield from self._end_message("incomplete" if incomplete else "completed", "final_answer")
+        yield from self._reasoning(outcome)
+        for call in outcome.calls:
+            yield from self._client_call(call)
+        for approval in outcome.approvals:
+            yield from self._approval(approval)
+        for index in self._calls.values():
+            # A call whose result this run did not store.
+            self._output[index]["status"] = "incomplete"
+            yield self._done(index)
+        self._calls = {}
+        self.response["usage"] = usage_of(outcome)
+        if outcome.status == "ABORTED":
+            self.response["status"] = "cancelled"
+        elif incomplete is not None:
+            self.response |= {"status": "incomplete", "incomplete_details": {"reason": incomplete}}
+        else:
+            self.response |= {"status": "completed", "completed_at": int(time.time())}
+        # A cancelled response has no event of its own.
+        ending = "completed" if self.response["status"] == "completed" else "incomplete"
+        yield self._snapshot(f"response.{ending}")
+        yield "data: [DONE]\n\n"
+
+    def error_frames(self, problem: ProblemError) -> Iterable[str]:
+        """See `ChatDialect.error_frames`."""
+        yield from self._end_message("incomplete", "final_answer")
+        yield from self._end_reasoning()
+        # First, because official clients raise it with its text, and of a failed response only that it failed.
+        yield self._event("error", **error_event(problem))
+        self.response |= {"status": "failed", "error": error_of(problem)}
+        yield self._snapshot("response.failed")
+        yield "data: [DONE]\n\n"
+
+    def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+        """See `ChatDialect.body`."""
+        rest = outcome.text
+        if self._plan_text and (outcome.calls or outcome.question):
+            rest = rest.removeprefix(self._plan_text)
+        if self._text is None and rest:
+            "".join(self.rest_frames(outcome, rest))
+        "".join(self.end_frames(outcome))
+        return {**self.response, **({"progress": progress} if progress else {})}
+
+    def rest_frames(self, outcome: ChatOutcome, rest: str) -> Iterable[str]:
+        """See `ChatDialect.rest_frames`."""
+        if self._text is None:
+            rest = rest.lstrip("\n")
+            yield from self._reasoning(outcome)
+        if outcome.refusal and self._text is None:
+            yield from self._refusal(rest)
+        elif rest:
+            yield from self.text_frames(rest)
+
+    def reasoning_frames(self, text: str) -> Iterable[str]:
+        """See `ChatDialect.reasoning_frames`: as the summary of a reasoning item."""
+        yield from self.break_frames()
+        if not self._shows_summary:
+            yield from self._begin_reasoning() if self._reasoning_at is None else ()
+            return
+        if self._summary is None:
+            yield from self._begin_reasoning()
+            self._summary = ""
+            yield self._summary_event("part.added", part={"type": "summary_text", "text": ""})
+        self._summary += text
+        yield self._summary_event("text.delta", delta=text)
+
+    def _reasoning(self, outcome: ChatOutcome) -> Iterable[str]:
+        """Yield the rest of the frames of the reply's reasoning; all of them, if no reasoning was streamed."""
+        blocks = reasoning_blocks(outcome.reply) if outcome.reply is not None else []
+        text = reasoning_text(outcome.reply) if outcome.reply is not None else ""
+        is_shown = (self._shows_encrypted and blocks) or (self._shows_summary and text)
+        if is_shown and not self._has_reasoning:
+            yield from self.reasoning_frames(text) if text else self._begin_reasoning()
+        if self._reasoning_at is not None and self._shows_encrypted and blocks:
+            self._output[self._reasoning_at]["encrypted_content"] = encoded(blocks)
+        yield from self._end_reasoning()
+
+    def _begin_reasoning(self) -> Iterable[str]:
+        yield from self._end_reasoning()
+        self._has_reasoning, self._reasoning_at = True, len(self._output)
+        yield self._add({"id": self._id("rs"), "type": "reasoning", "summary": [], "status": "in_progress"})
+
+    def _end_summary(self) -> Iterable[str]:
+        """End the open summary; an item with `encrypted_content` stays open until the whole reply is known."""
+        if self._summary is not None and self._reasoning_at is not None:
+            part = {"type": "summary_text", "text": self._summary}
+            yield self._summary_event("text.done", text=self._summary)
+            yield self._summary_event("part.done", part=part)
+            self._output[self._reasoning_at]["summary"], self._summary = [part], None
+            if not self._shows_encrypted:
+                yield from self._end_reasoning()
+
+    def _end_reasoning(self) -> Iterable[str]:
+        yield from self._end_summary()
+        if (index := self._reasoning_at) is not None:
+            self._reasoning_at = None
+            self._output[index]["status"] = "completed"
+            yield self._done(index)
+
+    def _summary_event(self, kind: str, **fields: Any) -> str:
+        index = self._reasoning_at or 0
+        place = {"item_id": self._output[index]["id"], "output_index": index, "summary_index": 0}
+        return self._event(f"response.reasoning_summary_{kind}", **place, **fields)
+
+    def _client_call(self, call: Mapping[str, Any]) -> Iterable[str]:
+        arguments = json.dumps(call["arguments"], ensure_ascii=False)
+        item: dict[str, Any] = {
+            "id": self._id("fc"),
+            "type": "function_call",
+            "status": "in_progress",
+            "call_id": call["id"],
+            "name": call["name"],
+            "arguments": "",
+        }
+        index = len(self._output)
+        yield self._add(item)
+        place = {"item_id": item["id"], "output_index": index}
+        yield self._event("response.function_call_arguments.delta", **place, delta=arguments)
+        yield self._event("response.function_call_arguments.done", **place, name=call["name"], arguments=arguments)
+        item |= {"arguments": arguments, "status": "completed"}
+        yield self._done(index)
+
+    def _approval(self, approval: Mapping[str, Any]) -> Iterable[str]:
+        id_ = approval_id(approval["token"], approval["interrupt"], approval["index"])
+        arguments = json.dumps(approval["arguments"], ensure_ascii=False)
+        yield self._add(
+            {
+                "id": id_,
+                "type": "mcp_approval_request",
+                "name": approval["name"],
+                "arguments": arguments,
+                "server_label": self._label,
+            }
+        )
+        yield self._done(len(self._output) - 1)
+
+    def _own_call(self, id_: str, name: str, arguments: Any) -> Iterable[str]:
+        yield from self.break_frames()
+        yield from self._end_summary()
+        text = json.dumps(arguments, ensure_ascii=False)
+        item: dict[str, Any] = {
+            "id": self._id("mcp"),
+            "type": "mcp_call",
+            "status": "in_progress",
+            "server_label": self._label,
+            "name": name,
+            "arguments": "",
+            "output": None,
+            "error": None,
+            "approval_request_id": None,
+        }
+        self._calls[id_] = index = len(self._output)
+        yield self._add(item)
+        place = {"item_id": item["id"], "output_index": index}
+        yield self._event("response.mcp_call.in_progress", **place)
+        yield self._event("response.mcp_call_arguments.delta", **place, delta=text)
+        yield self._event("response.mcp_call_arguments.done", **place, arguments=text)
+        item["arguments"] = text
+
+    def _own_result(self, event: Mapping[str, Any]) -> Iterable[str]:
+        if (index := self._calls.pop(event["id"], None)) is None:
+            return
+        item = self._output[index]
+        content = event["content"]
+        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+        fine = event["status"] == "success"
+        item |= {"status": "completed", "output": text} if fine else {"status": "failed", "error": text}
+        ending = "completed" if fine else "failed"
+        yield self._event(f"response.mcp_call.{ending}", item_id=item["id"], output_index=index)
+        yield self._done(index)
+
+    def _refusal(self, text: str) -> Iterable[str]:
+        item = _message(self._id("msg"), "in_progress", [])
+        index = len(self._output)
+        yield self._add(item)
+        place = {"item_id": item["id"], "output_index": index, "content_index": 0}
+        whole = {"type": "refusal", "refusal": text}
+        yield self._event("response.content_part.added", **place, part={**whole, "refusal": ""})
+        yield self._event("response.refusal.delta", **place, delta=text)
+        yield self._event("response.refusal.done", **place, refusal=text)
+        yield self._event("response.content_part.done", **place, part=whole)
+        item |= {"status": "completed", "content": [whole]}
+        yield self._done(index)
+
+    def _end_message(self, status: str, phase: str) -> Iterable[str]:
+        if self._text is None:
+            return
+        part = _output_text(self._text)
+        yield self._part_event("response.output_text.done", text=self._text, logprobs=[])
+        yield self._part_event("response.content_part.done", part=part)
+        index = len(self._output) - 1
+        self._output[index] |= {"status": status, "content": [part], "phase": phase}
+        self._text = None
+        yield self._done(index)
+
+    def _id(self, kind: ItemKind) -> str:
+        return item_id(kind, self.token, len(self._output))
+
+    def _add(self, item: dict[str, Any]) -> str:
+        self._output.append(item)
+        return self._event("response.output_item.added", output_index=len(self._output) - 1, item=dict(item))
+
+    def _done(self, index: int) -> str:
+        return self._event("response.output_item.done", output_index=index, item=dict(self._output[index]))
+
+    def _part_event(self, type_: str, **fields: Any) -> str:
+        index = len(self._output) - 1
+        place = {"item_id": self._output[index]["id"], "output_index": index, "content_index": 0}
+        return self._event(type_, **place, **fields)
+
+    def _snapshot(self, type_: str) -> str:
+        return self._event(type_, response={**self.response, "output": [dict(item) for item in self._output]})
+
+    def _event(self, type_: str, **fields: Any) -> str:
+        event = {"type": type_, "sequence_number": self._sequence, **fields}
+        self._sequence += 1
+        if self.recorded is not None:
+            self.recorded.append(event)
+        return frame(event, type_)
+
+
+def _message(id_: str, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"id": id_, "type": "message", "status": status, "role": "assistant", "content": content}
+
+
+def _output_text(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

@@ -1,0 +1,160 @@
+"""Stored responses, in the database of the sessions, so that every process finds them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from typing_extensions import TypedDict
+
+from graph_agent._internal.polling import poll_forever
+from graph_agent.server.admission.keys import Caller
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.hosting.host import Host
+from graph_agent.server.responses.ids import created_of, token_of_item, token_of_response
+
+logger = logging.getLogger(__name__)
+
+_RESPONSES = ("graph_agent", "responses")
+"""Start of the namespaces of responses; each day has its own, so that old ones are found without reading all."""
+_PAGE = 500
+_EVERY_S = 3600.0
+OPEN = ("queued", "in_progress")
+"""Statuses of a response that has not ended."""
+
+
+class Record(TypedDict):
+    """One stored response."""
+
+    response: dict[str, Any]
+    """The response object."""
+    input: list[dict[str, Any]]
+    """The items of its request."""
+    session: str
+    """The caller's session."""
+    calls: dict[str, str]
+    """The caller's calls that wait: id for the caller → the model's id."""
+    checkpoint: str | None
+    """Id of the session's checkpoint at the end of the response; None if its run was stopped."""
+
+
+class Records:
+    """The stored responses of one caller.
+
+    Args:
+        host: The agent.
+        caller: The owner; responses of other callers do not exist here.
+    """
+
+    def __init__(self, host: Host, caller: Caller) -> None:
+        self._store = host.store
+        self._caller = caller
+        self.owner = caller.name
+        """Name of the caller."""
+
+    async def put(self, token: str, record: Record) -> None:
+        """Store a response."""
+        await self._store.aput(_namespace(token), self._key(token), dict(record), index=False)
+
+    async def find(self, token: str) -> Record | None:
+        """Return a response; None if it is not stored."""
+        item = await self._store.aget(_namespace(token), self._key(token))
+        return cast("Record", item.value) if item is not None else None
+
+    async def get(self, id_: str, param: str = "response_id") -> Record:
+        """Return a response by its id.
+
+        Raises:
+            ProblemError: If it is not stored; `param` is the field with the id.
+        """
+        token = token_of_response(id_)
+        found = await self.find(token) if token is not None else None
+        if found is None:
+            raise ProblemError("not_found", f"Response with id {id_!r} not found.", param=param)
+        return found
+
+    async def delete(self, token: str) -> None:
+        """Delete a response and its events; does nothing if it is not stored."""
+        await self._store.adelete(_namespace(token), self._key(token))
+        batch = 0
+        while await self.events(token, batch) is not None:
+            await self._store.adelete(_events(token), self._batch(token, batch))
+            batch += 1
+
+    async def put_events(self, token: str, batch: int, events: Sequence[dict[str, Any]]) -> None:
+        """Store events of a background response, the next ones of the batch before."""
+        await self._store.aput(_events(token), self._batch(token, batch), {"events": list(events)}, index=False)
+
+    async def events(self, token: str, batch: int) -> list[dict[str, Any]] | None:
+        """Return a batch of a background response's events; None if it is not stored."""
+        item = await self._store.aget(_events(token), self._batch(token, batch))
+        return item.value["events"] if item is not None else None
+
+    def thread(self, record: Record) -> str:
+        """Return the thread of a response's session."""
+        return self._caller.thread(record["session"])
+
+    async def items(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return the stored items, of outputs and inputs, with some of the ids: id → item."""
+        tokens = {token for id_ in ids if (token := token_of_item(id_)) is not None}
+        found: dict[str, dict[str, Any]] = {}
+        for token in tokens:
+            if (record := await self.find(token)) is not None:
+                found |= {item["id"]: item for item in (*record["input"], *record["response"]["output"])}
+        return found
+
+    def _batch(self, token: str, batch: int) -> str:
+        return f"{self._key(token)}:{batch:06d}"
+
+    def _key(self, token: str) -> str:
+        return f"{self._caller.name}:{token}"
+
+
+@asynccontextmanager
+async def deleting_expired(host: Host) -> AsyncIterator[None]:
+    """Delete expired responses within the context, every hour."""
+
+    async def delete() -> None:
+        await asyncio.sleep(_EVERY_S)
+        await poll_forever(lambda: delete_expired(host), _EVERY_S, logger, "Deleting expired responses")
+
+    deleting = asyncio.create_task(delete())
+    try:
+        yield
+    finally:
+        deleting.cancel()
+        await asyncio.wait([deleting])
+
+
+async def delete_expired(host: Host) -> int:
+    """Delete the responses that are older than the setting `response_s`.
+
+    Returns:
+        The number of responses deleted.
+    """
+    before = _day(time.time() - host.settings.response_s)
+    deleted = 0
+    for namespace in await host.store.alist_namespaces(prefix=_RESPONSES, limit=10_000):
+        if namespace[len(_RESPONSES)] >= before:
+            continue
+        while found := await host.store.asearch(namespace, limit=_PAGE):
+            for item in found:
+                await host.store.adelete(item.namespace, item.key)
+            deleted += len(found)
+    return deleted
+
+
+def _namespace(token: str) -> tuple[str, ...]:
+    return (*_RESPONSES, _day(created_of(token)))
+
+
+def _events(token: str) -> tuple[str, ...]:
+    return (*_namespace(token), "events")
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y%m%d", time.gmtime(max(0.0, seconds)))

@@ -1,0 +1,188 @@
+"""Request bodies of the Responses API."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from graph_agent.config import ReasoningEffort
+from graph_agent.server.chat.schemas import SESSION_ID, TOOL_NAME, AgenticLoops, CallId, ListOf, clean_body
+
+MetadataText = Annotated[str, Field(max_length=512)]
+Metadata = Annotated[dict[Annotated[str, Field(max_length=64)], MetadataText], Field(max_length=16)]
+"""Up to 16 pairs of a name and a text, returned unchanged."""
+
+
+class _Part(BaseModel):
+    """An object inside the body; fields that are not declared are accepted and ignored."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+
+class Part(_Part):
+    """A piece of a message or of a call's output."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: str | None = Field(None, description="A URL, or a `data:` URL with base64.")
+    file_data: str | None = Field(None, description="A `data:` URL with base64.")
+    file_url: str | None = Field(None, description="Not supported: the server connects to no address of a request.")
+    file_id: str | None = Field(None, description="Not supported: files are not stored.")
+    filename: str | None = None
+
+
+def _with_type(item: Any) -> Any:
+    return {**item, "type": "message"} if isinstance(item, dict) and item.get("type") is None else item
+
+
+class InputItem(_Part):
+    """An item of the input: a message, a call, its output, reasoning, an approval, or a reference to an output item."""
+
+    type: str = Field("message", description="`message` if absent.")
+    id: str | None = None
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | ListOf[Part] | None = None
+    call_id: CallId | None = None
+    name: str | None = None
+    arguments: str | None = Field(None, description="A JSON object as text.")
+    output: str | ListOf[Part] | None = None
+    error: str | None = None
+    summary: ListOf[Part] | None = None
+    encrypted_content: str | None = None
+    approval_request_id: str | None = None
+    approve: bool | None = None
+    reason: str | None = None
+
+
+Item = Annotated[InputItem, BeforeValidator(_with_type)]
+
+
+class FunctionTool(_Part):
+    """A tool of the caller, or the agent itself as the MCP server of its own tools."""
+
+    type: str
+    server_label: str | None = Field(None, description="Of type `mcp`: the agent's name.")
+    server_url: str | None = Field(None, description="Not supported: the server connects to no address of a request.")
+    connector_id: str | None = Field(None, description="Not supported.")
+    name: str | None = Field(None, pattern=TOOL_NAME)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class AllowedTool(_Part):
+    """A tool that the model may call."""
+
+    type: str
+    name: str | None = None
+
+
+class NamedChoice(_Part):
+    """The tool that the model must call, or the tools that it may call."""
+
+    type: str
+    name: str | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: ListOf[AllowedTool] | None = None
+
+
+class Format(_Part):
+    """Text, any JSON object, or JSON with a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class Text(_Part):
+    """Options of the answer's text."""
+
+    format: Format | None = None
+    verbosity: Literal["low", "medium", "high"] | None = Field(None, description="Only `medium`, the default.")
+
+
+class Reasoning(_Part):
+    """Options of the model's reasoning."""
+
+    effort: ReasoningEffort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = Field(None, description="As `summary`.")
+
+
+class StreamOptions(_Part):
+    """Options of a stream."""
+
+    include_obfuscation: bool | None = Field(None, description="Without effect: streams are not obfuscated.")
+
+
+class ConversationId(_Part):
+    """A conversation."""
+
+    id: str = Field(pattern=SESSION_ID)
+
+
+class CreateResponse(BaseModel):
+    """A request for a response. Unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    model: str
+    input: str | ListOf[Item] = Field(description="Text, or items.")
+    instructions: str | None = None
+    previous_response_id: str | None = Field(None, description="The response to continue; an older one is branched.")
+    conversation: Annotated[str, Field(pattern=SESSION_ID)] | ConversationId | None = Field(
+        None, description="The conversation, or session, to continue."
+    )
+    store: bool | None = Field(None, description="Whether to keep the response and its session; true by default.")
+    background: bool | None = Field(None, description="Answer at once, and run on; read the result by the id.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    include: ListOf[str] | None = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, ge=0, le=1)
+    max_output_tokens: int | None = Field(None, ge=1)
+    reasoning: Reasoning | None = None
+    text: Text | None = None
+    tools: ListOf[FunctionTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
+    metadata: Metadata | None = None
+    max_agentic_loops: AgenticLoops = None
+    show_calls: bool | None = Field(
+        None, description="Whether the agent's own calls are `mcp_call` items; the server's `show_calls` by default."
+    )
+    # Without an effect on the answer's meaning.
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    service_tier: str | None = None
+    # Refused unless they have the value that changes nothing.
+    truncation: Literal["auto", "disabled"] | None = Field(None, description="Only `disabled`, the default.")
+    top_logprobs: int | None = Field(None, ge=0, le=20, description="Not supported, except 0.")
+    max_tool_calls: int | None = Field(None, ge=1, description="Not supported.")
+    prompt: dict[str, Any] | None = Field(None, description="Not supported.")
+    context_management: list[Any] | None = Field(None, description="Not supported.")
+    moderation: dict[str, Any] | None = Field(None, description="Not supported.")
+
+    _clean = model_validator(mode="before")(clean_body)
+
+    @property
+    def messages(self) -> list[InputItem]:
+        """The items, which count as messages for the server's limits; empty for text."""
+        return [] if isinstance(self.input, str) else self.input
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The id of the conversation; None for none."""
+        return self.conversation.id if isinstance(self.conversation, ConversationId) else self.conversation
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the response and its session are kept."""
+        return self.store is not False

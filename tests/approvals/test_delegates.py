@@ -1,0 +1,314 @@
+"""Approvals of delegates in the delegating session: the question, the history, and recovery after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
+
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.approvals import approve, edit, reject
+from graph_agent.approvals.text import question_text
+from graph_agent.cli.questions import describe, questions_of
+from graph_agent.session.results import EventAdded
+from tests.support.agents import asks, thread
+from tests.support.approvals import ALL, Desk, asked
+from tests.support.gates import Gate, gated_tool
+
+APPROVALS = ("approval_request", "approval_decision")
+READ_ON = {"ts", "seq", "session_id", "step"}
+PAY = asks(("p", "pay", {"amount": 5}))
+
+
+def delegate(name: str, ran: list[str], *script: str | AIMessage, **options: Any) -> GraphDelegate:
+    """A delegate with the tool `pay`, which needs approval, and records its calls in `ran`."""
+
+    @tool
+    def pay(amount: int) -> str:
+        """Pay."""
+        ran.append(f"{name} paid {amount}")
+        return "paid"
+
+    tools = [pay, *options.pop("tools", [])]
+    config = LoopConfig(approve=["pay"], **options.pop("config", {}))
+    graph = create_graph_agent(ScriptedChatModel(list(script)), tools=tools, config=config, **options)
+    return GraphDelegate(name, "Pays.", graph)
+
+
+def lead(*delegates: GraphDelegate, script: list[str] | None = None, **options: Any) -> Session:
+    """A session of an agent that gives each delegate one task in one wave."""
+    wave = asks(*((str(at), f"delegate_to_{each.name}", {"task": "Pay."}) for at, each in enumerate(delegates, 1)))
+    options.setdefault("checkpointer", InMemorySaver())
+    model = ScriptedChatModel(script or [wave, "Done."])
+    return Session(create_graph_agent(model, delegates=delegates, **options), "s1")
+
+
+async def approvals(session: Session) -> list[dict[str, Any]]:
+    """The session's approval events, without the fields of every event."""
+    return [
+        {key: value for key, value in entry.items() if key not in READ_ON}
+        for entry in await session.events()
+        if entry["type"] in APPROVALS
+    ]
+
+
+def requested(amount: int, path: str = "bank", delegation: str = "1") -> dict[str, Any]:
+    call = {"id": "p", "name": "pay", "arguments": {"amount": amount}, "allowed_decisions": ALL}
+    return {"type": "approval_request", "calls": [call], "delegate": path, "delegation": delegation}
+
+
+def decided(decision: str, by: str, path: str = "bank", delegation: str = "1", **fields: Any) -> dict[str, Any]:
+    made = {"id": "p", "name": "pay", "decision": decision, "decided_by": by, **fields}
+    return {"type": "approval_decision", **made, "delegate": path, "delegation": delegation}
+
+
+async def test_the_history_has_the_request_of_a_delegate_while_it_waits_and_each_decision_of_every_round() -> None:
+    ran: list[str] = []
+    session = lead(delegate("bank", ran, PAY, asks(("p", "pay", {"amount": 6})), "Paid."))
+
+    await session.run("go")
+    first = await approvals(session)
+    await session.resume(approve(), decided_by="ana")
+    second = await approvals(session)
+    result = await session.resume(reject("Enough."), decided_by="bob")
+
+    expected = [
+        requested(5),
+        decided("approve", "ana"),
+        requested(6),
+        decided("reject", "bob", message="Enough."),
+    ]
+    assert (first, second, await approvals(session), ran, result.results) == (
+        expected[:1],
+        expected[:3],
+        expected,
+        ["bank paid 5"],
+        {"1": "Paid."},
+    )
+
+
+async def test_the_request_of_a_delegate_keeps_its_shape_and_names_the_delegate() -> None:
+    session = lead(delegate("bank", [], PAY, "Paid."))
+
+    waiting = await session.run("go")
+
+    value = waiting.interrupts[0].value
+    assert (value, question_text(value).splitlines()[:3], describe(questions_of(waiting.interrupts)[0])) == (
+        {
+            "action_requests": [{"name": "pay", "args": {"amount": 5}, "description": "Delegate bank"}],
+            "review_configs": [{"action_name": "pay", "allowed_decisions": ALL}],
+            "call_ids": ["p"],
+            "delegate": "bank",
+            "delegation": "1",
+        },
+        ["A call waits for approval:", '1. pay {"amount": 5}', "   Delegate bank"],
+        ['pay (delegate bank) {"amount": 5}'],
+    )
+
+
+async def test_equal_questions_of_two_delegates_are_told_apart_and_answered_by_id() -> None:
+    ran: list[str] = []
+    session = lead(delegate("a", ran, PAY, "A."), delegate("b", ran, PAY, "B."))
+
+    waiting = await session.run("go")
+    by_name = {each.value["delegate"]: each.id for each in waiting.interrupts}
+    result = await session.resume({by_name["a"]: reject(), by_name["b"]: approve()}, decided_by="ana")
+
+    assert (await approvals(session), ran, result.results) == (
+        [
+            requested(5, "a", "1"),
+            requested(5, "b", "2"),
+            decided("reject", "ana", "a", "1"),
+            decided("approve", "ana", "b", "2"),
+        ],
+        ["b paid 5"],
+        {"1": "A.", "2": "B."},
+    )
+
+
+async def test_the_question_of_a_nested_delegate_names_the_whole_path() -> None:
+    ran: list[str] = []
+    teller = delegate("teller", ran, PAY, "Paid.")
+    inner = create_graph_agent(
+        ScriptedChatModel([asks(("t", "delegate_to_teller", {"task": "Pay."})), "The bank paid."]), delegates=[teller]
+    )
+    session = lead(GraphDelegate("bank", "Pays.", inner), config=LoopConfig(max_delegation_depth=2))
+
+    waiting = await session.run("go")
+    result = await session.resume(approve(), decided_by="ana")
+
+    value = waiting.interrupts[0].value
+    assert (value["delegate"], value["delegation"], value["action_requests"][0]["description"]) == (
+        "bank/teller",
+        "1",
+        "Delegate bank: Delegate teller",
+    )
+    assert (await approvals(session), ran, result.results) == (
+        [requested(5, "bank/teller"), decided("approve", "ana", "bank/teller")],
+        ["teller paid 5"],
+        {"1": "The bank paid."},
+    )
+
+
+async def test_an_answer_that_a_delegate_refuses_repeats_the_question_and_is_no_decision() -> None:
+    ran: list[str] = []
+    session = lead(delegate("bank", ran, PAY, "Paid."))
+
+    await session.run("go")
+    again = await session.resume(edit({"amount": "many"}), decided_by="ana")
+    await session.resume(edit({"amount": 7}), decided_by="ana")
+
+    assert ("many" in again.interrupts[0].value["error"], ran, await approvals(session)) == (
+        True,
+        ["bank paid 7"],
+        [requested(5), decided("edit", "ana", arguments={"amount": 7})],
+    )
+
+
+async def test_a_crash_after_a_decision_neither_repeats_the_question_nor_the_call() -> None:
+    ran: list[str] = []
+    gate = Gate()
+    bank = delegate("bank", ran, PAY, asks(("l", "look", {})), "Paid.", tools=[gated_tool(gate, "look", effect="read")])
+    session = lead(bank)
+    await session.run("go")
+
+    run = asyncio.create_task(session.resume(approve(), decided_by="ana"))
+    await gate.reached()
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    gate.open()
+    result = await session.resume()
+
+    history = next(event for event in await session.events() if event["type"] == "delegation_response")["history"]
+    assert (ran, result.results, await approvals(session), history[0]["type"]) == (
+        ["bank paid 5"],
+        {"1": "Paid."},
+        [requested(5), decided("approve", "ana")],
+        "user_message",
+    )
+
+
+async def test_a_decision_on_a_delegate_s_call_approves_no_call_of_the_agent_with_the_same_id() -> None:
+    ran: list[str] = []
+    bank = delegate("bank", ran, PAY, "Paid.")
+    desk = Desk(
+        asks(("d", "delegate_to_bank", {"task": "Pay."}), ("p", "pay", {"amount": 5})),
+        "Done.",
+        tools=[_paying(ran)],
+        approve=["pay"],
+        delegates=[bank],
+    )
+
+    await desk.session.run("go")
+    waiting = await desk.session.resume(approve())
+    result = await desk.session.resume(reject())
+
+    assert (asked(waiting.interrupts), ran, result.results["d"]) == (
+        [[("pay", {"amount": 5})]],
+        ["bank paid 5"],
+        "Paid.",
+    )
+
+
+def _paying(ran: list[str]) -> Any:
+    @tool
+    def pay(amount: int) -> str:
+        """Pay."""
+        ran.append(f"lead paid {amount}")
+        return "paid"
+
+    return pay
+
+
+async def test_requests_of_langchain_s_middleware_in_a_delegate_are_in_the_history() -> None:
+    from langchain.agents import create_agent
+    from langchain.agents.middleware import HumanInTheLoopMiddleware
+
+    ran: list[str] = []
+    inner = create_agent(
+        ScriptedChatModel([PAY, "Paid."]),
+        tools=[_paying(ran)],
+        middleware=[HumanInTheLoopMiddleware(interrupt_on={"pay": {"allowed_decisions": ["approve", "reject"]}})],
+    )
+    session = lead(GraphDelegate("bank", "Pays.", inner))
+
+    await session.run("go")
+    before = [entry["type"] for entry in await approvals(session)]
+    await session.resume("reject: too much", decided_by="ana")
+
+    assert (
+        before,
+        ran,
+        [(entry["type"], entry["delegate"], entry.get("decided_by")) for entry in await approvals(session)],
+    ) == (
+        ["approval_request"],
+        [],
+        [("approval_request", "bank", None), ("approval_decision", "bank", "ana")],
+    )
+
+
+async def test_the_stream_has_a_delegate_s_approvals_in_the_order_of_the_history() -> None:
+    session = lead(delegate("a", [], PAY, "A."), delegate("b", [], PAY, "B."))
+
+    parts = [part async for part in session.stream("go")]
+    by_id = {each.id: approve() for each in await session.interrupts()}
+    parts += [part async for part in session.stream_resume(by_id)]
+
+    streamed = [part.event for part in parts if isinstance(part, EventAdded)]
+    assert streamed == await session.events()
+
+
+async def test_langgraph_s_command_resumes_a_delegate() -> None:
+    ran: list[str] = []
+    session = lead(delegate("bank", ran, PAY, "Paid."))
+    graph: Any = session._graph
+
+    await graph.ainvoke({"messages": [("user", "go")]}, thread())
+    result = await graph.ainvoke(Command(resume={"decisions": [{"type": "approve"}]}), thread())
+
+    assert (ran, result["messages"][-1].text) == (["bank paid 5"], "Done.")
+
+
+async def test_new_input_settles_a_delegate_s_question() -> None:
+    ran: list[str] = []
+    wave = asks(("1", "delegate_to_bank", {"task": "Pay."}))
+    session = lead(delegate("bank", ran, PAY, "Paid."), script=[wave, "Never mind."])
+
+    await session.run("go")
+    result = await session.run("stop")
+
+    assert (ran, result.answer, await session.interrupts()) == ([], "Never mind.", [])
+
+
+async def test_the_usage_of_a_delegate_that_waited_is_counted_once() -> None:
+    session = lead(delegate("bank", [], PAY, "Paid."))
+
+    await session.run("go")
+    result = await session.resume(approve())
+
+    assert result.usage["model_calls"] == 4
+
+
+async def test_the_stream_has_the_results_of_a_wave_in_which_a_call_still_waits() -> None:
+    wave = asks(("1", "ask_me", {}), ("2", "look", {}))
+
+    @tool
+    def ask_me() -> str:
+        """Ask."""
+        return str(interrupt("Which?"))
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    session = lead(script=[wave, "Done."], tools=[ask_me, look])
+
+    parts = [part async for part in session.stream("go")]
+
+    streamed = [part.event for part in parts if isinstance(part, EventAdded)]
+    assert streamed == await session.events()

@@ -1,0 +1,1 @@
+"""Agents behind a real Restate server, with workers that are killed. `make restate` runs these tests."""

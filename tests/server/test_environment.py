@@ -1,0 +1,159 @@
+"""Environment variables of a server and of its agent file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from graph_agent.cli.a2a import a2a
+from graph_agent.cli.serve import serve
+from graph_agent.config import LoopConfig
+from graph_agent.errors import ConfigError
+from graph_agent.server.settings import ServerSettings, settings_from, variable_of
+from graph_agent.spec.agent_file import load_spec
+from graph_agent.spec.environment import loop_variable_of
+from graph_agent.spec.opening import mcp_connections
+from scripts.reference.environment import options_of
+from tests.support.cli import run_cli
+
+WITHOUT_VARIABLE = {"settings", "list_settings", "verbose", "url", "push_notifications", "drain_s"}
+"""Options of other variables (`--set`, `--url`, `--drain-s`, `--push-notifications`), and those that only report."""
+VALUES: dict[str, Any] = {"public_url": "https://a.example", "cors_origins": ["https://b.example"]} | {
+    "credential_headers": {"token": "X-User-Token"}
+}
+"""Values for the settings that are no numbers."""
+
+
+def agent_file(folder: Path, **keys: Any) -> Path:
+    file = folder / "agent.yaml"
+    file.write_text(yaml.safe_dump({"name": "a", "model": "openai:m", **keys}))
+    return file
+
+
+@pytest.mark.parametrize("command", [serve, a2a])
+def test_every_option_of_a_server_has_a_variable(command: Callable[..., object]) -> None:
+    options = options_of(command)
+
+    assert {name for name, info in options.items() if info.envvar is None} == WITHOUT_VARIABLE & options.keys()
+
+
+@pytest.mark.parametrize("name", sorted(ServerSettings.model_fields.keys() - {"keys"}))
+def test_every_setting_is_read_from_its_variable(name: str) -> None:
+    value = VALUES.get(name, 77)
+    variables = {variable_of(name): value if isinstance(value, str) else yaml.safe_dump(value)}
+
+    assert settings_from([], variables) == ServerSettings(**{name: value})
+
+
+def test_a_setting_of_the_command_line_replaces_a_variable() -> None:
+    variables = {"GRAPH_AGENT_DRAIN_S": "5", "GRAPH_AGENT_MAX_TOOLS": "6", "GRAPH_AGENT_MAX_MESSAGES": " "}
+
+    assert settings_from(["drain_s=9"], variables) == ServerSettings(drain_s=9, max_tools=6)
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("-1", "GRAPH_AGENT_DRAIN_S=-1: ServerSettings: drain_s=-1: Input should be greater than or equal to 0."),
+        (
+            "[",
+            "GRAPH_AGENT_DRAIN_S=[: the value is no YAML; write e.g. 'GRAPH_AGENT_CORS_ORIGINS=[\"https://my.page\"]'.",
+        ),
+    ],
+)
+def test_an_invalid_setting_is_refused_with_its_variable(value: str, fault: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings_from([], {"GRAPH_AGENT_DRAIN_S": value})
+
+    assert str(caught.value) == fault
+
+
+def test_variables_replace_keys_of_an_agent_file(tmp_path: Path) -> None:
+    variables = {
+        "GRAPH_AGENT_MODEL": "[openai:b, openai:c]",
+        "GRAPH_AGENT_PUSH_NOTIFICATIONS": "true",
+        "GRAPH_AGENT_LOOP_MAX_STEPS": "9",
+        "GRAPH_AGENT_LOOP_DEADLINE_S": "null",
+        "GRAPH_AGENT_LOOP_STOP": "[END]",
+        "GRAPH_AGENT_LOOP_MAX_TURNS": "",
+    }
+
+    spec = load_spec(agent_file(tmp_path, config={"max_steps": 3, "deadline_s": 60, "max_turns": 4}), variables)
+
+    expected = LoopConfig(max_steps=9, deadline_s=None, stop=("END",), max_turns=4)
+    assert (spec.model, spec.push_notifications, spec.loop_config()) == (["openai:b", "openai:c"], True, expected)
+
+
+@pytest.mark.parametrize("name", LoopConfig.model_fields)
+def test_every_field_of_the_loop_has_a_variable(name: str, tmp_path: Path) -> None:
+    default = LoopConfig().model_dump(mode="json")[name]
+
+    spec = load_spec(agent_file(tmp_path), {loop_variable_of(name): yaml.safe_dump(default)})
+
+    assert spec.config.keys() == {name}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "fault"),
+    [
+        ("GRAPH_AGENT_LOOP_MAX_STEP", "3", "there is no such setting; "),
+        ("GRAPH_AGENT_LOOP_MAX_STEPS", "none", "GRAPH_AGENT_LOOP_MAX_STEPS=none: LoopConfig: max_steps='none': "),
+        ("GRAPH_AGENT_MODEL", "[", "GRAPH_AGENT_MODEL, line 1, column 2: not valid YAML: "),
+    ],
+    ids=["unknown", "invalid", "no YAML"],
+)
+def test_an_invalid_variable_of_an_agent_file_is_refused(tmp_path: Path, variable: str, value: str, fault: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_spec(agent_file(tmp_path), {variable: value})
+
+    assert (variable in str(caught.value), fault in str(caught.value)) == (True, True)
+
+
+def test_a_delegates_agent_file_keeps_its_own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPH_AGENT_LOOP_MAX_STEPS", "9")
+
+    outer, inner = load_spec(agent_file(tmp_path)), load_spec(agent_file(tmp_path), {})
+
+    assert (outer.config, inner.config) == ({"max_steps": 9}, {})
+
+
+def test_addresses_of_mcp_servers_refer_to_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOCK_HOST", "stock.shop")
+    monkeypatch.setenv("STOCK_TOKEN", "s3cret")
+    http = {"transport": "http", "url": "http://${STOCK_HOST}:${STOCK_PORT:-8000}/mcp"}
+    headers = {"Authorization": "Bearer ${STOCK_TOKEN}"}
+    stdio = {"transport": "stdio", "command": "cat", "env": {"AT": "${STOCK_HOST:-here}", "BY": "${NOBODY:-me}"}}
+
+    spec = load_spec(agent_file(tmp_path, mcp_servers={"stock": {**http, "headers": headers}, "local": stdio}))
+    connections = mcp_connections(spec, {})
+
+    assert connections["stock"] == {
+        "transport": "http",
+        "url": "http://stock.shop:8000/mcp",
+        "headers": {"Authorization": "Bearer s3cret"},
+    }
+
+
+def test_an_address_with_an_unset_variable_is_refused(tmp_path: Path) -> None:
+    headers = {"Authorization": "Bearer sk-secret ${NOT_SET}"}
+    spec = load_spec(
+        agent_file(tmp_path, mcp_servers={"s": {"transport": "http", "url": "http://s", "headers": headers}})
+    )
+
+    with pytest.raises(ConfigError) as caught:
+        mcp_connections(spec, {})
+
+    assert str(caught.value) == (
+        "MCP server 's': the environment variable NOT_SET in '${NOT_SET}' is not set; set it, or write a default: "
+        "'${NAME:-default}'."
+    )
+
+
+def test_a_service_link_of_kubernetes_is_no_port(tmp_path: Path) -> None:
+    done = run_cli(tmp_path, "serve", GRAPH_AGENT_PORT="tcp://10.0.0.7:8000")
+
+    assert (done.returncode, "enableServiceLinks: false" in done.stderr) == (2, True)
