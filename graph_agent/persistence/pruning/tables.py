@@ -11,8 +11,9 @@ from langgraph.checkpoint.serde.types import TASKS
 from graph_agent.errors import OperatorError
 from graph_agent.persistence.pruning.copies import At, Copies, agent_deltas
 from graph_agent.persistence.pruning.plan import Node
+from graph_agent.runs.input_marks import INPUT_ID
 
-METADATA = ("counters_since_delta_snapshot", "parents", "source")
+METADATA = ("counters_since_delta_snapshot", "parents", "source", INPUT_ID)
 """The keys of a checkpoint's metadata that are read."""
 
 
@@ -165,6 +166,7 @@ def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
                 deltas=share(rebuilt),
                 foldable=share(rebuilt & own),
                 stored=share(row.values & names),
+                has_input_id=row.metadata.get(INPUT_ID) is not None,
                 size=row.size + sum(size for _, size in writes.values()),
                 writes=sum(number for number, _ in writes.values()),
                 delta_bytes=sum(size for name, (_, size) in writes.items() if name in names)
