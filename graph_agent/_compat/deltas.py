@@ -13,7 +13,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.pregel._checkpoint import _replay
 
 _COPY_DUE = "is_copy_due"
-"""Method of a delta channel that decides itself: from the number of updates since its last full copy to a boolean."""
+"""Method of a delta channel that decides itself, by the numbers of updates and supersteps since its last full copy."""
 _DECIDES = "delta_channels_to_snapshot"
 _modules: list[Any] = [import_module(f"langgraph.pregel.{name}") for name in ("_checkpoint", "_loop")]
 

@@ -39,6 +39,9 @@ NEXT: dict[SessionStatus, frozenset[SessionStatus]] = {
 
 SNAPSHOT_EVERY = 1000
 """Minimum number of updates between two full copies of a delta channel; see `GrowingDelta`."""
+_MOST_STEPS = 10_000
+"""Maximum supersteps between two full copies: LangGraph's SQLite saver reads them by one query with a parameter for each
+and for both delta channels, and SQLite's default maximum is 32,766 parameters."""
 _ID = attrgetter("id")
 
 
@@ -91,9 +94,9 @@ class StatusChannel(LastValue[str]):
 
 
 class GrowingDelta(DeltaChannel[list[Any]]):
-    """A delta channel of a list that writes a full copy only after the list has doubled.
+    """A delta channel of a list that writes a full copy after the list has doubled, and at least every `_MOST_STEPS`.
 
-    LangGraph writes one after a fixed number of updates, so that the total size grows with the square of the updates.
+    LangGraph's own rule is a fixed number of updates, with which the copies soon take more space than the updates.
     """
 
     copied = 0
