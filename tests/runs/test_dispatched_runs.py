@@ -15,7 +15,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.errors import SessionBusyError, SessionLostError
+from graph_agent.errors import InputSupersededError, SessionBusyError, SessionLostError
 from graph_agent.execution.settlement import UNKNOWN
 from graph_agent.runs import dispatch
 from tests.support.agents import asks, dialogue, says, thread
@@ -87,6 +87,29 @@ async def test_a_run_that_is_delivered_again_is_resumed() -> None:
         ("tool", UNKNOWN),
         ("ai", "First."),
     ]
+
+
+async def test_a_run_that_later_runs_have_followed_is_not_repeated() -> None:
+    replies = [reply for number in range(5) for reply in ("No more actions.", f"Answer {number}.")]
+    graph = gated_agent(Gate(), *replies)
+    for number in range(4):
+        await graph.ainvoke(says(f"input {number}"), of_server(f"r{number}"))
+    before = (await graph.aget_state(thread())).values["messages"]
+
+    with pytest.raises(InputSupersededError, match="'r1' of session 's1' was delivered before, and later runs"):
+        await graph.ainvoke(says("input 1"), of_server("r1"))
+
+    assert (await graph.aget_state(thread())).values["messages"] == before
+
+
+async def test_the_ids_of_recent_runs_are_few() -> None:
+    replies = [reply for number in range(12) for reply in ("No more actions.", f"Answer {number}.")]
+    graph = gated_agent(Gate(), *replies)
+    for number in range(12):
+        await graph.ainvoke(says(f"input {number}"), of_server(f"r{number}"))
+
+    metadata = (await graph.aget_state(thread())).metadata
+    assert metadata[dispatch.RECENT_RUNS] == [f"r{number}" for number in range(3, 11)]
 
 
 async def _lose() -> None:
