@@ -26,8 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 def of_server(run_id: str) -> RunnableConfig:
     """The config of a run that a server has dispatched."""
-    config = thread()
-    return {**config, "configurable": {**config["configurable"], "run_id": run_id}, "metadata": {"run_id": run_id}}
+    return {"configurable": {**thread()["configurable"], "run_id": run_id}, "metadata": {"run_id": run_id}}
 
 
 def gated_agent(gate: Gate, *replies: Any) -> Any:
