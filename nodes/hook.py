@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langchain_core.messages import AIMessage, AnyMessage, ToolCall
 from langchain_core.runnables import RunnableConfig
+from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent._compat import read_state
@@ -16,6 +18,7 @@ from graph_agent._internal.text import clean
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import ConfigError, UserError
 from graph_agent.events.types import StoredEvent, event
+from graph_agent.execution.middleware_approvals import answered_approvals
 from graph_agent.hooks.pipeline import NodeHook
 from graph_agent.planning.hook_results import message_changes, skips
 from graph_agent.runs.run import run_of
@@ -28,7 +31,7 @@ _OPEN = ("messages", "jump_to", "structured_response")
 
 
 async def hook_node(
-    state: Mapping[str, Any], config: RunnableConfig, *, deps: AgentDeps, hook: NodeHook
+    state: Mapping[str, Any], config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps, hook: NodeHook
 ) -> Command[Any]:
     """Run one hook, unless the input has failed or there is no reply for it.
 
@@ -39,6 +42,8 @@ async def hook_node(
     loop = read_state(config, ["loop"])["loop"]
     if skips(hook, loop):
         return Command(update=[("arrived", True)])
+    # Copied: LangChain's middleware changes the list of its message.
+    planned = _planned(state.get("messages", ()))
     try:
         update = await hook.run(state, config)
         _check(update, hook, deps.toolbox.own)
@@ -55,8 +60,15 @@ async def hook_node(
         failed = event("error", loop["step"], kind="middleware", message=clean(f"{hook.node}: {exception_text(error)}"))
         outcome = {"stop_reason": "failed"}
         return Command(update=[("arrived", True), ("events", [failed]), ("loop", {**loop, "outcome": outcome})])
-    events = _events(update, state, hook, loop["step"])
+    events = await answered_approvals(config, runtime, planned, loop["step"], hook.owner)
+    events += _events(update, state, hook, loop["step"])
     return Command(update=[*update.items(), ("arrived", True), ("events", events)])
+
+
+def _planned(messages: Sequence[AnyMessage]) -> list[ToolCall]:
+    """Return the calls of the newest model message."""
+    newest = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
+    return [*newest.tool_calls] if newest is not None else []
 
 
 def _check(update: Mapping[str, Any], hook: NodeHook, own: OwnFields) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
+
+if TYPE_CHECKING:
+    from langgraph.types import Interrupt
 
 DecisionType = Literal["approve", "edit", "reject", "respond"]
 """A person's decision on a call: run it, run another in its place, do not run it, or use a text as its result."""
@@ -92,6 +96,35 @@ def is_approval_request(value: Any) -> bool:
         and isinstance(value.get("action_requests"), list)
         and isinstance(value.get("review_configs"), list)
     )
+
+
+def request_of(interrupt: Interrupt) -> Mapping[str, Any] | None:
+    """Return the approval request of an interrupt; None if it asks for something else.
+
+    The value of LangChain's middleware in its mode `per_call` is one call, and becomes a request of that call.
+    """
+    value = interrupt.value
+    if is_single_call(value):
+        config: ReviewConfig = {"action_name": value["name"], "allowed_decisions": _published(interrupt)}
+        action = {key: value[key] for key in ("name", "args", "description") if key in value}
+        return {"action_requests": [action], "review_configs": [config], "call_ids": [value["tool_call_id"]]}
+    return value if is_approval_request(value) else None
+
+
+def is_single_call(value: Any) -> bool:
+    """Whether the value of an interrupt is one call, as LangChain's middleware asks in its mode `per_call`."""
+    return (
+        isinstance(value, Mapping)
+        and value.get("type") == "tool_approval"
+        and isinstance(value.get("args"), Mapping)
+        and {"name", "tool_call_id"} <= value.keys()
+    )
+
+
+def _published(interrupt: Interrupt) -> list[DecisionType]:
+    # The allowed decisions are published in the schema of the answer only.
+    schema = json.dumps(interrupt.response_schema or {}, default=str)
+    return [kind for kind in DECISIONS if f'"{kind}"' in schema] or [*DECISIONS]
 
 
 def calls_of_request(request: Mapping[str, Any]) -> list[HeldCall]:

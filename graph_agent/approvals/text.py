@@ -41,6 +41,16 @@ def question_text(request: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def parse_answer(text: str) -> Any:
+    """Return the answer to a question that is no approval: a JSON object or array as its value, other text as it is."""
+    if text.strip()[:1] in ("{", "["):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return text
+
+
 def how_to_answer(calls: Sequence[HeldCall]) -> str:
     """Return a sentence that explains how to answer in text."""
     allowed = {kind for call in calls for kind in call["allowed_decisions"]}

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from graph_agent._internal.printable import printable
+from graph_agent.approvals.text import parse_answer
 from graph_agent.cli.dialog import Dialog
-from graph_agent.cli.questions import Decision, Question, describe, parse_answer, parse_decision
+from graph_agent.cli.questions import Decision, Question, describe, parse_decision
 from graph_agent.cli.terminal import Terminal
 from graph_agent.errors import InputError
 from graph_agent.persistence.urls import MEMORY

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from graph_agent.cli.questions import Action, Decision, Question, check_allowed, edit, parse_answer, parse_arguments
+from graph_agent.approvals.text import parse_answer
+from graph_agent.cli.questions import Action, Decision, Question, check_allowed, edit, parse_arguments
 from graph_agent.errors import InputError
 
 _WORDS = {

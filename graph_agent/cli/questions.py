@@ -71,10 +71,12 @@ def signed(answers: Mapping[str, Any]) -> dict[str, Any]:
         user = getpass.getuser()
     except (OSError, KeyError):  # the user has no name
         return dict(answers)
-    return {
-        id_: {**answer, "decided_by": user} if isinstance(answer, dict) and "decisions" in answer else answer
-        for id_, answer in answers.items()
-    }
+    return {id_: {**answer, "decided_by": user} if _decides(answer) else answer for id_, answer in answers.items()}
+
+
+def _decides(answer: Any) -> bool:
+    """Whether an answer has decisions, or is a decision."""
+    return isinstance(answer, dict) and ("decisions" in answer or answer.get("type") in DECISIONS)
 
 
 def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:
@@ -146,16 +148,6 @@ def parse_arguments(text: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise InputError(f'The arguments must be an object, such as {{"path": "a.txt"}}; got {value!r}.')
     return value
-
-
-def parse_answer(text: str) -> Any:
-    """Return the answer to a question that is no approval: a JSON object or array as its value, other text as it is."""
-    if text.strip()[:1] in ("{", "["):
-        try:
-            return json.loads(text)
-        except ValueError:
-            return text
-    return text
 
 
 def _actions(value: Any, interrupt: Interrupt) -> tuple[Action, ...]:

@@ -1,4 +1,4 @@
-"""Command `graph-agent sessions`: lists the sessions of a database."""
+"""Command `graph-agent sessions`: lists the sessions of a database; `session_files` has its subcommands."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ _STYLES = {"running": "green", "waiting": "yellow", "interrupted": "red"}
 
 
 def sessions(
+    context: typer.Context,
     config: ConfigOption = AGENT_FILE,
     db: DbOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Maximum number of sessions; 0 for all.")] = 50,
@@ -40,6 +41,8 @@ def sessions(
     """
     from graph_agent.spec.agent_file import load_spec
 
+    if context.invoked_subcommand is not None:
+        return
     out, err = Terminal(), Terminal(stderr=True)
     found = asyncio.run(_summaries(db or load_spec(config).db, limit + 1 if limit else None))
     shown = found[:limit] if limit else found

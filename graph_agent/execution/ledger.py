@@ -29,6 +29,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Checkpointer
 
 from graph_agent._compat import checkpointer_of, count_resume_values
+from graph_agent.approvals.requests import is_single_call
 from graph_agent.execution.checkpoints import edit_ancestors, load, put_writes, running_checkpoint
 from graph_agent.runs.run import RUN, Run
 from graph_agent.state.schema import PlanState
@@ -45,7 +46,9 @@ STARTED = "graph_agent_started"
 UNTOUCHED = "graph_agent_untouched"
 """Channel name of the notes of calls that were not started."""
 ANSWERED = "graph_agent_answered"
-"""Channel name of the notes of resumed tasks: `<task id>:<number of answers>` each."""
+"""Channel name of the notes of resumed tasks: `<task id>:<number of answers>:<run id>` each."""
+REFUSED = "graph_agent_refused"
+"""Channel name of the notes of answers that were refused before the call ran, each equal to its `ANSWERED` note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,9 @@ class WaveRecovery:
     answer_counts: dict[str, int] = field(default_factory=dict)
     """Task id → number of answers at its last question; absent if it has asked once."""
     answered: frozenset[str] = frozenset()
-    """Contents of the `ANSWERED` notes."""
+    """`<task id>:<number of answers>` of the tasks that a run continued with an answer."""
+    undecided: frozenset[str] = frozenset()
+    """Ids of the calls that a person has not decided on, and that middleware asks about before it runs them."""
     untouched: frozenset[str] = frozenset()
     """Ids of the calls that a run had not started when it stopped at the end of a step."""
     possibly_started: frozenset[str] | None = None
@@ -123,14 +128,31 @@ async def _may_continue(
     answers = count_resume_values(config)
     if answers <= recovery.answer_counts.get(task, 0):
         return True
-    note = f"{task}:{answers}"
-    if note in recovery.answered:
+    if f"{task}:{answers}" in recovery.answered:
         # An earlier run continued with this answer; its progress is unknown.
         return False
+    await _note_answer(ANSWERED, f"{task}:{answers}:{run.id}", config, runtime, run)
+    run.answered_tasks[task] = answers
+    return True
+
+
+async def note_refused(config: RunnableConfig, runtime: Runtime[Any], run: Run) -> None:
+    """Store a note that the newest answer of a task was refused before its call ran, so that another may be given.
+
+    Args:
+        config: The task's config.
+        runtime: The task's runtime.
+        run: The run.
+    """
+    task = runtime.execution_info.task_id if runtime.execution_info else ""
+    if (answers := run.answered_tasks.get(task)) is not None:
+        await _note_answer(REFUSED, f"{task}:{answers}:{run.id}", config, runtime, run)
+
+
+async def _note_answer(kind: str, note: str, config: RunnableConfig, runtime: Runtime[Any], run: Run) -> None:
     saver, at = checkpointer_of(config), running_checkpoint(config, runtime)
     if saver is not None and at is not None:
-        await put_writes(saver, at, [(ANSWERED, [note])], f"{ANSWERED}:{run.id}:{task}")
-    return True
+        await put_writes(saver, at, [(kind, [note])], f"{kind}:{run.id}:{note}")
 
 
 async def may_have_started(
@@ -244,7 +266,8 @@ def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTu
         answer_counts={
             task: len(value) if isinstance(value, list) else 1 for task, channel, value in writes if channel == RESUME
         },
-        answered=frozenset(note for _, channel, notes in writes if channel == ANSWERED for note in notes),
+        answered=frozenset(note.rpartition(":")[0] for note in _ids(ANSWERED, writes) - _ids(REFUSED, writes)),
+        undecided=_undecided(writes),
         untouched=_ids(UNTOUCHED, notes),
         possibly_started=_possibly_started(stopped, before),
         # A call started since the edit may have run without a question.
@@ -283,6 +306,19 @@ def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
 
 def _ids(kind: str, notes: Sequence[PendingWrite]) -> frozenset[str]:
     return frozenset(id_ for _, channel, ids in notes if channel == kind for id_ in ids)
+
+
+def _undecided(writes: Sequence[PendingWrite]) -> frozenset[str]:
+    """Return the calls of tasks whose first question is that of LangChain's approvals for single calls."""
+    answered = {task for task, channel, _ in writes if channel == RESUME}
+    answered |= {note.partition(":")[0] for note in _ids(ANSWERED, writes) - _ids(REFUSED, writes)}
+    return frozenset(
+        str(one.value["tool_call_id"])
+        for task, channel, asked in writes
+        if channel == INTERRUPT and task not in answered
+        for one in asked
+        if is_single_call(one.value)
+    )
 
 
 def _possibly_started(stopped: CheckpointTuple, before: Sequence[CheckpointTuple]) -> frozenset[str] | None:

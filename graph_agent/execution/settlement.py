@@ -93,11 +93,14 @@ async def settle(
                 continue
             # The ledger has no notes of calls that read.
             ledger = writes(call["name"]) and loop.get("ledger", False)
-            unstarted = newest and (id_ in waited or recovery.is_certainly_unstarted(id_, ledger=ledger))
+            undecided = newest and id_ in recovery.undecided
+            unstarted = undecided or (newest and (id_ in waited or recovery.is_certainly_unstarted(id_, ledger=ledger)))
             if runs_again is not None and group.at == last and (unstarted or runs_again(call["name"])):
                 continue
             reason, status = UNKNOWN, "unknown"
-            if newest and id_ in waited:
+            if undecided:
+                reason, status = UNDECIDED, "skipped"
+            elif newest and id_ in waited:
                 reason, status = UNDECIDED if id_ in asked else NEVER_STARTED, "skipped"
             elif unstarted:
                 reason, status = NOT_STARTED, "skipped"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from langchain.agents import middleware as shipped
-from langchain.agents.middleware import AgentMiddleware, PIIMiddleware
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, PIIMiddleware
 
 from graph_agent._compat import is_overridden
 from graph_agent._internal.daemon_threads import call_in_thread
@@ -40,6 +40,8 @@ class AdmittedMiddleware:
     state_schema: Any
     transformers: tuple[Any, ...]
     """Its stream transformers."""
+    asks: bool
+    """Whether it asks a person for approvals."""
 
 
 def admit(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AdmittedMiddleware]:
@@ -69,6 +71,7 @@ def _admit(middleware: AgentMiddleware[Any, Any, Any]) -> AdmittedMiddleware:
         tuple(getattr(middleware, "tools", ())),
         middleware.state_schema,
         tuple(middleware.transformers),
+        isinstance(middleware, HumanInTheLoopMiddleware),
     )
 
 

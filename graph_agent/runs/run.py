@@ -68,6 +68,8 @@ class Run:
     """Ids of the calls whose task has started in this run."""
     started_calls: set[str] = field(default_factory=set)
     """Ids of the calls started in this run."""
+    answered_tasks: dict[str, int] = field(default_factory=dict)
+    """Task id → number of answers with which this run continued it."""
     has_read_inbox: bool = False
     """Whether the inbox was read. The first read removes notes that the stored state has processed."""
     cause: BaseException | None = None
@@ -89,6 +91,8 @@ class Run:
     _guard: threading.Lock = field(default_factory=threading.Lock)
     deferred: DeferredWrites | None = None
     """Its queued writes; None if each write is committed at once."""
+    answering: bool = False
+    """Whether neither a model request nor a call is next, but the reading of a reply, or the answer."""
     updates_only: bool = False
     """Whether it locks the session for `update_state` only, and runs no node."""
     _worked_s: float | None = None

@@ -9,10 +9,10 @@ from typing import Any
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Interrupt, StateSnapshot
 
-from graph_agent.approvals.decisions import listed_decisions, read_decisions
-from graph_agent.approvals.requests import calls_of_request, is_approval_request
+from graph_agent.approvals.decisions import Decision, listed_decisions, read_decisions
+from graph_agent.approvals.requests import HeldCall, calls_of_request, is_single_call, request_of
 from graph_agent.compiled import AgentStateGraph
-from graph_agent.errors import InputError
+from graph_agent.errors import DecisionError, InputError, SlowSchemaError
 from graph_agent.session.results import open_interrupts
 
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
@@ -36,7 +36,7 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
             f"The session has no open interrupt for the answer {answer!r}; resume without an answer, or run an input."
         )
     known = ", ".join(f"{interrupt.id}: {interrupt.value!r}" for interrupt in asked)
-    if _is_by_id(answer):
+    if is_by_id(answer):
         if answer.keys().isdisjoint(interrupt.id for interrupt in asked):
             raise InputError(f"The answers {answer!r} match no interrupt that is open; open: {known}.")
         return dict(answer)
@@ -64,22 +64,46 @@ def checked_answers(
     """
     asked = open_interrupts(state)
     answers = answers_by_id(answer, asked)
-    requests = {each.id: each.value for each in asked if is_approval_request(each.value)}
+    requests = {each.id: request for each in asked if (request := request_of(each)) is not None}
     for id_ in answers.keys() & requests.keys():
         calls, given, ids = calls_of_request(requests[id_]), answers[id_], requests[id_].get("call_ids")
         # The request of a delegate has other calls, whose tools are not the agent's.
         own = ids == [call["id"] for call in state.values.get("loop", {}).get("asked", ())]
         edit_fault = graph.builder.edit_fault if own and isinstance(graph.builder, AgentStateGraph) else None
         decided = read_decisions(calls, given, edit_fault)
-        if ids is None:
-            answers[id_] = {"decisions": listed_decisions(calls, decided), "decided_by": decided_by or decided[0].by}
-            continue
-        complete = given if isinstance(given, Mapping) and "decisions" in given else {"decisions": given}
-        answers[id_] = {**complete, "decided_by": decided_by or decided[0].by}
+        by = decided_by or decided[0].by
+        schemas = [each.response_schema for each in asked if each.id == id_ and is_single_call(each.value)]
+        if schemas:
+            (decision,) = listed_decisions(calls, decided)
+            _check(decision, schemas[0], calls[0])
+            answers[id_] = {**decision, "decided_by": by}
+        elif ids is None:
+            answers[id_] = {"decisions": listed_decisions(calls, decided), "decided_by": by}
+        else:
+            complete = given if isinstance(given, Mapping) and "decisions" in given else {"decisions": given}
+            answers[id_] = {**complete, "decided_by": by}
     return answers
 
 
-def _is_by_id(answer: Any) -> bool:
+def _check(decision: Decision, schema: Any, call: HeldCall) -> None:
+    """Check the decision on a call against the schema that its interrupt publishes.
+
+    Raises:
+        DecisionError: When it does not fit.
+    """
+    # Imported here: it loads a validator, which most sessions do not need.
+    from jsonschema import ValidationError
+
+    from graph_agent._internal.json_schema import SchemaCheck
+
+    try:
+        SchemaCheck(schema or {}, "The schema of the answer")(decision)
+    except (ValidationError, SlowSchemaError) as error:
+        why = error.message if isinstance(error, ValidationError) else str(error)
+        raise DecisionError(f"The decision on call {call['id']!r} ({call['name']}) does not fit: {why}.") from None
+
+
+def is_by_id(answer: Any) -> bool:
     """Whether LangGraph interprets an answer as a mapping by interrupt id."""
     return (
         isinstance(answer, Mapping)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent._internal.text import text_of
-from graph_agent.approvals.requests import is_approval_request
+from graph_agent.approvals.requests import request_of
 from graph_agent.events.approvals import is_own
 from graph_agent.events.calls import call_name
 from graph_agent.events.types import Event, StoredEvent, value_of
@@ -282,7 +282,7 @@ def waiting_for(interrupts: Sequence[Interrupt]) -> Waiting | None:
     """Return what open interrupts wait for, the first of `Waiting` that applies; None without interrupts."""
     if not interrupts:
         return None
-    if any(is_approval_request(each.value) for each in interrupts):
+    if any(request_of(each) is not None for each in interrupts):
         return "approval"
     is_client_call = [isinstance(each.value, dict) and each.value.get("type") == CLIENT_CALL for each in interrupts]
     return "client_tool" if any(is_client_call) else "answer"

@@ -124,8 +124,11 @@ class _HistoryOrder:
 
 def _ending_call(first: StoredEvent) -> str:
     """Return the id of the call whose task ends with these events; empty for other events."""
-    is_own_approval = is_approval(first) and "delegation" not in first
-    return "" if is_own_approval else str(first.get("delegation") or first.get("id", ""))
+    if not is_approval(first):
+        return str(first.get("id", ""))
+    if "middleware" in first and "calls" in first:
+        return str(first["calls"][0]["id"])
+    return str(first.get("delegation", ""))
 
 
 def _custom(payload: Any) -> RunPart:

@@ -16,7 +16,7 @@ from langgraph.types import Interrupt
 from graph_agent._internal.coalesce import TextCoalescer
 from graph_agent._internal.text import plain
 from graph_agent.a2a.wire import EXTENSION, outcome_metadata
-from graph_agent.approvals.requests import is_approval_request
+from graph_agent.approvals.requests import request_of
 from graph_agent.approvals.text import question_text
 from graph_agent.events.json_values import as_value
 from graph_agent.models.public_text import public_text, public_value
@@ -117,7 +117,7 @@ class TaskReporter:
         """
         await self._pieces.flush()
         question = interrupts[0].value
-        text = question if isinstance(question, str) else _question_text(question)
+        text = question if isinstance(question, str) else _question_text(interrupts[0])
         # A structured question's other fields, such as choices, are sent as data.
         data = None if question == text or (text and len(question) == 1) else question
         about = {"type": "question", _INTERRUPT: interrupts[0].id}
@@ -184,14 +184,14 @@ def _about(message: Message) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _question_text(question: Any) -> str:
+def _question_text(interrupt: Interrupt) -> str:
     """Return the text of a structured question; empty for none.
 
     It is the text of an approval request, or else of the first usual key that holds text.
     """
-    if is_approval_request(question):
-        return question_text(question)
-    fields = question if isinstance(question, dict) else {}
+    if (request := request_of(interrupt)) is not None:
+        return question_text(request)
+    fields = interrupt.value if isinstance(interrupt.value, dict) else {}
     return next((fields[name] for name in ("question", "message", "prompt") if isinstance(fields.get(name), str)), "")
 
 

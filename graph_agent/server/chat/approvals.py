@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent._internal.text import as_text
-from graph_agent.approvals.requests import calls_of_request, is_approval_request
+from graph_agent.approvals.requests import calls_of_request, is_single_call, request_of
 from graph_agent.approvals.text import question_text
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.session.results import open_interrupts, waiting_for
@@ -25,22 +25,29 @@ _MARKER = re.compile(r"\[approval ([0-9a-f]{24})\]\s*")
 def open_request(state: StateSnapshot) -> Interrupt | None:
     """Return the open approval request to answer next; None if the session waits for no approval."""
     interrupts = open_interrupts(state)
-    return next((each for each in interrupts if is_approval_request(each.value)), None)
+    return next((each for each in interrupts if request_of(each) is not None), None)
 
 
-def question_of(interrupts: Sequence[Interrupt], token: str | None) -> str:
+def open_question(state: StateSnapshot) -> Interrupt | None:
+    """Return the first open question that a message can answer; None for none, or if calls of the caller are open."""
+    interrupts = open_interrupts(state)
+    return interrupts[0] if waiting_for(interrupts) == "answer" else None
+
+
+def question_of(interrupts: Sequence[Interrupt], token: str | None, refused: str = "") -> str:
     """Return the question that open interrupts ask a person; empty without interrupts.
 
-    Only the first approval request is asked about; others of the same session follow when it is answered.
+    Only the first is asked about; others of the same session follow when it is answered.
 
     Args:
         interrupts: The open interrupts.
         token: Name of the thread of a request without a session; None for a session.
+        refused: Why the previous answer was refused; empty for none.
     """
     if waiting_for(interrupts) != "approval":
-        return "\n\n".join(as_text(each.value) for each in interrupts)
-    asked = next(each for each in interrupts if is_approval_request(each.value))
-    question = question_text(asked.value)
+        return as_text(interrupts[0].value) if interrupts else ""
+    request = next(request for each in interrupts if (request := request_of(each)) is not None)
+    question = question_text({**request, "error": refused} if refused else request)
     return question if token is None else f"{question}\n[approval {token}]"
 
 
@@ -49,8 +56,8 @@ def waiting_approvals(interrupts: Sequence[Interrupt], token: str | None) -> lis
     return [
         {"token": token, "interrupt": each.id, "index": index, "name": call["name"], "arguments": call["arguments"]}
         for each in interrupts
-        if is_approval_request(each.value)
-        for index, call in enumerate(calls_of_request(each.value))
+        if (request := request_of(each)) is not None
+        for index, call in enumerate(calls_of_request(request))
     ]
 
 
@@ -70,15 +77,17 @@ def answers_to_approvals(
     answers: dict[str, Any] = {}
     remaining = dict(decisions)
     for each in interrupts:
-        if not is_approval_request(each.value):
+        if (request := request_of(each)) is None:
             continue
-        calls = calls_of_request(each.value)
+        calls = calls_of_request(request)
         decided = {
             index: remaining.pop(key) for index in range(len(calls)) if (key := (each.id[:8], index)) in remaining
         }
         if not decided:
             continue
-        if "call_ids" in each.value:
+        if is_single_call(each.value):
+            answers[each.id] = decided[0]
+        elif "call_ids" in request:
             answers[each.id] = {"decisions": {calls[index]["id"]: decision for index, decision in decided.items()}}
         elif len(decided) == len(calls):
             answers[each.id] = {"decisions": list(decided.values())}
@@ -91,7 +100,7 @@ def answers_to_approvals(
 
 def is_repeated(interrupts: Sequence[Interrupt]) -> bool:
     """Whether the question is asked again, because the answer to it was none."""
-    return any(is_approval_request(each.value) and "error" in each.value for each in interrupts)
+    return any("error" in (request_of(each) or ()) for each in interrupts)
 
 
 def parked_question(messages: Sequence[AnyMessage]) -> str | None:

@@ -69,12 +69,13 @@ def read_outcome(spec: RunSpec, state: StateSnapshot) -> ChatOutcome:
     messages: list[AnyMessage] = state.values.get("messages", [])
     events: list[StoredEvent] = state.values.get("events", [])
     calls = spec.client_calls(result.interrupts)
-    question = "" if calls else question_of(result.interrupts, spec.token)
+    question = "" if calls else question_of(result.interrupts, spec.question_token, spec.refused)
     text = public_text(result.answer)
     if result.structured_response is not None:
         text = json.dumps(result.structured_response, ensure_ascii=False)
     if not text:
-        before = result.reasoning if calls or (question and not is_repeated(result.interrupts)) else ""
+        repeated = bool(spec.refused) or is_repeated(result.interrupts)
+        before = result.reasoning if calls or (question and not repeated) else ""
         text = "\n\n".join(filter(None, [before, question]))
     problem = None
     recent = since_last_input(events)
