@@ -15,7 +15,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from tests.attack.machines import LoadBalancer, Machine
 from tests.attack.oracle import Record, answer_to
 
-DEBUG = [0]
 _CHAT = "/v1/chat/completions"
 _SILENCE_S = 8.0
 """Seconds without a byte after which a client gives a machine up. A running one sends a comment every second."""
@@ -83,7 +82,6 @@ class Customer:
                 answer = await self._step(machine, text)
             except (CutOffError, httpx.HTTPError) as error:
                 self._record.errors[type(error).__name__] += 1
-                if DEBUG: DEBUG.append((round(time.monotonic(),2), self.session, text, machine.url[-5:], round(time.monotonic()-sent_at,2), repr(error)[:150]))
                 lost = lost or (machine, sent_at)
                 await asyncio.sleep(_AGAIN_S)
         self._record.note(self.session, text, {"answer": answer})

@@ -126,21 +126,6 @@ async def test_sessions_survive_kills_pauses_and_a_database_restart(tmp_path: Pa
     found += [f"{session}: is {state}" for session, state in states.items() if state[0] not in ("COMPLETED",)]
     _summarize(cluster, record, recoveries, Effects(effects).read().total(), found)
 
-    import json
-
-    (Path("/tmp/qm.json")).write_text(
-        json.dumps(
-            {
-                "found": found,
-                "events": events,
-                "states": states,
-                "debug": __import__("tests.attack.customer").attack.customer.DEBUG,
-                "restarted": recoveries.restarted_at,
-                "kills": [(m.url[-5:], m.killed_at, m.paused_at) for m in machines],
-                "logs": [m.log for m in machines],
-            }
-        )
-    )
     assert found == []
 
 
