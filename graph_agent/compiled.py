@@ -306,7 +306,7 @@ def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
 
 
 def _may_resume(given: Any, configurable: dict[str, Any]) -> bool:
-    """As `_resumes`, but also true for a server's run, which LangGraph resumes if its checkpoint has the run's id."""
+    """As `_resumes`, or if a server has dispatched the run: LangGraph resumes it if its checkpoint has the run's id."""
     return _resumes(given, configurable) or is_dispatched(configurable)
 
 
