@@ -127,6 +127,7 @@ class Admission:
             InputSupersededError: If a later input came before this one had its result.
         """
         newest = await load(self.saver, self._thread)
+        run.fence.expect(self.thread_id, newest.checkpoint["id"] if newest is not None else None)
         if newest is None:
             return given
         if (known := await self._find(mark, newest)) is not None:
