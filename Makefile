@@ -6,6 +6,9 @@ UV := $(shell command -v uv 2>/dev/null)
 WORKERS ?= 2
 SCALE ?= 5
 KILLS ?= 20
+ROUNDS ?= 10
+CLUSTER := .venv-cluster
+CLUSTER_PYTHON ?=
 
 ifneq ($(UV),)
 MAKE_VENV = $(UV) venv --quiet --allow-existing --python "$(PYTHON)" $(VENV)
@@ -15,7 +18,7 @@ MAKE_VENV = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo demo-waves demo-team test attack restate compat lint format notebooks reference docs bench dev clean
+.PHONY: demo demo-waves demo-team demo-cluster cluster test attack attack-machines restate compat lint format notebooks reference docs bench dev clean
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 
@@ -31,14 +34,23 @@ demo-waves: $(VENV)/.examples  ## Ask them with structured planning: plans, wave
 demo-team: $(VENV)/.team  ## Ask a team of three agents, each its own process, over A2A.
 	@$(BIN)/python examples/research_team/team.py
 
+demo-cluster: $(CLUSTER)/.ready  ## Run agents on two instances of Aegra, with Python 3.12 or newer; kill one, and pause one.
+	@$(CLUSTER)/bin/python -m deploy.aegra.demo
+
+cluster: $(CLUSTER)/.ready $(VENV)/.dev  ## Kill and pause instances of Aegra, ROUNDS=10 times in each way, for about ten minutes.
+	GRAPH_AGENT_CLUSTER_ROUNDS=$(ROUNDS) $(BIN)/pytest -m cluster tests/cluster
+
 test: $(VENV)/.dev  ## Run every test, and the notebooks.
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup tests
 
 attack: $(VENV)/.dev  ## Kill, pause and cut off workers, skew clocks, fill disks; SCALE=1 lasts about a minute.
 	GRAPH_AGENT_ATTACK_SCALE=$(SCALE) $(BIN)/pytest -m attack tests/attack
 
+attack-machines: $(VENV)/.dev  ## Kill, pause and restart four servers and their database for two minutes, while 200 sessions run.
+	GRAPH_AGENT_ATTACK_SCALE=10 $(BIN)/pytest -m attack tests/attack/test_machines.py
+
 restate: $(VENV)/.dev  ## Kill workers behind a real Restate server, which npm downloads; KILLS=20 is how often.
-	GRAPH_AGENT_RESTATE_KILLS=$(KILLS) $(BIN)/pytest -m restate tests/restate
+	GRAPH_AGENT_RESTATE_KILLS=$(KILLS) $(BIN)/pytest -m restate tests/restate $(if $(ONLY),-k "$(ONLY)")
 
 compat: $(VENV)/.dev  ## Have older and newer versions of the official clients, and LangChain's, talk to a server; it installs them.
 	$(BIN)/python -m tests.compat.run
@@ -74,7 +86,7 @@ dev: $(VENV)/.studio  ## Serve the example to LangGraph Studio, offline.
 		$(BIN)/langgraph dev --no-browser --n-jobs-per-worker 10
 
 clean:  ## Remove the virtual environment and what tools left behind.
-	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
+	rm -rf $(VENV) $(CLUSTER) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
@@ -95,3 +107,12 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "Installing what the tests need into $(VENV); the first time takes a few minutes."
 	@$(INSTALL) -e ".[dev]"
 	@touch $(VENV)/.examples $(VENV)/.team $(VENV)/.studio $(VENV)/.docs $@
+
+# An environment of its own, because Aegra needs a newer Python. What the system lacks is installed as a wheel.
+$(CLUSTER)/.ready: pyproject.toml deploy/aegra/requirements.txt
+	@python=$$(CLUSTER_PYTHON="$(CLUSTER_PYTHON)" sh deploy/aegra/find_python.sh) && \
+		echo "Installing Aegra into $(CLUSTER) with $$python; the first time takes a minute." && \
+		$$python -m venv $(CLUSTER)
+	@$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check -r deploy/aegra/requirements.txt \
+		-e ".[examples,server,postgres]" $$($(CLUSTER)/bin/python -m deploy.aegra.services)
+	@touch $@

@@ -271,7 +271,7 @@ async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Liter
     In a run, `plan` has just written `ready` with its messages. `update_state` may have changed the messages alone, so
     there the calls are read from the messages; if none is left to run, `finalize` returns to `plan`.
     """
-    return _tasks_of(state.get("ready", []) if is_running(config) else _calls_after_edit(config))
+    return _tasks_of(state.get("ready", []) if is_running(config) else _calls_after_edit(config), config)
 
 
 def _after_plan_in_run(update: Any, config: RunnableConfig) -> list[Send] | str | None:
@@ -282,10 +282,11 @@ def _after_plan_in_run(update: Any, config: RunnableConfig) -> list[Send] | str 
     if fields.get("loop", {}).get("asked"):
         return "approve"
     ready = fields.get("ready")
-    return None if ready is None else _tasks_of(ready)
+    return None if ready is None else _tasks_of(ready, config)
 
 
-def _tasks_of(calls: Sequence[Call]) -> list[Send] | Literal["finalize"]:
+def _tasks_of(calls: Sequence[Call], config: RunnableConfig) -> list[Send] | Literal["finalize"]:
+    run_of(config).answering = not calls
     return _sends(calls) or "finalize"
 
 

@@ -18,7 +18,7 @@ from graph_agent.deps import AgentDeps
 from graph_agent.hooks.pipeline import HookSet, NodeHook
 from graph_agent.nodes.hook import hook_node
 from graph_agent.planning.hook_results import route_of
-from graph_agent.runs.run import is_running
+from graph_agent.runs.run import is_running, run_of
 from graph_agent.state.schema import Bookkeeping
 from graph_agent.types import Call
 
@@ -99,7 +99,10 @@ def route_after_plan(
             return send(calls_after_edit(config)) or "finalize"
         if state["loop"].get("asked"):
             return "approve"
-        return send(state.get("ready", [])) or targets[route_of(state["loop"])]
+        tasks = send(state.get("ready", []))
+        target = targets[route_of(state["loop"])]
+        run_of(config).answering = not tasks and target == hooks.exit
+        return tasks or target
 
     return dual_runnable(blocking(after_plan), after_plan, "after_plan")
 

@@ -13,6 +13,7 @@ from graph_agent.nodes.finalize import AnswerUpdate
 from graph_agent.nodes.plan import ask_before_deadline
 from graph_agent.planning.hook_results import hold_answer, hold_reply, is_failed
 from graph_agent.planning.update import PlanUpdate
+from graph_agent.runs.run import run_of
 from graph_agent.state.schema import LoopOutcome, PlanState
 
 
@@ -26,6 +27,8 @@ async def model_node(
     """
     deps = deps_of_run(deps, runtime)
     loop = state["loop"]
+    # A drain waits until `plan` has read the reply: it may be the answer, of which the client has received the text.
+    run_of(config).answering = True
     if loop["outcome"] is None:
         update = PlanUpdate(state, deps, config, runtime)
         await ask_before_deadline(update)

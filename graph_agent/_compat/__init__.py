@@ -25,7 +25,6 @@ from langchain_core.runnables.config import ensure_config
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, DeltaChannelHistory
-from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.graph.state import CompiledStateGraph
@@ -236,9 +235,9 @@ def replay_delta(channel: DeltaChannel[Any], history: DeltaChannelHistory) -> An
     return _replay(channel, history).get()
 
 
-def dump_snapshot(serde: SerializerProtocol, value: Any) -> tuple[str, bytes]:
-    """Serialize a full copy of a delta channel, as LangGraph stores it among a checkpoint's values."""
-    return serde.dumps_typed(_DeltaSnapshot(value))
+def delta_snapshot(value: Any) -> Any:
+    """Return a full copy of a delta channel, as LangGraph stores it among a checkpoint's values."""
+    return _DeltaSnapshot(value)
 
 
 def count_resume_values(config: RunnableConfig) -> int:

@@ -22,6 +22,7 @@ from graph_agent.cli.new import new
 from graph_agent.cli.prune import prune
 from graph_agent.cli.run import chat, resume, run
 from graph_agent.cli.serve import serve
+from graph_agent.cli.session_files import export_, import_, rm
 from graph_agent.cli.sessions import sessions
 from graph_agent.cli.terminal import Terminal, escape_unencodable, log_stream
 from graph_agent.errors import GraphAgentError
@@ -60,7 +61,6 @@ for command in (
     run,
     chat,
     resume,
-    sessions,
     events,
     prune,
     steer,
@@ -74,6 +74,12 @@ for command in (
     a2a,
 ):
     app.command()(command)
+
+
+sessions_app = typer.Typer(invoke_without_command=True, callback=sessions)
+for name, command in (("export", export_), ("import", import_), ("rm", rm)):
+    sessions_app.command(name)(command)
+app.add_typer(sessions_app, name="sessions")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Command `graph-agent sessions`: lists the sessions of a database."""
+"""Command `graph-agent sessions`: lists the sessions of a database; `session_files` has its subcommands."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     from graph_agent.session.summaries import SessionSummary
 
 _COLUMNS = ("SESSION", "STATUS", "TURNS", "AGE", "TITLE")
-_ACTIVITIES = {"running": "running", "waiting": "waiting for an answer", "interrupted": "interrupted", "newer": "needs a newer version"}
+_ACTIVITIES = {
+    "running": "running",
+    "waiting": "waiting for an answer",
+    "interrupted": "interrupted",
+    "newer": "needs a newer version",
+}
 _STYLES = {"running": "green", "waiting": "yellow", "interrupted": "red"}
 
 
 def sessions(
+    context: typer.Context,
     config: ConfigOption = AGENT_FILE,
     db: DbOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Maximum number of sessions; 0 for all.")] = 50,
@@ -35,6 +41,8 @@ def sessions(
     """
     from graph_agent.spec.agent_file import load_spec
 
+    if context.invoked_subcommand is not None:
+        return
     out, err = Terminal(), Terminal(stderr=True)
     found = asyncio.run(_summaries(db or load_spec(config).db, limit + 1 if limit else None))
     shown = found[:limit] if limit else found
@@ -62,7 +70,7 @@ async def _summaries(address: str, limit: int | None) -> list[SessionSummary]:
 
 def _print(out: Terminal, shown: list[SessionSummary]) -> None:
     now = datetime.now(UTC)
-    rows = [(each.id, status_text(each), str(each.turns), age(each.updated_at, now) if each.updated_at else "", each.title) for each in shown]
+    rows = [(each.id, status_text(each), str(each.turns), age(each.updated_at, now), each.title) for each in shown]
     if not out.is_terminal:
         for row in rows:
             typer.echo("\t".join(map(printable, row)))
@@ -90,9 +98,11 @@ def age(moment: str, now: datetime) -> str:
     """Return the time since a moment in its largest unit, e.g. `5 min`.
 
     Args:
-        moment: ISO 8601, with its offset.
+        moment: ISO 8601, with its offset; empty if unknown.
         now: The current time, with its zone.
     """
+    if not moment:
+        return ""
     seconds = max(0, int((now - datetime.fromisoformat(moment)).total_seconds()))
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:

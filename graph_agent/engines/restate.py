@@ -1,188 +1,139 @@
-"""An agent as a Restate virtual object: its key is the session, and each invocation of `run` is one input.
-
-Restate's server queues the inputs of a session, selects a worker, and delivers an input again when its worker dies. The
-session's checkpoints hold the finished work, so the next delivery continues the input and repeats no finished call.
-"""
+"""An agent as a Restate virtual object, keyed by session: Restate delivers inputs, the checkpoints hold the work."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-import restate
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import StateSnapshot
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
+from restate import InvocationRetryPolicy, ObjectContext, ObjectSharedContext, TerminalError, VirtualObject
 
 from graph_agent.context import AgentContext
 from graph_agent.errors import RunFailedError, SessionBusyError, UserError
 from graph_agent.runs.input_marks import INPUT_ID
+from graph_agent.runs.registry import find_run
 from graph_agent.session import Session
-from graph_agent.session.interrupts import answers_by_id
-from graph_agent.session.results import open_interrupts, run_result
-from graph_agent.session.typed_result import own_fields_of
 
-RETRY = restate.InvocationRetryPolicy(initial_interval=timedelta(milliseconds=50))
-"""Retries first after 50 ms, and then by the server's settings."""
 ContextOf = Callable[[str], Awaitable[AgentContext | Mapping[str, Any]]]
-"""Returns the context of a session's run."""
-Start = Callable[..., Awaitable[Any]]
-_BUSY_POLL_S = 0.1
+RUNS: set[asyncio.Task[Any]] = set()
+"""Runs in this process; a run outlives a lost connection to Restate, and the next delivery waits for its end."""
+_RETRY = InvocationRetryPolicy(initial_interval=timedelta(milliseconds=50))
 _json = partial(to_jsonable_python, serialize_unknown=True, bytes_mode="base64", inf_nan_mode="null")
 
 
-class RunRequest(BaseModel):
+class RunRequest(BaseModel, extra="forbid"):
     """The request of `run`."""
 
-    model_config = ConfigDict(extra="forbid")
     input: str | list[Any] = Field(description="The user's input: text, or messages with role and content.")
     state: dict[str, Any] | None = Field(None, description="Values of own state fields; null to set none.")
 
 
-class ResumeRequest(BaseModel):
+class ResumeRequest(BaseModel, extra="forbid"):
     """The request of `resume`."""
 
-    model_config = ConfigDict(extra="forbid")
     answer: Any = Field(description="The answer to the open interrupt, or a mapping of interrupt id to answer.")
     decided_by: str | None = Field(None, description="Name of the person who decided; null for `user`.")
 
 
+@asynccontextmanager
+async def _terminal_errors() -> AsyncIterator[None]:
+    try:
+        yield
+    except (UserError, RunFailedError) as error:
+        raise TerminalError(str(error), 400 if isinstance(error, UserError) else 500) from error
+
+
 def agent_object(
-    graph: CompiledStateGraph[Any, Any, Any, Any],
-    *,
-    name: str = "",
-    context: ContextOf | None = None,
-    retry: restate.InvocationRetryPolicy = RETRY,
-    longest_run: timedelta = timedelta(days=1),
-) -> restate.VirtualObject:
+    graph: CompiledStateGraph[Any, Any, Any, Any], *, name: str = "", context: ContextOf | None = None
+) -> VirtualObject:
     """Return a virtual object with the handlers `run`, `resume`, `status`, `steer` and `abort`.
 
     Results are `RunResult`s as JSON. The id of an input is the idempotency key of its invocation, else the invocation's
-    id. A cancelled invocation aborts its run. Errors that a retry cannot fix are terminal; any other is retried.
+    id. A cancelled invocation aborts its run. Errors that a retry cannot fix are terminal. Any other error is retried,
+    first after 50 ms (`invocation_retry_policy`). A run may last a day (`inactivity_timeout`).
 
     Args:
         graph: A compiled agent, with a checkpointer and a Store that all workers share.
         name: Name of the object; empty for the graph's name.
-        context: Returns the context of a session's runs, such as credentials, which Restate then does not store.
-        retry: When Restate retries; a field without a value has the server's setting.
-        longest_run: Duration after which Restate takes a run for lost.
+        context: Returns the context of a session's run, such as credentials, which Restate then does not store.
     """
-    agent = restate.VirtualObject(name or graph.name, inactivity_timeout=longest_run, invocation_retry_policy=retry)
-    tasks: set[asyncio.Task[Any]] = set()
+    agent = VirtualObject(
+        name or graph.name,
+        inactivity_timeout=timedelta(days=1),
+        invocation_retry_policy=_RETRY,
+        invocation_context_managers=[_terminal_errors],
+    )
 
-    async def state_of(session: Session) -> StateSnapshot:
-        return await graph.aget_state({"configurable": {"thread_id": session.id}})
+    async def is_current(session: Session, input_id: str) -> bool:
+        """Whether the session's run, or else its newest checkpoint, is of an input."""
+        run = await find_run(cast("BaseCheckpointSaver[Any]", graph.checkpointer), session.id)
+        if run is not None:
+            return run.mark is not None and run.mark.id == input_id
+        newest = await graph.aget_state({"configurable": {"thread_id": session.id}})
+        return bool((newest.metadata or {}).get(INPUT_ID) == input_id)
 
-    def newest_result(state: StateSnapshot) -> dict[str, Any]:
-        return dict(_json(run_result(state, own_fields_of(graph).outputs)))
+    async def deliver(ctx: ObjectContext, session: Session, input_id: str, start: Callable[..., Any]) -> Any:
+        started: list[asyncio.Task[Any]] = []
 
-    async def deliver(
-        ctx: restate.ObjectContext, session: Session, input_id: str | None, start: Start
-    ) -> dict[str, Any]:
-        """Run an input until it ends or waits, and abort it if the invocation is cancelled."""
-        task: asyncio.Task[Any] | None = None
+        async def run_to_end() -> Any:
+            while True:
+                async with _terminal_errors():
+                    with suppress(SessionBusyError):
+                        return _json(await start(context=await context(session.id) if context else None))
+                await asyncio.sleep(0.1)
 
         async def attempt() -> Any:
-            nonlocal task
-            # The run survives a lost connection to Restate: the next delivery of the input waits for its end.
-            task = asyncio.create_task(_run(session.id, start, context))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            started.append(task := asyncio.create_task(run_to_end()))
+            RUNS.add(task)
+            task.add_done_callback(RUNS.discard)
             return await asyncio.shield(task)
 
-        async def is_newest() -> bool:
-            return bool(((await state_of(session)).metadata or {}).get(INPUT_ID) == input_id)
-
         try:
-            return dict(await ctx.run_typed("run", attempt))
-        except restate.TerminalError as error:
-            if error.message != "cancelled":
-                raise
-            if task is not None and not await is_newest():
-                task.cancel()  # the session runs another input, and this one waits
-                await asyncio.wait([task])
-            if await is_newest():
-                await session.abort()
-                if task is not None:
-                    await asyncio.wait([task])
+            return await ctx.run_typed("run", attempt)
+        except TerminalError as error:
+            if error.message == "cancelled":
+                if await is_current(session, input_id):
+                    await session.abort()
+                else:
+                    _ = [task.cancel() for task in started]  # it waits for the end of another input
+                await asyncio.gather(*started, return_exceptions=True)
             raise
 
     @agent.handler()
-    async def run(ctx: restate.ObjectContext, request: RunRequest) -> dict[str, Any]:
+    async def run(ctx: ObjectContext, request: RunRequest) -> dict[str, Any]:
         """Run one input, until it ends or waits for a person."""
         session, input_id = Session(graph, ctx.key()), ctx.request().idempotency_key or ctx.request().id
         start = partial(session.run, request.input, state=request.state, input_id=input_id)
-        return await deliver(ctx, session, input_id, start)
+        return dict(await deliver(ctx, session, input_id, start))
 
     @agent.handler()
-    async def resume(ctx: restate.ObjectContext, request: ResumeRequest) -> dict[str, Any]:
+    async def resume(ctx: ObjectContext, request: ResumeRequest) -> dict[str, Any]:
         """Answer open interrupts, and continue the input that waits for them."""
-        session = Session(graph, ctx.key())
-
-        async def read() -> dict[str, Any]:
-            state = await state_of(session)
-            asked = open_interrupts(state)
-            with _terminal_errors():
-                answers = answers_by_id(request.answer, asked)
-            questions = {each.id: _json(each.value) for each in asked}
-            return {"input": (state.metadata or {}).get(INPUT_ID), "answers": answers, "questions": questions}
-
-        first = await ctx.run_typed("read", read)
-
-        async def start(**options: Any) -> Any:
-            state = await state_of(session)
-            asked = open_interrupts(state)
-            # An earlier delivery may have used the answers, and may have reached the next question.
-            same = {each.id for each in asked if _json(each.value) == first["questions"].get(each.id)}
-            answers = {id_: answer for id_, answer in first["answers"].items() if id_ in same}
-            if not answers and (asked or not state.tasks):
-                return newest_result(state)
-            return await session.resume(answers or None, decided_by=request.decided_by, **options)
-
-        return await deliver(ctx, session, first["input"], start)
+        session, input_id = Session(graph, ctx.key()), ctx.request().idempotency_key or ctx.request().id
+        start = partial(session.resume, request.answer, decided_by=request.decided_by, input_id=input_id)
+        return dict(await deliver(ctx, session, input_id, start))
 
     @agent.handler(kind="shared")
-    async def status(ctx: restate.ObjectSharedContext) -> dict[str, Any]:
+    async def status(ctx: ObjectSharedContext) -> dict[str, Any]:
         """Return the result of the newest input so far, and the state of each of its `calls`."""
         session = Session(graph, ctx.key())
-        return {**newest_result(await state_of(session)), "calls": _json(await session.calls())}
+        return {**_json(await session.result()), "calls": _json(await session.calls())}
 
     @agent.handler(kind="shared")
-    async def steer(ctx: restate.ObjectSharedContext, text: str) -> None:
+    async def steer(ctx: ObjectSharedContext, text: str) -> None:
         """Send a message to the model before its next plan."""
-
-        async def send() -> None:
-            with _terminal_errors():
-                await Session(graph, ctx.key()).steer(text)
-
-        await ctx.run_typed("steer", send)
+        await Session(graph, ctx.key()).steer(text)
 
     @agent.handler(kind="shared")
-    async def abort(ctx: restate.ObjectSharedContext) -> bool:
-        """Stop the session's run; its invocation returns the result. Returns false if there was nothing to stop."""
+    async def abort(ctx: ObjectSharedContext) -> bool:
+        """Stop the session's run, whose invocation returns the result; false if there was nothing to stop."""
         return await Session(graph, ctx.key()).abort()
 
     return agent
-
-
-@contextmanager
-def _terminal_errors() -> Iterator[None]:
-    try:
-        yield
-    except SessionBusyError:
-        raise
-    except (UserError, RunFailedError) as error:
-        raise restate.TerminalError(str(error), 400 if isinstance(error, UserError) else 500) from error
-
-
-async def _run(session_id: str, start: Start, context: ContextOf | None) -> Any:
-    """Start a run as soon as no other run of the session is under way."""
-    while True:
-        with _terminal_errors(), suppress(SessionBusyError):
-            return _json(await start(context=await context(session_id) if context is not None else None))
-        await asyncio.sleep(_BUSY_POLL_S)

@@ -74,7 +74,7 @@ async def prune(
             is one in memory.
     """
     rule = _rule(keep_last, older_than)
-    async with _opened(url, folder) as (tables, saver):
+    async with open_tables(url, folder) as (tables, saver):
         place = await place_of(saver)
         stored = await tables.threads()
         chosen = sorted(stored) if sessions is None else list(dict.fromkeys(sessions))
@@ -108,10 +108,23 @@ def _rule(keep_last: int | None, older_than: timedelta | None) -> Rule:
 
 
 @asynccontextmanager
-async def _opened(url: str, folder: Path | None) -> AsyncIterator[tuple[Tables, BaseCheckpointSaver[Any]]]:
+async def open_tables(
+    url: str, folder: Path | None = None, *, create: bool = False
+) -> AsyncIterator[tuple[Tables, BaseCheckpointSaver[Any]]]:
+    """Open the tables of a database, and a saver of it.
+
+    Args:
+        url: `sqlite:///FILE` or `postgresql://…`.
+        folder: As for `open_saver`.
+        create: Whether to create an SQLite file that does not exist.
+
+    Raises:
+        ConfigError: If the database does not exist, cannot be opened, or is one in memory.
+    """
     if url == MEMORY:
-        raise ConfigError("db='memory:' ends with its process; only 'sqlite:///FILE' and 'postgresql://…' are pruned.")
-    check_database_exists(url, folder)
+        raise ConfigError("db='memory:' ends with its process; use 'sqlite:///FILE' or 'postgresql://…'.")
+    if not create:
+        check_database_exists(url, folder)
     async with open_saver(url, folder) as saver:
         if is_postgres(url):
             from graph_agent.persistence.pruning.postgres import PostgresTables

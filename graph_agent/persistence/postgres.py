@@ -53,8 +53,8 @@ _LIMITS = {
 _CREATE_LOCK = 0x6772617068
 """Key of the advisory lock that is held while tables are created."""
 _CREATE_S = 60
-"""Seconds without a query after which the server ends the connection that holds `_CREATE_LOCK`, as its process is paused
-or gone."""
+"""Seconds without a query after which the server ends the connection that holds `_CREATE_LOCK`: the process is
+paused."""
 _LIMIT_PAUSES = (
     "SELECT set_config(name, %s, false) FROM pg_settings"
     " WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout')"

@@ -51,7 +51,7 @@ def _read_sqlite(file: Path, group: str | None, after: str | None, limit: int | 
             (started,) = connection.execute(_STARTED, {"after": after}).fetchone()
             if started is None:
                 raise KeyError(after)
-        query, values = _query(_SQLITE_GROUP, group, started, limit)
+        query, values = _query(_SQLITE_GROUP, group, after, started, limit)
         return [thread for (thread,) in connection.execute(query, values)]
 
 
@@ -75,23 +75,24 @@ async def postgres_threads(pool: Pool, group: str | None, after: str | None, lim
             started = row["started"] if row else None
             if started is None:
                 raise KeyError(after)
-        query, values = _query(_POSTGRES_GROUP, group, started, limit)
+        query, values = _query(_POSTGRES_GROUP, group, after, started, limit)
         rows: Sequence[dict[str, Any]] = await (await connection.execute(_named(query), values)).fetchall()
         return [row["thread_id"] for row in rows]
 
 
 def _query(
-    expression: LiteralString, group: str | None, started: str | None, limit: int | None
+    expression: LiteralString, group: str | None, after: str | None, started: str | None, limit: int | None
 ) -> tuple[LiteralString, dict[str, Any]]:
     query: LiteralString = f"SELECT thread_id FROM checkpoints WHERE {_ROOT}"
     if group is not None:
         query += f" AND {expression} = :group AND thread_id NOT LIKE :deeper"
     if started is not None:
-        query += " AND checkpoint_id < :started"
-    query += " ORDER BY checkpoint_id DESC"
+        # An imported copy of a session has the same checkpoint ids.
+        query += " AND (checkpoint_id, thread_id) < (:started, :after)"
+    query += " ORDER BY checkpoint_id DESC, thread_id DESC"
     if limit is not None:
         query += " LIMIT :limit"
-    return query, {"group": group, "deeper": f"{group}%/%", "started": started, "limit": limit}
+    return query, {"group": group, "deeper": f"{group}%/%", "started": started, "after": after, "limit": limit}
 
 
 def _named(query: LiteralString) -> LiteralString:

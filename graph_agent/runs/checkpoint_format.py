@@ -1,8 +1,8 @@
 """The format number of checkpoints, by which a process refuses those of a newer version of this package.
 
 A checkpoint's metadata has the number; version 0.1.0 stored none. A version that only adds fields keeps the number: an
-older process ignores them, so both can serve one database during a rolling upgrade. A version whose checkpoints an older
-one would misread increases it.
+older process ignores them, so both can serve one database during a rolling upgrade. A version whose checkpoints an
+older one would misread increases it.
 """
 
 from __future__ import annotations

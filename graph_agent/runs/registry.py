@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
@@ -24,6 +24,7 @@ from graph_agent._internal.polling import poll_forever
 from graph_agent._internal.sync_bridge import await_thread_future
 from graph_agent.errors import SessionBusyError
 from graph_agent.runs.database_identity import place_of, place_of_blocking
+from graph_agent.runs.dispatch import is_dispatched, take_when_free, until_cancelled
 from graph_agent.runs.inbox import Inbox, MemoryInbox, StoreInbox
 from graph_agent.runs.locks import SessionLocks, guards_processes
 from graph_agent.runs.run import READERSHIP, RUN, Run, RunScope
@@ -160,7 +161,9 @@ async def running(
         place = await place_of(checkpointer)
         run.inbox = _inbox(place, checkpointer, store)
         run.confirm_lock = _locks.confirmation(place)
-        async with _session(place, run):
+        dispatched = is_dispatched(configurable)
+        guard = until_cancelled() if dispatched else nullcontext()
+        async with guard, _session(place, run, dispatched=dispatched):
             scope = run.parent if isinstance(run.parent, RunScope) else RunScope()
             if scope.before is not None:
                 await scope.before()
@@ -278,13 +281,15 @@ def _take_after_maintenance_blocking(key: tuple[Hashable, str]) -> bool:
 
 
 @asynccontextmanager
-async def _session(place: Hashable, run: Run) -> AsyncIterator[None]:
+async def _session(place: Hashable, run: Run, *, dispatched: bool = False) -> AsyncIterator[None]:
     key = (place, run.session_id)
     taken = await _take(key)
     if not taken and (ending := _ending(key)) is not None:
         await asyncio.wait([asyncio.wrap_future(ending)], timeout=_ENDING_S)
         taken = await _take(key)
     taken = taken or await _take_after_maintenance(key)
+    if not taken and dispatched:
+        taken = await take_when_free(lambda: _take(key))
     try:
         with _registered(key, run, taken=taken):
             yield

@@ -91,6 +91,8 @@ class Run:
     _guard: threading.Lock = field(default_factory=threading.Lock)
     deferred: DeferredWrites | None = None
     """Its queued writes; None if each write is committed at once."""
+    answering: bool = False
+    """Whether neither a model request nor a call is next, but the reading of a reply, or the answer."""
     updates_only: bool = False
     """Whether it locks the session for `update_state` only, and runs no node."""
     _worked_s: float | None = None

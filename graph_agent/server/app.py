@@ -26,6 +26,7 @@ from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.server.monitoring.readiness import Readiness
 from graph_agent.server.openai import routes as openai_routes
 from graph_agent.server.parameters import Services
+from graph_agent.server.responses import conversation_routes
 from graph_agent.server.responses import routes as responses_routes
 from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.records import deleting_expired
@@ -108,7 +109,14 @@ def create_app(
         redoc_url=None,
     )
     if not a2a_only:
-        for module in (openai_routes, responses_routes, anthropic_routes, control_routes, health_routes):
+        for module in (
+            openai_routes,
+            responses_routes,
+            conversation_routes,
+            anthropic_routes,
+            control_routes,
+            health_routes,
+        ):
             app.include_router(module.router)
         if not mounted:
             app.include_router(health_routes.metrics_router)

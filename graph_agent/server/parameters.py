@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from fastapi import Depends, Header, Request
@@ -15,6 +16,7 @@ from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.limits import Limits
 from graph_agent.server.admission.off_loop import off_loop
 from graph_agent.server.chat.handler import Chat, ChatDialect
+from graph_agent.server.chat.idempotency import with_key
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.schemas import SESSION_ID, check_amount
 from graph_agent.server.errors.problems import ProblemError, stopping
@@ -26,6 +28,16 @@ SessionHeader = Annotated[
         alias="X-Session-Id",
         pattern=SESSION_ID,
         description="Id of the session to continue or create; without it, no session is kept.",
+    ),
+]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        description=(
+            "Chosen by the client for one request: the request is run once, and the same key again gets its answer. "
+            "1 to 255 printable characters, such as a UUID."
+        ),
     ),
 ]
 ProgressHeader = Annotated[
@@ -82,8 +94,16 @@ class Services:
             ProblemError: If it names another model, or has more than the settings allow.
         """
         self.check_model(body.model)
+        self.check_items(body.messages, body.tools)
+
+    def check_items(self, messages: Sequence[Any], tools: Sequence[Any] | None = None) -> None:
+        """Check the number of a request's messages, or items, and tools.
+
+        Raises:
+            ProblemError: If there are more than the settings allow.
+        """
         settings = self.chat.runs.host.settings
-        check_amount(body.messages, body.tools, settings.max_messages, settings.max_tools)
+        check_amount(messages, tools, settings.max_messages, settings.max_tools)
 
 
 async def services(request: Request) -> Services:
@@ -108,6 +128,8 @@ class ChatEndpoint:
     session_id: str | None
     """The session in the headers, which overrides that of the body."""
     progress_as_field: bool
+    idempotency_key: str | None = None
+    """The key in the headers; None without one."""
 
     async def answer(self, body: B, read: Callable[[B], ChatRequest], dialect: Callable[[B], ChatDialect]) -> Response:
         """Answer the request.
@@ -127,6 +149,7 @@ class ChatEndpoint:
             session_id=self.session_id or chat_request.session_id,
             progress_as_field=self.progress_as_field,
         )
+        chat_request = await off_loop(self.request, partial(with_key, key=self.idempotency_key), chat_request)
         answer_format = await off_loop(self.request, dialect, body)
         return await self.services.chat.answer(self.request, self.caller, chat_request, answer_format)
 
@@ -137,9 +160,10 @@ async def chat_endpoint(
     server: Annotated[Services, Depends(services)],
     session: SessionHeader = None,
     progress: ProgressHeader = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> ChatEndpoint:
     """Return a chat request except its body; a dependency of routes."""
-    return ChatEndpoint(request, sender, server, session, progress == "field")
+    return ChatEndpoint(request, sender, server, session, progress == "field", idempotency_key)
 
 
 def error_responses(model: type[BaseModel], failures: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
@@ -155,7 +179,9 @@ def error_responses(model: type[BaseModel], failures: Mapping[int, str]) -> dict
         403: "Sent by a page of another origin to a server without keys",
         404: "No such model",
         408: "The body did not arrive in time",
+        409: "A later request of the session came before the one with this idempotency key was finished",
         413: "The body is too large",
+        422: "The idempotency key belongs to a different request",
         429: "Too many requests, or the session is busy",
     }
     return {status: {"model": model, "description": what} for status, what in {**refusals, **failures}.items()}

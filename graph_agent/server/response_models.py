@@ -85,6 +85,15 @@ class DeletedResponse(_Reply):
     deleted: bool
 
 
+class ConversationObject(_Reply):
+    """A conversation of the Responses API."""
+
+    id: str
+    object: str
+    created_at: int
+    metadata: dict[str, str]
+
+
 class ItemPage(_Reply):
     """A page of items."""
 

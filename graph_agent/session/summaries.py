@@ -38,8 +38,8 @@ class SessionSummary:
     """Its status; `RUNNING` while it waits for a person."""
     activity: Activity
     """`running`: a run is under way; `waiting`: for a person's answer; `interrupted`: its process ended in the middle
-    of a run; `idle`: its newest input has ended; `newer`: a newer version of this package stored it, so the fields other
-    than the id have no values."""
+    of a run; `idle`: its newest input has ended; `newer`: a newer version of this package stored it, and the other
+    fields have no values."""
 
 
 async def summarize_sessions(
@@ -60,17 +60,24 @@ async def summarize_sessions(
             summaries.append(SessionSummary(session_id, "", "", 0, SessionStatus.CREATED, "newer"))
             continue
         if newest is not None:
-            first = await _first_checkpoint(saver, session_id)
-            summaries.append(await _summary(session_id, first, newest, is_running))
+            summaries.append(await summarize_session(saver, session_id, newest, is_running))
     return summaries
 
 
-async def _summary(
+async def summarize_session(
+    saver: BaseCheckpointSaver[Any],
     session_id: str,
-    first: CheckpointTuple | None,
     newest: CheckpointTuple,
     is_running: Callable[[str], Awaitable[bool]],
 ) -> SessionSummary:
+    """Return the summary of one session.
+
+    Args:
+        saver: The database's saver.
+        session_id: The session.
+        newest: Its newest checkpoint.
+        is_running: As for `summarize_sessions`.
+    """
     values = newest.checkpoint["channel_values"]
     bookkeeping = values.get("loop")
     # A thread of another graph may have a field of the same name.
@@ -81,7 +88,7 @@ async def _summary(
         activity = "running" if await is_running(session_id) else "waiting" if waits else "interrupted"
     return SessionSummary(
         id=session_id,
-        title=title_of(first),
+        title=title_of(await _first_checkpoint(saver, session_id)),
         updated_at=newest.checkpoint["ts"],
         turns=bookkeeping.get("turn", 0) if isinstance(bookkeeping, dict) else 0,
         status=status,

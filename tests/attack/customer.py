@@ -15,11 +15,11 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from tests.attack.machines import LoadBalancer, Machine
 from tests.attack.oracle import Record, answer_to
 
+DEBUG = [0]
 _CHAT = "/v1/chat/completions"
 _SILENCE_S = 8.0
 """Seconds without a byte after which a client gives a machine up. A running one sends a comment every second."""
 _AGAIN_S = 0.2
-_ENDED = ("COMPLETED", "FAILED", "ABORTED", "ROUND_LIMIT", "TURN_LIMIT")
 
 
 class CutOffError(Exception):
@@ -32,11 +32,17 @@ class Recoveries:
 
     kills: list[float] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
+    restarts: list[float] = field(default_factory=list)
+    """Of the database; recoveries during which it restarted are counted here."""
+    restarted_at: float = 0.0
+    """Monotonic time at which the database was stopped last."""
 
     def note(self, machine: Machine, sent_at: float) -> None:
         """Record an answer now to an input that was sent to a machine, and got none from it."""
         now = time.monotonic()
-        if machine.killed_at > sent_at:
+        if self.restarted_at > sent_at:
+            self.restarts.append(now - self.restarted_at)
+        elif machine.killed_at > sent_at:
             self.kills.append(now - machine.killed_at)
         elif machine.paused_at > sent_at:
             self.pauses.append(now - machine.paused_at)
@@ -68,41 +74,39 @@ class Customer:
         self._recoveries = recoveries
 
     async def take_turn(self, text: str) -> None:
-        """Send an input until it is answered, a person's answer included."""
+        """Send an input, with its idempotency key, until it is answered, a person's answer included."""
         lost: tuple[Machine, float] | None = None
-        reply: dict[str, Any] | None = None
-        sent = False
-        while reply is None:
+        answer: str | None = None
+        while answer is None:
             machine, sent_at = await self._machines.choose(), time.monotonic()
             try:
-                reply = await (self._settle(machine, text) if sent else self._send(machine, text))
+                answer = await self._step(machine, text)
             except (CutOffError, httpx.HTTPError) as error:
                 self._record.errors[type(error).__name__] += 1
+                if DEBUG:
+                    DEBUG.append(
+                        (
+                            round(time.monotonic(), 2),
+                            self.session,
+                            text,
+                            machine.url[-5:],
+                            round(time.monotonic() - sent_at, 2),
+                            repr(error)[:150],
+                        )
+                    )
                 lost = lost or (machine, sent_at)
                 await asyncio.sleep(_AGAIN_S)
-            sent = True
-        self._record.note(self.session, text, reply)
+        self._record.note(self.session, text, {"answer": answer})
         if lost is not None:
             self._recoveries.note(*lost)
 
-    async def _send(self, machine: Machine, text: str) -> dict[str, Any] | None:
-        """Send the input; return how it ended, None if it waits for a person."""
+    async def _step(self, machine: Machine, text: str) -> str | None:
+        """Send the input; return its answer, None after an answer to its question."""
         answer = await self._chat(machine, text)
-        return {"answer": answer} if answer == answer_to(text) else None
-
-    async def _settle(self, machine: Machine, text: str) -> dict[str, Any] | None:
-        """Do what is next for an input that was sent; return how it ended, None if it has not ended."""
-        events = await self.events(machine)
-        at = next((i for i, event in enumerate(events) if event.get("content") == text), None)
-        if at is None:
-            return await self._send(machine, text)
-        state = await self._json(machine, "GET", f"/sessions/{self.session}")
-        if state["status"] not in _ENDED:
-            body = {"answer": "yes"} if state["interrupts"] else {}
-            await self._json(machine, "POST", f"/sessions/{self.session}/resume", json=body)
-            return None
-        answers = [event["content"] for event in events[at:] if event["type"] == "agent_response"]
-        return {"answer": answers[-1]} if state["status"] == "COMPLETED" and answers else {"error": state["status"]}
+        if not text.startswith("ask ") or answer == answer_to(text):
+            return answer
+        await self._json(machine, "POST", f"/sessions/{self.session}/resume", json={"answer": "yes"})
+        return None
 
     async def _chat(self, machine: Machine, text: str) -> str:
         body = {"model": "cashier", "stream": True, "messages": [{"role": "user", "content": text}]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import signal
 import time
@@ -56,11 +57,13 @@ class Machine:
         return file.read_text() if file.exists() else ""
 
     async def start(self) -> None:
-        """Start it, and wait until it is ready."""
+        """Start it, and wait until it is ready; a start that fails, as without its database, is repeated."""
         options = ("--db", self._database, *_OPTIONS)
-        context = serving(self._folder, *options, agent=AGENT, environment={EFFECTS: str(self._effects)})
-        self._served = await asyncio.to_thread(context.__enter__)
-        self._context = context
+        while self._context is None:
+            context = serving(self._folder, *options, agent=AGENT, environment={EFFECTS: str(self._effects)})
+            with contextlib.suppress(AssertionError):
+                self._served = await asyncio.to_thread(context.__enter__)
+                self._context = context
         self.healthy = True
 
     async def kill(self) -> None:

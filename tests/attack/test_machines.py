@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,42 +37,51 @@ class Cluster:
     Args:
         machines: The machines.
         server: Their database.
+        recoveries: Where a restart of the database is recorded.
     """
 
-    def __init__(self, machines: list[Machine], server: PostgresServer) -> None:
+    def __init__(self, machines: list[Machine], server: PostgresServer, recoveries: Recoveries) -> None:
         self.figures: Counter[str] = Counter()
         self.turns: list[Turn] = []
         self._machines = machines
         self._server = server
+        self._recoveries = recoveries
+        self._paused: Machine | None = None
         self._random = random.Random(1)
         self._over = asyncio.Event()
 
     async def attack(self) -> None:
         """Kill a machine every few seconds, pause one, and restart the database once, while clients take turns."""
-        ends_at = time.monotonic() + LASTS_S
         pausing = asyncio.create_task(self._pause(self._machines[0]))
-        restarts_at = time.monotonic() + LASTS_S / 2
-        while time.monotonic() < ends_at:
-            if time.monotonic() >= restarts_at:
-                restarts_at = ends_at
-                await asyncio.to_thread(self._server.stop)
-                await asyncio.sleep(1)
-                await asyncio.to_thread(self._server.start)
-                self.figures["restarts"] += 1
-            machine = self._random.choice(self._machines[1:] if not pausing.done() else self._machines)
-            await asyncio.sleep(self._random.uniform(1, 4))
-            await machine.kill()
-            self.figures["kills"] += 1
-            await machine.start()
-        await pausing
+        starting: list[asyncio.Task[None]] = []
+        begun = time.monotonic()
+        while (elapsed_s := time.monotonic() - begun) < LASTS_S:
+            await asyncio.sleep(self._random.uniform(1, 5))
+            if elapsed_s > LASTS_S / 2 and not self.figures["restarts"]:
+                await self._restart_database()
+            running = [each for each in self._machines if each.healthy and each is not self._paused]
+            if len(running) > 1:
+                victim = self._random.choice(running)
+                await victim.kill()
+                self.figures["kills"] += 1
+                starting.append(asyncio.create_task(victim.start()))
+        await asyncio.gather(pausing, *starting)
         self._over.set()
 
     async def _pause(self, machine: Machine) -> None:
         await asyncio.sleep(1)
+        self._paused = machine
         machine.pause()
         self.figures["stops"] += 1
         await asyncio.sleep(PAUSE_S)
         machine.go_on()
+        self._paused = None
+
+    async def _restart_database(self) -> None:
+        self.figures["restarts"] += 1
+        self._recoveries.restarted_at = time.monotonic()
+        await asyncio.to_thread(self._server.stop)
+        await asyncio.to_thread(self._server.start)
 
     async def take_turns(self, customer: Customer) -> None:
         """Take turns of one session until the attack is over."""
@@ -102,7 +110,7 @@ async def test_sessions_survive_kills_pauses_and_a_database_restart(tmp_path: Pa
     server = await asyncio.to_thread(context.__enter__)
     try:
         async with _started(tmp_path, server, effects) as machines, new_client() as http:
-            cluster, balancer = Cluster(machines, server), LoadBalancer(machines, seed=1)
+            cluster, balancer = Cluster(machines, server, recoveries), LoadBalancer(machines, seed=1)
             customers = [Customer(f"s{i}", balancer, http, record, recoveries) for i in range(SESSIONS)]
             async with balancer.checking():
                 clients = [asyncio.create_task(cluster.take_turns(customer)) for customer in customers]
@@ -119,7 +127,20 @@ async def test_sessions_survive_kills_pauses_and_a_database_restart(tmp_path: Pa
     _summarize(cluster, record, recoveries, Effects(effects).read().total(), found)
 
     import json
-    (Path("/tmp/qm.json")).write_text(json.dumps({"found": found, "events": events, "states": states, "logs": [m.log for m in machines]}))
+
+    (Path("/tmp/qm.json")).write_text(
+        json.dumps(
+            {
+                "found": found,
+                "events": events,
+                "states": states,
+                "debug": __import__("tests.attack.customer").attack.customer.DEBUG,
+                "restarted": recoveries.restarted_at,
+                "kills": [(m.url[-5:], m.killed_at, m.paused_at) for m in machines],
+                "logs": [m.log for m in machines],
+            }
+        )
+    )
     assert found == []
 
 
@@ -135,7 +156,11 @@ def _summarize(cluster: Cluster, record: Record, recoveries: Recoveries, effects
     )
     TOTALS.update(figures)
     words = [*in_words(Counter({**figures, **record.errors}))]
-    times = [f"recovery after a {name}: {_in_words(taken)}" for name, taken in vars(recoveries).items()]
+    times = [
+        f"recovery after a {name}: {_in_words(taken)}"
+        for name, taken in vars(recoveries).items()
+        if isinstance(taken, list)
+    ]
     load = f"load average {os.getloadavg()[0]:.1f}"
     SUMMARIES.append(f"machines: {SESSIONS} sessions, {', '.join([*words, *times, load])}")
 

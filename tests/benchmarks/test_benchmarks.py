@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from benchmarks import instructions, results, work
 from benchmarks.harness import Cost, Scale, Spread, Table, cpu_ratio, ratio_row
 from benchmarks.profile import Samples, layer_of, profile, report
+from tests.support.postgres_server import binaries
 
 TINY = Scale(tiny=True)
 COMPARISON = Path(__file__).parents[2] / "docs" / "comparison.md"
@@ -29,6 +30,8 @@ def cells(page: str) -> list[list[str]]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("module", [name for name in results.MODULES if name != UNCOUNTED])
 async def test_a_benchmark_measures_the_rows_of_the_results(module: str) -> None:
+    if module == "postgres" and binaries() is None:
+        pytest.skip("PostgreSQL is not installed")
     page = results.sections(results.RESULTS.read_text(encoding="utf-8"))[module]
 
     tables = await importlib.import_module(f"benchmarks.{module}").tables(TINY)

@@ -103,7 +103,7 @@ async def test_another_process_is_stopped(postgres_url: str, tmp_path: Path) -> 
     )
 
 
-VARIANT = {"structured": False, "ledger": True}
+VARIANT = {"structured": False, "ledger": True, "input_id": "i1"}
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_a_killed_session_resumes_and_settles_its_calls_truthfully(
         with ExitStack() as stack:
             url = stack.enter_context(postgres.database(empty))
             server.run("run_to", folder=str(folder), variant=VARIANT, kill_at=kill_at, url=url)
-            ways = ["resume", "abort" if kill_at % 2 else "input"]
+            ways = ["again", "abort"] if kill_at % 2 else ["resume", "input"]
             urls = {how: stack.enter_context(postgres.database(url)) for how in ways}
             server.run("go_on", folder=str(folder), variant=VARIANT, ways=ways, urls=urls)
         found = json.loads((folder / "faults").read_text())

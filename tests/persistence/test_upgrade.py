@@ -53,13 +53,12 @@ async def test_sessions_of_the_first_version_are_listed_and_read(database: str) 
         told = {name: [e["type"] for e in await memory.get_session_events(name)] for name in ("talk", "limited")}
         summaries = await summarize_sessions(saver, _never_running)
 
-    began = ["user_message", "status", "plan"]
+    began, ended = ["user_message", "status", "plan"], ["agent_response", "status"]
     assert (listed, told, [(each.id, each.activity, each.title) for each in summaries]) == (
         ["killed", "noted", "waiting", "limited", "delegated", "talk"],
         {
-            "talk": [*began, "agent_response", "status", *began]
-            + ["tool_call", "tool_result", "plan", "agent_response", "status"],
-            "limited": [*began, "tool_call", "tool_result", "limit", "agent_response", "status"],
+            "talk": [*began, *ended, *began, "tool_call", "tool_result", "plan", *ended],
+            "limited": [*began, "tool_call", "tool_result", "limit", *ended],
         },
         [
             ("killed", "interrupted", "Charge 7 and 13."),

@@ -80,7 +80,7 @@ class RestateServer:
         options = ["--base-dir", str(self._folder), "--listen-mode", "unix", "--node-name", _NODE, "--no-logo"]
         with (self._folder / "log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(self._binary, *options, "--default-num-partitions", "4"), env=environment, stdout=log, stderr=log
+                *(str(self._binary), *options, "--default-num-partitions", "4"), env=environment, stdout=log, stderr=log
             )
         async with asyncio.timeout(WITHIN_S):
             for client, path in ((self.admin, "/health"), (self.ingress, "/restate/health")):
@@ -131,6 +131,11 @@ class RestateServer:
     async def cancel(self, invocation: str) -> None:
         """Cancel an invocation."""
         reply = await self.admin.patch(f"/invocations/{invocation}/cancel")
+        assert reply.is_success, reply.text
+
+    async def purge(self, invocation: str) -> None:
+        """Make the server forget an invocation that has ended, and its idempotency key."""
+        reply = await self.admin.patch(f"/invocations/{invocation}/purge")
         assert reply.is_success, reply.text
 
     def log(self) -> str:

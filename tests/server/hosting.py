@@ -12,10 +12,10 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.chat.idempotency import resolve_once
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import RunEnded, ServerRun
-from graph_agent.server.chat.run_spec import resolve_run
 from graph_agent.server.hosting.host import Host, open_host
 from graph_agent.server.hosting.sources import AgentSource
 from graph_agent.server.monitoring.metrics import Metrics
@@ -57,7 +57,7 @@ def with_results(calls: list[dict[str, Any]], words: Any = "", **fields: Any) ->
 
 async def start_run(host: Host, request: ChatRequest) -> ServerRun:
     """A request's run, which only the test stops."""
-    return ServerRun(host, await resolve_run(host, NOBODY, request), Metrics(), streams=False)
+    return ServerRun(host, await resolve_once(host, NOBODY, request), Metrics(), streams=False)
 
 
 async def outcome_of(running: ServerRun) -> ChatOutcome:

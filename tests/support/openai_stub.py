@@ -194,6 +194,10 @@ class OpenAIStub:
 class _Handler(BaseHTTPRequestHandler):
     """Writing of answers; each one ends its connection, so that none is left to close."""
 
+    def do_GET(self) -> None:
+        """Answer as a server without a list of models."""
+        self.send_json(404, {}, {})
+
     def send_json(self, status: int, body: Any, headers: dict[str, str]) -> None:
         data = (body if isinstance(body, str) else json.dumps(body)).encode()
         self._head(status, {"content-type": "application/json", "content-length": str(len(data)), **headers})

@@ -82,8 +82,12 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """Run a server for the context, as another user if this process is root, which PostgreSQL refuses."""
+def postgres_server(*, fsync: str = "off") -> Iterator[PostgresServer]:
+    """Run a server for the context, as another user if this process is root, which PostgreSQL refuses.
+
+    Args:
+        fsync: PostgreSQL's setting; `off` is fast, and loses data only when the machine stops.
+    """
     bin_ = binaries()
     assert bin_ is not None
     # Short, as a socket's path may have 107 bytes only; and where the other user can get in.
@@ -108,7 +112,7 @@ def postgres_server() -> Iterator[PostgresServer]:
         settings = {
             "listen_addresses": "",
             "unix_socket_directories": str(folder),
-            "fsync": "off",
+            "fsync": fsync,
             "max_connections": "200",
             "shared_buffers": "32MB",
         }

@@ -1,9 +1,9 @@
 """A process that runs a session until it is released, for the tests of steering, aborts and takeovers.
 
-`python -m tests.support.steered_run DATABASE [URL [LEASE_S]]` runs an agent whose tool writes `at work` to the file `log` next to
-the database, and then waits for a file named `go`; it prints the session's result as JSON. With an address, the session
-is kept there, and the file names a place only. `LEASE_S` replaces the seconds after which PostgreSQL releases the locks of
-a paused process.
+`python -m tests.support.steered_run DATABASE [URL [LEASE_S]]` runs an agent whose tool writes `at work` to the file
+`log` next to the database, and then waits for a file named `go`; it prints the session's result as JSON. With an
+address, the session is kept there, and the file names a place only. `LEASE_S` replaces the seconds after which
+PostgreSQL releases the locks of a paused process.
 """
 
 from __future__ import annotations

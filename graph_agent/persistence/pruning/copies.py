@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from graph_agent._compat import dump_snapshot, replay_delta
+from graph_agent._compat import delta_snapshot, replay_delta
 from graph_agent.events.types import append_events
 from graph_agent.state.schema import MessagesChannel
 
@@ -45,11 +45,19 @@ async def full_copies(saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: st
         saver: The saver of the checkpoint.
         at: Its thread and namespace.
         checkpoint_id: Its id.
-        channels: Names in `CHANNELS`.
+        channels: Names in `CHANNELS`; none of them has a stored value in the checkpoint.
     """
+    values = await delta_values(saver, at, checkpoint_id, channels)
+    return {name: saver.serde.dumps_typed(delta_snapshot(value)) for name, value in values.items()}
+
+
+async def delta_values(
+    saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: str, channels: Iterable[str]
+) -> dict[str, Any]:
+    """As `full_copies`, but not serialized."""
     config: RunnableConfig = {
         "configurable": {"thread_id": at[0], "checkpoint_ns": at[1], "checkpoint_id": checkpoint_id}
     }
     names = sorted(channels)
     histories = await saver.aget_delta_channel_history(config=config, channels=names)
-    return {name: dump_snapshot(saver.serde, replay_delta(CHANNELS[name], histories[name])) for name in names}
+    return {name: replay_delta(CHANNELS[name], histories[name]) for name in names}

@@ -93,6 +93,10 @@ class NamespacePlan:
         """The checkpoints to remove, each after its descendants."""
         return [self.nodes[id_] for id_ in _descendants_first(self.nodes) if id_ not in self.kept]
 
+    def parents_first(self) -> list[str]:
+        """Return the ids of all checkpoints, each after its ancestors."""
+        return _descendants_first(self.nodes)[::-1]
+
     def remaining_ancestor(self, node_id: str, removed: set[str]) -> str | None:
         """Return the nearest ancestor that is not removed; None if there is none.
 

@@ -12,7 +12,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from graph_agent.persistence.pruning.copies import At, Copies
 from graph_agent.persistence.pruning.plan import Node
-from graph_agent.persistence.pruning.tables import METADATA, Row, ThreadChangedError, nodes_of
+from graph_agent.persistence.pruning.tables import METADATA, Row, StoredWrite, ThreadChangedError, nodes_of
 
 _IN: LiteralString = "thread_id = %s AND checkpoint_ns = %s"
 _AT: LiteralString = f"{_IN} AND checkpoint_id = %s"
@@ -30,6 +30,10 @@ _ROWS: LiteralString = (
 _WRITES: LiteralString = (
     "SELECT checkpoint_ns, checkpoint_id, channel, count(*) AS number, sum(octet_length(blob)) AS size"
     " FROM checkpoint_writes WHERE thread_id = %s GROUP BY checkpoint_ns, checkpoint_id, channel"
+)
+_STORED_WRITES: LiteralString = (
+    "SELECT checkpoint_ns AS namespace, checkpoint_id, task_id, task_path, channel, type, blob AS value"
+    " FROM checkpoint_writes WHERE thread_id = %s ORDER BY checkpoint_ns, checkpoint_id, task_id, idx"
 )
 _INPUTS: LiteralString = (
     "SELECT c.checkpoint_ns, c.checkpoint_id FROM checkpoints c JOIN checkpoint_blobs b ON b.thread_id = c.thread_id"
@@ -103,6 +107,11 @@ class PostgresTables:
             written.setdefault(at, {})[row["channel"]] = row["number"], int(row["size"])
         started = {(row["checkpoint_ns"], row["checkpoint_id"]) for row in inputs}
         return nodes_of((_row(row, started) for row in rows), written)
+
+    async def stored_writes(self, thread_id: str) -> list[StoredWrite]:
+        """Return all writes of a thread; those of one task are in their order."""
+        rows = await self._query(_STORED_WRITES, [thread_id])
+        return [StoredWrite(**{**row, "value": bytes(row["value"])}) for row in rows]
 
     async def add_copies(self, at: At, checkpoint_id: str, copies: Copies, *, dry_run: bool) -> int:
         """Add full copies of channels to a checkpoint; return the bytes by which it grows."""

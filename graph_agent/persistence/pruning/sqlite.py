@@ -17,6 +17,7 @@ from graph_agent.persistence.pruning.plan import Node
 from graph_agent.persistence.pruning.tables import (
     METADATA,
     Row,
+    StoredWrite,
     ThreadChangedError,
     UnreadableCheckpointError,
     nodes_of,
@@ -39,6 +40,10 @@ _ROWS = (
 _WRITES = (
     "SELECT checkpoint_ns, checkpoint_id, channel, count(*), coalesce(sum(length(value)), 0) FROM writes"
     " WHERE thread_id = ? GROUP BY checkpoint_ns, checkpoint_id, channel"
+)
+_STORED_WRITES = (
+    "SELECT checkpoint_ns, checkpoint_id, task_id, coalesce(task_path, ''), channel, type, value FROM writes"
+    " WHERE thread_id = ? ORDER BY checkpoint_ns, checkpoint_id, task_id, idx"
 )
 _CHECKPOINT = f"SELECT type, checkpoint FROM checkpoints WHERE {_AT}"
 _UPDATE = f"UPDATE checkpoints SET checkpoint = ? WHERE {_AT}"
@@ -68,6 +73,13 @@ class SqliteTables:
     async def load(self, thread_id: str) -> dict[str, list[Node]]:
         """Return the checkpoints of a thread by namespace."""
         return await call_in_thread(self._with_connection, lambda db: _load(db, thread_id))
+
+    async def stored_writes(self, thread_id: str) -> list[StoredWrite]:
+        """Return all writes of a thread; those of one task are in their order."""
+        return await call_in_thread(
+            self._with_connection,
+            lambda db: [StoredWrite(*row) for row in db.execute(_STORED_WRITES, (thread_id,))],
+        )
 
     async def add_copies(self, at: At, checkpoint_id: str, copies: Copies, *, dry_run: bool) -> int:
         """Add full copies of channels to a checkpoint; return the bytes by which it grows."""

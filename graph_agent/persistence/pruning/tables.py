@@ -42,6 +42,19 @@ class Row:
     """Bytes of the checkpoint and its metadata."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredWrite:
+    """One write of a task, as it is stored."""
+
+    namespace: str
+    checkpoint_id: str
+    task_id: str
+    task_path: str
+    channel: str
+    type: str
+    value: bytes
+
+
 Written = Mapping[tuple[str, str], Mapping[str, tuple[int, int]]]
 """Namespace and checkpoint → channel → number and bytes of its stored writes."""
 
@@ -59,6 +72,10 @@ class Tables(Protocol):
         Raises:
             UnreadableCheckpointError: If one cannot be read.
         """
+        ...
+
+    async def stored_writes(self, thread_id: str) -> list[StoredWrite]:
+        """Return all writes of a thread; those of one task are in their order."""
         ...
 
     async def add_copies(self, at: At, checkpoint_id: str, copies: Copies, *, dry_run: bool) -> int:

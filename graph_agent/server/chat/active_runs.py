@@ -59,6 +59,8 @@ class Runs:
     ) -> AsyncIterator[ServerRun]:
         """Start a run, and stop it if the context is left before its end.
 
+        A run with an idempotency key continues to its end: the caller may repeat the request to get the answer.
+
         After the run's answer, the follow-ups queued in its session run in the background.
 
         Args:
@@ -76,10 +78,11 @@ class Runs:
             async with self._start(spec, streams=streams, on_end=self._start_follow_ups) as run:
                 yield run
         finally:
-            if run is None or run.following is None:
+            background = (run.detached or run.following) if run is not None else None
+            if background is None:
                 owned.close()
             else:
-                run.following.add_done_callback(lambda _: owned.close())
+                background.add_done_callback(lambda _: owned.close())
 
     @contextlib.asynccontextmanager
     async def _start(
@@ -99,8 +102,22 @@ class Runs:
         try:
             yield run
         finally:
+            if spec.scope.mark is not None and not run.ended:
+                run.detached = asyncio.create_task(self._finish(run), name="a run without its client")
+                self._following.add(run.detached)
+                run.detached.add_done_callback(self._following.discard)
+            else:
+                self._active.discard(run)
+                await run.close()
+
+    async def _finish(self, run: ServerRun) -> None:
+        """Wait for the end of a run whose client has left, and of its follow-ups."""
+        try:
+            await run.finish()
+        finally:
             self._active.discard(run)
-            await run.close()
+        if run.following is not None:
+            await asyncio.wait([run.following])
 
     def _start_follow_ups(self, run: ServerRun) -> None:
         if run.spec.session_id is None:

@@ -16,6 +16,7 @@ from graph_agent.events.types import StoredEvent
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.limits import Limits
 from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.chat.idempotency import resolve_once
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import (
@@ -24,16 +25,18 @@ from graph_agent.server.chat.run import (
     MessageBreak,
     Part,
     ProgressUpdate,
+    ReasoningPiece,
     RunEnded,
     ServerRun,
 )
-from graph_agent.server.chat.run_spec import resolve_run
 from graph_agent.server.errors.problems import ProblemError, stopping
 from graph_agent.server.sse import EventStream, comment, progress_comment, wait_for_disconnect
 
 _HEADERS_WITHIN_S = 5.0
 """Seconds to delay a stream's headers until the first part, so that an immediate failure gets its own status."""
 SESSION_HEADER = "x-session-id"
+REPLAYED = {"idempotent-replayed": "true"}
+"""Header of an answer that was given to an earlier request with the same idempotency key."""
 
 
 class ChatDialect(Protocol):
@@ -50,6 +53,10 @@ class ChatDialect(Protocol):
     def break_frames(self) -> Iterable[str]:
         """Yield the frames between two messages of the answer: a blank line, unless the format has several messages."""
         return self.text_frames("\n\n")
+
+    def reasoning_frames(self, text: str) -> Iterable[str]:
+        """Yield the frames of a piece of the model's reasoning; none by default."""
+        return ()
 
     def rest_frames(self, outcome: ChatOutcome, rest: str) -> Iterable[str]:
         """Yield the frames of the end of the answer's text that was not streamed; `rest` is not empty."""
@@ -120,6 +127,7 @@ class Chat:
             first = await run.part(_HEADERS_WITHIN_S)
             if isinstance(first, RunEnded) and first.outcome.problem is not None:
                 raise first.outcome.problem
+            headers |= REPLAYED if run.replayed else {}
             settings = self.runs.host.settings
             return EventStream(
                 frames_of(first, run, request, dialect, settings.keepalive_s, keep),
@@ -140,7 +148,7 @@ class Chat:
             resources.enter_context(self.limits.slot(caller.name))
             stack.enter_context(self.runs.metrics.active_requests.track_inprogress())
             request = replace(request, credentials=self.runs.host.credentials_of(http_request))
-            spec = await resolve_run(self.runs.host, caller, request)
+            spec = await resolve_once(self.runs.host, caller, request)
             yield await stack.enter_async_context(self.runs.run(spec, streams=request.stream, resources=resources))
 
     async def _answer_whole(
@@ -165,6 +173,7 @@ class Chat:
             await asyncio.gather(answering, leaving, return_exceptions=True)
         if outcome.problem is not None:
             raise outcome.problem
+        headers |= REPLAYED if run.replayed else {}
         body = dialect.body(outcome, progress if request.progress_as_field else [])
         if keep is not None:
             await keep(run)
@@ -177,7 +186,7 @@ async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, li
         match await run.part():
             case RunEnded(outcome):
                 return outcome, progress
-            case AnswerText() | MessageBreak() | None:
+            case AnswerText() | ReasoningPiece() | MessageBreak() | None:
                 pass
             case CallEvents(events):
                 for event in events:
@@ -219,6 +228,8 @@ async def frames_of(
                 case MessageBreak():
                     sent += "\n\n"
                     text = "".join(dialect.break_frames())
+                case ReasoningPiece(piece):
+                    text = "".join(dialect.reasoning_frames(piece))
                 case CallEvents(events):
                     text = "".join(each for event in events for each in dialect.event_frames(event))
                 case RunEnded(outcome):

@@ -69,7 +69,7 @@ def read_outcome(spec: RunSpec, state: StateSnapshot) -> ChatOutcome:
     messages: list[AnyMessage] = state.values.get("messages", [])
     events: list[StoredEvent] = state.values.get("events", [])
     calls = spec.client_calls(result.interrupts)
-    question = "" if calls else question_of(result.interrupts, spec.token, spec.refused)
+    question = "" if calls else question_of(result.interrupts, spec.question_token, spec.refused)
     text = public_text(result.answer)
     if result.structured_response is not None:
         text = json.dumps(result.structured_response, ensure_ascii=False)

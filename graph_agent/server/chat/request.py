@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from pydantic import SecretStr
 
+from graph_agent.runs.input_marks import InputMark
 from graph_agent.server.errors.problems import ProblemError
 
 
@@ -33,14 +34,22 @@ class ChatRequest:
     """Token in the ids of the calls that `messages` answer, in a session whose ids are not the model's own."""
     new_call_token: str | None = None
     """Token for the ids of the calls that the answer hands to the caller; None for the default ids."""
+    marks_questions: bool = False
+    """Whether a question for approval names `new_call_token`, for a client that answers with its whole history."""
     decisions: Mapping[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     """Decisions on calls that wait for approval: start of the interrupt's id, and index of the call → decision."""
     parked_token: str | None = None
     """Token of the request without a session that the decisions belong to; None for none."""
-    checkpoint: str | None = None
-    """Id of the checkpoint that must be the session's newest one when the run begins; None for no condition."""
+    adds_all: bool = False
+    """Whether all messages are new to an existing session; otherwise those after the agent's last message are."""
+    before: Callable[[], Awaitable[None]] | None = None
+    """Awaited when the run has its session's lock; `SessionBusyError` refuses the run. None for nothing."""
+    shows_reasoning: bool = False
+    """Whether the model's reasoning is streamed."""
     shows_calls: bool = False
     """Whether the events about the agent's own plans and calls are sent."""
+    mark: InputMark | None = None
+    """The idempotency key of the request, with a digest of its content; None without a key."""
     progress_as_field: bool = False
     """Whether to send progress in the response's body; otherwise it is sent in a stream's comments."""
 

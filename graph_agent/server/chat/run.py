@@ -12,20 +12,24 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
 
 from graph_agent._internal.coalesce import BETWEEN_PIECES_S, TextCoalescer
 from graph_agent._internal.failure_log import log_failure
-from graph_agent.errors import SessionBusyError, UserError
+from graph_agent.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
 from graph_agent.events.types import StoredEvent
+from graph_agent.execution.inputs import InputStoredError
 from graph_agent.runs.run import Run
 from graph_agent.server.chat.outcomes import ChatOutcome, read_outcome
+from graph_agent.server.chat.reasoning import ReasoningReader
 from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.errors.problems import ProblemError, problem_of_failure, stopping
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.session.repeated_input import wait_for_input
 from graph_agent.state.messages import failure_of
 
 logger = logging.getLogger(__name__)
@@ -38,6 +42,13 @@ _MOST_WAITING = 256
 @dataclass(frozen=True, slots=True)
 class AnswerText:
     """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningPiece:
+    """A piece of the model's reasoning."""
 
     text: str
 
@@ -68,7 +79,7 @@ class RunEnded:
     outcome: ChatOutcome
 
 
-Part: TypeAlias = AnswerText | MessageBreak | CallEvents | ProgressUpdate | RunEnded
+Part: TypeAlias = AnswerText | ReasoningPiece | MessageBreak | CallEvents | ProgressUpdate | RunEnded
 
 
 class ServerRun:
@@ -99,6 +110,10 @@ class ServerRun:
         """State of the session at the end of the run; None before the end, and for a stopped run."""
         self.following: asyncio.Task[None] | None = None
         """Task that runs the follow-ups after this run; None for none."""
+        self.replayed = False
+        """Whether the outcome is that of an earlier request with the same idempotency key."""
+        self.detached: asyncio.Task[None] | None = None
+        """Task that waits for the run's end after its client has left; None for none."""
         self.aborted = False
         """Whether an abort was requested, even if the answer was already complete."""
         self._on_end = on_end
@@ -143,6 +158,11 @@ class ServerRun:
         """Let the run stop at its next step boundary, from which its session can be resumed."""
         self._control.request_drain()
 
+    async def finish(self) -> None:
+        """Drop the parts from now on, and wait for the end of the run."""
+        self._drop_parts()
+        await asyncio.wait([self._task])
+
     def cancel(self) -> None:
         """Cancel the run immediately."""
         self._task.cancel()
@@ -153,15 +173,18 @@ class ServerRun:
         A run in a session is aborted, so that its calls are settled in the history; a run without a session is only
         cancelled. Only this run is aborted, not another one that holds the session.
         """
-        self._closed = True
-        # An ended run may still wait for space in the queue.
-        while not self._parts.empty():
-            self._parts.get_nowait()
+        self._drop_parts()
         if not self._over and self.spec.session_id is not None:
             self.spec.scope.abort()
         elif not self._over:
             self._task.cancel()
         await asyncio.wait([self._task])
+
+    def _drop_parts(self) -> None:
+        self._closed = True
+        # An ended run may still wait for space in the queue.
+        while not self._parts.empty():
+            self._parts.get_nowait()
 
     async def _run(self) -> None:
         started = time.perf_counter()
@@ -174,6 +197,10 @@ class ServerRun:
             status, last = "DRAINED", stopping()
         except SessionBusyError:
             status, last = "BUSY", ProblemError("busy", "This session is answering another request.", retry_after_s=1)
+        except InputConflictError as error:
+            status, last = "REFUSED", ProblemError("key_reused", str(error), param="Idempotency-Key")
+        except InputSupersededError as error:
+            status, last = "REFUSED", ProblemError("conflict", str(error), param="Idempotency-Key")
         except UserError as error:
             status, last = "REFUSED", ProblemError("invalid", str(error))
         except ProblemError as problem:
@@ -214,9 +241,36 @@ class ServerRun:
             await self._host.park(spec.thread)
         if self._streams:
             spec.scope.reader = self._on_text
+        try:
+            while not await self._run_graph():
+                pass
+        except InputStoredError as stored:
+            self.state, self.replayed = stored.state, True
+            return read_outcome(spec, self.state)
+        assert self.state is not None, "a run that reaches its end reads its state"
+        outcome = read_outcome(spec, self.state)
+        self._metrics.count_tokens(outcome.input_tokens, outcome.output_tokens)
+        return outcome
+
+    async def _run_graph(self) -> bool:
+        """Run the graph to its end; False after waiting for another run of the same input."""
+        try:
+            await self._consume_stream()
+        except SessionBusyError:
+            mark = self.spec.scope.mark
+            if mark is None or not await wait_for_input(self._host.saver, self.spec.thread, mark):
+                raise
+            return False
+        return True
+
+    async def _consume_stream(self) -> None:
+        spec = self.spec
+        shows_reasoning = self._streams and spec.shows_reasoning
+        reader = ReasoningReader(lambda text: self._emit(ReasoningPiece(text)))
+        config: RunnableConfig = {**spec.config, **({"callbacks": [reader]} if shows_reasoning else {})}
         stream = spec.graph.astream(
             spec.graph_input,
-            spec.config,
+            config,
             # Failures are reported by the outcome.
             context={**spec.context, "on_failure": "answer"},
             stream_mode=["custom", "updates"],
@@ -233,10 +287,6 @@ class ServerRun:
                     await self._emit_unstreamed(payload)
             elif isinstance(payload, dict) and payload.get("type") == "progress":
                 await self._emit(ProgressUpdate(payload))
-        assert self.state is not None, "a run that reaches its end reads its state"
-        outcome = read_outcome(spec, self.state)
-        self._metrics.count_tokens(outcome.input_tokens, outcome.output_tokens)
-        return outcome
 
     async def _on_text(self, text: str, message_id: str | None) -> None:
         # Text before calls, and an answer superseded by steering, are separate messages.
@@ -257,7 +307,12 @@ class ServerRun:
         spec = self.spec
         if spec.graph is self._host.stateless:
             await spec.graph.checkpointer.adelete_thread(spec.thread)  # type: ignore[union-attr]  # it has one
-        elif spec.token is not None and status not in ("RUNNING", "BUSY") and not await self._can_resume():
+        elif (
+            spec.token is not None
+            and spec.scope.mark is None
+            and status not in ("RUNNING", "BUSY")
+            and not await self._can_resume()
+        ):
             await self._host.forget(spec.thread)
 
     async def _can_resume(self) -> bool:

@@ -8,7 +8,6 @@ import re
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from langchain_core.messages import HumanMessage, ToolMessage
@@ -16,7 +15,7 @@ from langgraph.types import Command, Interrupt, StateSnapshot
 
 from graph_agent.approvals.text import parse_answer
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.errors import InputError, SessionBusyError
+from graph_agent.errors import InputError
 from graph_agent.runs.inbox import Note
 from graph_agent.runs.notes import message_of
 from graph_agent.runs.run import RUN, RunScope
@@ -46,7 +45,7 @@ _PER_REQUEST = frozenset(
     }
 )
 """Fields of a run's context that follow-ups do not inherit."""
-_PARKED_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
+PARKED_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +65,10 @@ class RunSpec:
     """Usage of earlier requests of the same input, which has been reported already."""
     call_token: str | None = None
     """As `token`, for the calls of a session whose ids are not the model's own."""
+    marks_questions: bool = False
+    """Whether a question for approval names `call_token`."""
+    shows_reasoning: bool = False
+    """Whether the model's reasoning is streamed."""
     shows_calls: bool = False
     """Whether the run's events about plans and calls are parts of its output."""
     refused: str = ""
@@ -77,6 +80,11 @@ class RunSpec:
     def config(self) -> Any:
         """The run's config."""
         return {"configurable": {"thread_id": self.thread, RUN: self.scope}}
+
+    @property
+    def question_token(self) -> str | None:
+        """The token that a question for approval names; None if the session identifies it."""
+        return self.token or (self.call_token if self.marks_questions else None)
 
     @property
     def is_resume(self) -> bool:
@@ -118,8 +126,6 @@ class RunSpec:
 async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
     """Return the run that a request starts or resumes.
 
-    The run raises `SessionBusyError` if the request names a checkpoint that is no longer the session's newest.
-
     Args:
         host: The agent.
         caller: The sender of the request.
@@ -132,15 +138,14 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
     host.check_images(request.messages)
     host.check_agentic_loops(request.options.get("max_agentic_loops"))
     spec = await _resolve(host, caller, request)
-    if request.checkpoint is not None:
-        spec.scope.before = partial(_check_newest, host, spec, request.checkpoint)
-    return replace(spec, call_token=request.new_call_token, shows_calls=request.shows_calls)
-
-
-async def _check_newest(host: Host, spec: RunSpec, checkpoint: str) -> None:
-    stored = await host.saver.aget_tuple({"configurable": {"thread_id": spec.thread}})
-    if stored is None or stored.config["configurable"]["checkpoint_id"] != checkpoint:
-        raise SessionBusyError("Another request has continued the session.")
+    spec.scope.before = request.before
+    return replace(
+        spec,
+        call_token=request.new_call_token,
+        marks_questions=request.marks_questions,
+        shows_reasoning=request.shows_reasoning,
+        shows_calls=request.shows_calls,
+    )
 
 
 async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
@@ -156,7 +161,7 @@ async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
     if (token := parked_question(request.messages)) is not None:
         spec = RunSpec(host.kept, caller.parked(token), None, request.context(), None, token)
         return _decide(spec, caller, request, await host.kept.aget_state(spec.config))
-    tokens = {found[1] for result in results if (found := _PARKED_ID.fullmatch(result.tool_call_id))}
+    tokens = {found[1] for result in results if (found := PARKED_ID.fullmatch(result.tool_call_id))}
     if len(tokens) == 1:
         spec = RunSpec(host.kept, caller.parked(token := tokens.pop()), None, {}, None, token)
         if resumed := await _resume(spec, caller, request, results, user_messages):
@@ -175,7 +180,7 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
     if not state.values:
         check_conversation(request.messages)
         return _with_input(spec, {"messages": request.messages}, request.context())
-    new = new_messages(request.messages)
+    new = request.messages if request.adds_all else new_messages(request.messages)
     results, user_messages = trailing_results(new)
     if results or request.decisions:
         if resumed := await _resume(spec, caller, request, results, user_messages):
@@ -184,7 +189,9 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
         raise ProblemError(
             "invalid", f"The session {session_id!r} waits for no result of these: {listed}.", param="messages"
         )
-    if not new or not all(isinstance(message, HumanMessage) for message in new):
+    if request.adds_all:
+        check_conversation(new)
+    elif not new or not all(isinstance(message, HumanMessage) for message in new):
         raise ProblemError(
             "invalid", "There is no new user message after the assistant's last message.", param="messages"
         )

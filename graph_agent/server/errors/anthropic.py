@@ -16,6 +16,7 @@ _TYPES: dict[Kind, tuple[str, int]] = {
     "model": ("not_found_error", 404),
     "not_found": ("not_found_error", 404),
     "conflict": ("invalid_request_error", 409),
+    "key_reused": ("invalid_request_error", 422),
     "too_large": ("request_too_large", 413),
     "media_type": ("invalid_request_error", 415),
     "timeout": ("timeout_error", 408),

@@ -15,6 +15,7 @@ _TYPES: dict[Kind, tuple[str, str | None]] = {
     "model": ("invalid_request_error", "model_not_found"),
     "not_found": ("invalid_request_error", "not_found"),
     "conflict": ("invalid_request_error", "conflict"),
+    "key_reused": ("invalid_request_error", "idempotency_key_reused"),
     "too_large": ("invalid_request_error", "request_too_large"),
     "media_type": ("invalid_request_error", "unsupported_media_type"),
     "timeout": ("invalid_request_error", "request_timeout"),

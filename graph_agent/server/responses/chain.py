@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 from langgraph.types import StateSnapshot
 
+from graph_agent.errors import SessionBusyError
+from graph_agent.server.chat.approvals import parked_question
 from graph_agent.server.chat.request import ChatRequest, trailing_results
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.responses.ids import place_of_approval, response_id, token_of_item, token_of_response
 from graph_agent.server.responses.input_items import Conversation
 from graph_agent.server.responses.records import OPEN, Record, Records
-from graph_agent.server.responses.requests import client_tools_of, options_of
+from graph_agent.server.responses.requests import ENCRYPTED_REASONING, client_tools_of, options_of
+from graph_agent.server.responses.resource import summary_wanted
 from graph_agent.server.responses.schemas import CreateResponse, InputItem
 
 
@@ -47,7 +51,7 @@ class Chains:
         """
         request = self._request(body, content, token)
         if session_id is not None:
-            return replace(request, session_id=session_id, call_token=_answered_token(content))
+            return replace(request, session_id=session_id, call_token=_answered_token(content), marks_questions=False)
         is_explicit = body.previous_response_id is not None
         previous = await self._previous(body, content)
         if previous is not None:
@@ -55,12 +59,12 @@ class Chains:
                 raise ProblemError(
                     "invalid", "The previous response is still in progress.", param="previous_response_id"
                 )
-            adds_history = is_explicit and any(isinstance(message, AIMessage) for message in request.messages)
-            if body.is_stored and not adds_history and await self._is_newest(previous):
+            if body.is_stored and await self._is_newest(previous):
                 return replace(
                     request,
                     session_id=previous["session"],
-                    checkpoint=previous["checkpoint"],
+                    adds_all=is_explicit,
+                    before=partial(self._check_newest, previous),
                     call_token=token_of_response(previous["response"]["id"]),
                 )
             if is_explicit:
@@ -90,7 +94,9 @@ class Chains:
             client_tools=client_tools_of(body),
             stream=bool(body.stream),
             new_call_token=token,
+            marks_questions=True,
             decisions=decisions,
+            shows_reasoning=summary_wanted(body) is not None or ENCRYPTED_REASONING in (body.include or []),
             shows_calls=self.host.settings.show_calls if body.show_calls is None else body.show_calls,
         )
 
@@ -98,8 +104,12 @@ class Chains:
         """Return the response that a request continues: by its id, or as the one whose calls it answers."""
         if body.previous_response_id is not None:
             return await self.records.get(body.previous_response_id, "previous_response_id")
-        token = _answered_token(content)
+        token = _answered_token(content) or parked_question(content.messages)
         return await self.records.find(token) if token is not None else None
+
+    async def _check_newest(self, record: Record) -> None:
+        if not await self._is_newest(record):
+            raise SessionBusyError("Another request has continued the session.")
 
     async def _is_newest(self, record: Record) -> bool:
         """Whether nothing has continued the session of a response since."""

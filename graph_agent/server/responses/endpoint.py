@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
@@ -17,6 +18,7 @@ from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.parameters import ChatEndpoint
 from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.chain import Chains, input_of
+from graph_agent.server.responses.conversations import Conversations
 from graph_agent.server.responses.ids import new_token
 from graph_agent.server.responses.input_items import as_items, read_items, replace_references
 from graph_agent.server.responses.output import ResponseDialect
@@ -64,9 +66,13 @@ class ResponsesEndpoint:
         items = as_items(body.input)
         if references := [item.id or "" for item in items if item.type == "item_reference"]:
             items = replace_references(items, await records.items(references))
-        content = await off_loop(self.endpoint.request, read_items, items)
+        conversation = await self._conversation(body)
+        given = [InputItem.model_validate(item) for item in conversation.pending] if conversation else []
+        content = await off_loop(self.endpoint.request, read_items, [*given, *items])
         token = new_token()
         request = await Chains(host, records).resolve(body, content, token, self._session_id(body))
+        if conversation is not None:
+            request = replace(request, adds_all=True, before=conversation.consume)
         request = replace(request, progress_as_field=self.endpoint.progress_as_field)
         if self.shows_calls is not None:
             request = replace(request, shows_calls=self.shows_calls)
@@ -79,7 +85,7 @@ class ResponsesEndpoint:
             shows_encrypted=ENCRYPTED_REASONING in (body.include or []),
             queued=bool(body.background),
         )
-        keeper = _Keeper(records, items, request, dialect)
+        keeper = _Keeper(records, items, request, dialect, conversation)
         if body.background:
             return await self._run_in_background(request, keeper)
         return await server.chat.answer(
@@ -108,6 +114,20 @@ class ResponsesEndpoint:
             headers=headers,
         )
 
+    async def _conversation(self, body: CreateResponse) -> _Conversation | None:
+        """Return the conversation that a request names; None for none, or for a session that is no conversation.
+
+        Raises:
+            ProblemError: If there is neither a conversation nor a session of this name.
+        """
+        if (id_ := body.conversation_id) is None:
+            return None
+        found = Conversations(self.endpoint.services.chat.runs.host, self.endpoint.caller)
+        if not await found.check_session(id_):
+            return None
+        keys = await found.pending_keys(id_)
+        return _Conversation(found, id_, keys, await found.pending_items(id_, keys))
+
     def _session_id(self, body: CreateResponse) -> str | None:
         named = self.endpoint.session_id or (body.metadata or {}).get("session_id")
         if named is not None:
@@ -130,6 +150,26 @@ async def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class _Conversation:
+    """The conversation of a request."""
+
+    conversations: Conversations
+    id: str
+    pending_keys: list[str]
+    pending: list[dict[str, Any]]
+    """Items that the session has not received yet; they precede those of the request."""
+
+    async def consume(self) -> None:
+        """Record that the session receives the pending items."""
+        await self.conversations.consume(self.id, self.pending_keys)
+
+    async def append(self, record: Record) -> None:
+        """Append the items of a response that has ended."""
+        items = [*record["input"], *record["response"]["output"]]
+        await self.conversations.append(self.id, items, pending=False)
+
+
+@dataclass(frozen=True, slots=True)
 class _Keeper:
     """Stores a response when it is complete."""
 
@@ -137,10 +177,14 @@ class _Keeper:
     items: list[InputItem]
     request: ChatRequest
     dialect: ResponseDialect
+    conversation: _Conversation | None
 
     async def keep(self, run: ServerRun) -> None:
         """Store the response of a run that has ended."""
-        await self.records.put(self.dialect.token, self.record(run))
+        record = self.record(run)
+        await self.records.put(self.dialect.token, record)
+        if self.conversation is not None and record["response"]["status"] != "failed":
+            await self.conversation.append(record)
 
     def record(self, run: ServerRun) -> Record:
         """Return the record of the response as it is now."""

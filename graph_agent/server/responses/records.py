@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from typing_extensions import TypedDict
 
@@ -63,7 +63,7 @@ class Records:
     async def find(self, token: str) -> Record | None:
         """Return a response; None if it is not stored."""
         item = await self._store.aget(_namespace(token), self._key(token))
-        return Record(**item.value) if item is not None else None  # type: ignore[typeddict-item]  # as it was stored
+        return cast("Record", item.value) if item is not None else None
 
     async def get(self, id_: str, param: str = "response_id") -> Record:
         """Return a response by its id.

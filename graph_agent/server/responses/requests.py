@@ -60,15 +60,23 @@ def check_supported(body: CreateResponse) -> None:
                     "invalid", f"{name} keeps the response, and store is false; send one of them.", param=name
                 )
     for tool in body.tools or []:
+        if _is_agent(tool, body.model):
+            continue
         if tool.type != "function":
             raise ProblemError(
                 "invalid",
-                f"Tools of type {tool.type!r} are not supported, only functions of the caller; the agent has its own "
-                "tools.",
+                f"Tools of type {tool.type!r} are not supported, only functions of the caller, and "
+                f"{{'type': 'mcp', 'server_label': {body.model!r}}} for the agent's own tools.",
                 param="tools",
             )
         if not tool.name:
             raise ProblemError("invalid", "A tool has no name.", param="tools")
+
+
+def _is_agent(tool: FunctionTool, name: str) -> bool:
+    """Whether a tool stands for the agent's own tools; clients declare the server of the items that they accept."""
+    is_own = tool.type == "mcp" and tool.server_label == name
+    return is_own and tool.server_url is None and tool.connector_id is None
 
 
 def options_of(body: CreateResponse) -> dict[str, Any]:
@@ -98,7 +106,8 @@ def client_tools_of(body: CreateResponse) -> list[dict[str, Any]]:
     allowed = None
     if isinstance(choice, NamedChoice) and choice.type == "allowed_tools":
         allowed = {tool.name for tool in choice.tools or []}
-    return [_tool(tool) for tool in body.tools or [] if allowed is None or tool.name in allowed]
+    functions = [tool for tool in body.tools or [] if tool.type == "function"]
+    return [_tool(tool) for tool in functions if allowed is None or tool.name in allowed]
 
 
 def _tool(tool: FunctionTool) -> dict[str, Any]:
@@ -114,7 +123,7 @@ def _choice(body: CreateResponse) -> str | None:
     choice = body.tool_choice
     if not isinstance(choice, NamedChoice):
         return "any" if choice == "required" else None
-    names = {tool.name for tool in body.tools or []}
+    names = {tool.name for tool in body.tools or [] if tool.type == "function"}
     match choice.type:
         case "function":
             if choice.name not in names:

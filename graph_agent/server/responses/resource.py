@@ -8,7 +8,7 @@ from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.errors.openai import openai_error
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.responses.ids import created_of, response_id
-from graph_agent.server.responses.schemas import CreateResponse
+from graph_agent.server.responses.schemas import CreateResponse, FunctionTool
 
 
 def new_response(body: CreateResponse, token: str) -> dict[str, Any]:
@@ -54,9 +54,7 @@ def new_response(body: CreateResponse, token: str) -> dict[str, Any]:
         else choice
         if isinstance(choice, str)
         else choice.model_dump(exclude_none=True),
-        "tools": [
-            {"parameters": None, "strict": None, **tool.model_dump(exclude_none=True)} for tool in body.tools or []
-        ],
+        "tools": [_tool(tool) for tool in body.tools or []],
         "top_logprobs": 0,
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "presence_penalty": 0.0,
@@ -66,6 +64,11 @@ def new_response(body: CreateResponse, token: str) -> dict[str, Any]:
         "user": body.user,
         "metadata": body.metadata or {},
     }
+
+
+def _tool(tool: FunctionTool) -> dict[str, Any]:
+    required = {"description": None, "parameters": None, "strict": None} if tool.type == "function" else {}
+    return {**required, **tool.model_dump(exclude_none=True)}
 
 
 def summary_wanted(body: CreateResponse) -> str | None:

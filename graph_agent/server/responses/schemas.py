@@ -60,9 +60,12 @@ Item = Annotated[InputItem, BeforeValidator(_with_type)]
 
 
 class FunctionTool(_Part):
-    """A tool of the caller."""
+    """A tool of the caller, or the agent itself as the MCP server of its own tools."""
 
     type: str
+    server_label: str | None = Field(None, description="Of type `mcp`: the agent's name.")
+    server_url: str | None = Field(None, description="Not supported: the server connects to no address of a request.")
+    connector_id: str | None = Field(None, description="Not supported.")
     name: str | None = Field(None, pattern=TOOL_NAME)
     description: str | None = None
     parameters: dict[str, Any] | None = None

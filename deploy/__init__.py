@@ -1,0 +1,1 @@
+"""Configurations to run agents in production."""

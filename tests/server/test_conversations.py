@@ -1,0 +1,98 @@
+"""Conversations of the Responses API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from tests.server.process import Served
+
+
+def user(text: str) -> Any:
+    return {"role": "user", "content": text}
+
+
+def texts(client: openai.OpenAI, id_: str) -> list[str]:
+    listed: list[Any] = list(client.conversations.items.list(id_, order="asc", limit=2))
+    return [item.content[0].text for item in listed]
+
+
+def test_responses_continue_a_conversation_and_are_its_items(openai_client: openai.OpenAI, served: Served) -> None:
+    conversation = openai_client.conversations.create(metadata={"topic": "x"})
+    first = openai_client.responses.create(model="parrot", input="one", conversation=conversation.id)
+    second = openai_client.responses.create(model="parrot", input="two", conversation={"id": conversation.id})
+    with served.http() as http:
+        status = http.get(f"/sessions/{conversation.id}").json()["status"]
+
+    assert (first.conversation, second.output_text, status) == (
+        first.conversation,
+        "You said: one / two",
+        "COMPLETED",
+    )
+    assert second.conversation is not None
+    assert second.conversation.id == conversation.id
+    assert texts(openai_client, conversation.id) == ["one", "You said: one", "two", "You said: one / two"]
+
+
+def test_items_that_were_added_reach_the_next_response_once(openai_client: openai.OpenAI) -> None:
+    conversation = openai_client.conversations.create(
+        items=[user("zero"), {"role": "assistant", "content": "0"}, user("one")]
+    )
+    first = openai_client.responses.create(model="parrot", input="two", conversation=conversation.id)
+    openai_client.conversations.items.create(
+        conversation.id, items=[user("three"), {"role": "assistant", "content": "3"}, user("four")]
+    )
+    second = openai_client.responses.create(model="parrot", input="five", conversation=conversation.id)
+    third = openai_client.responses.create(model="parrot", input="six", conversation=conversation.id)
+
+    assert [each.output_text for each in (first, second, third)] == [
+        "You said: zero / one / two",
+        "You said: zero / one / two / three / four / five",
+        "You said: zero / one / two / three / four / five / six",
+    ]
+
+
+def test_a_conversation_is_changed_and_deleted(openai_client: openai.OpenAI) -> None:
+    id_ = openai_client.conversations.create(items=[user("one"), user("two")]).id
+    changed = openai_client.conversations.update(id_, metadata={"a": "b"})
+    [newest] = openai_client.conversations.items.list(id_, limit=1).data
+    found: Any = openai_client.conversations.items.retrieve(newest.id or "", conversation_id=id_)
+    openai_client.conversations.items.delete(newest.id or "", conversation_id=id_)
+    rest = texts(openai_client, id_)
+    deleted = openai_client.conversations.delete(id_)
+
+    assert (changed.metadata, found.content[0].text, rest, deleted.deleted) == ({"a": "b"}, "two", ["one"], True)
+    for send in (
+        lambda: openai_client.conversations.retrieve(id_),
+        lambda: openai_client.conversations.items.list(id_),
+        lambda: openai_client.responses.create(model="parrot", input="x", conversation=id_),
+    ):
+        with pytest.raises(openai.NotFoundError, match="not found"):
+            send()
+
+
+def test_an_item_of_the_history_is_not_deleted(openai_client: openai.OpenAI) -> None:
+    id_ = openai_client.conversations.create(items=[user("one")]).id
+    openai_client.responses.create(model="parrot", input="two", conversation=id_)
+    [first, *_] = openai_client.conversations.items.list(id_, order="asc").data
+    with pytest.raises(openai.ConflictError, match="belongs to the session's history"):
+        openai_client.conversations.items.delete(first.id or "", conversation_id=id_)
+
+
+def test_a_session_is_continued_as_a_conversation(openai_client: openai.OpenAI) -> None:
+    openai_client.chat.completions.create(
+        model="parrot",
+        messages=[{"role": "user", "content": "one"}],
+        extra_headers={"X-Session-Id": "v1.0:a-conversation"},
+    )
+    answer = openai_client.responses.create(model="parrot", input="two", conversation="v1.0:a-conversation")
+
+    assert answer.output_text == "You said: one / two"
+
+
+def test_unsupported_items_are_refused_at_once(openai_client: openai.OpenAI) -> None:
+    unsupported: Any = [{"type": "computer_call"}]
+    with pytest.raises(openai.BadRequestError, match="Items of type 'computer_call' are not supported"):
+        openai_client.conversations.create(items=unsupported)
