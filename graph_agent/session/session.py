@@ -274,6 +274,8 @@ class Session(SessionCommands):
 
     def _with_state(self, given: Given, state: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the graph's input for an input of the user and values of own state fields."""
+        if state is not None and not isinstance(state, Mapping):
+            raise InputError(f"state={state!r}: give a mapping of own state fields to values, or None.")
         if not state:
             return _input(given)
         own_fields_of(self._graph).check_input(state)
