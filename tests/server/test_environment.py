@@ -25,7 +25,7 @@ WITHOUT_VARIABLE = {"settings", "list_settings", "verbose", "url", "push_notific
 VALUES: dict[str, Any] = {"public_url": "https://a.example", "cors_origins": ["https://b.example"]} | {
     "credential_headers": {"token": "X-User-Token"}
 }
-"""Values for the settings that are no numbers."""
+"""Values for the settings that are neither numbers nor flags."""
 
 
 def agent_file(folder: Path, **keys: Any) -> Path:
@@ -43,7 +43,8 @@ def test_every_option_of_a_server_has_a_variable(command: Callable[..., object])
 
 @pytest.mark.parametrize("name", sorted(ServerSettings.model_fields.keys() - {"keys"}))
 def test_every_setting_is_read_from_its_variable(name: str) -> None:
-    value = VALUES.get(name, 77)
+    default = ServerSettings.model_fields[name].default
+    value = VALUES.get(name, not default if isinstance(default, bool) else 77)
     variables = {variable_of(name): value if isinstance(value, str) else yaml.safe_dump(value)}
 
     assert settings_from([], variables) == ServerSettings(**{name: value})
