@@ -158,3 +158,12 @@ def test_a_service_link_of_kubernetes_is_no_port(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "serve", GRAPH_AGENT_PORT="tcp://10.0.0.7:8000")
 
     assert (done.returncode, "enableServiceLinks: false" in done.stderr) == (2, True)
+
+
+def test_the_doctor_reports_an_address_with_an_unset_variable(tmp_path: Path) -> None:
+    server = {"transport": "http", "url": "${NOT_SET}/mcp"}
+    agent_file(tmp_path, mcp_servers={"s": server})
+
+    done = run_cli(tmp_path, "doctor", script=["Hello."])
+
+    assert "problem  MCP: s: MCP server 's': the environment variable NOT_SET in '${NOT_SET}' is not set" in done.stdout
