@@ -6,6 +6,7 @@ UV := $(shell command -v uv 2>/dev/null)
 WORKERS ?= 2
 SCALE ?= 5
 KILLS ?= 20
+ROUNDS ?= 10
 CLUSTER := .venv-cluster
 CLUSTER_PYTHON ?=
 
@@ -17,7 +18,7 @@ MAKE_VENV = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo demo-waves demo-team demo-cluster test attack attack-machines restate compat lint format notebooks reference docs bench dev clean
+.PHONY: demo demo-waves demo-team demo-cluster cluster test attack attack-machines restate compat lint format notebooks reference docs bench dev clean
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 
@@ -36,6 +37,9 @@ demo-team: $(VENV)/.team  ## Ask a team of three agents, each its own process, o
 demo-cluster: $(CLUSTER)/.ready  ## Run agents on two instances of Aegra, with Python 3.12 or newer; kill one, and pause one.
 	@$(CLUSTER)/bin/python -m deploy.aegra.demo
 
+cluster: $(CLUSTER)/.ready $(VENV)/.dev  ## Kill and pause instances of Aegra, ROUNDS=10 times in each way, for about ten minutes.
+	GRAPH_AGENT_CLUSTER_ROUNDS=$(ROUNDS) $(BIN)/pytest -m cluster tests/cluster
+
 test: $(VENV)/.dev  ## Run every test, and the notebooks.
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup tests
 
@@ -46,7 +50,7 @@ attack-machines: $(VENV)/.dev  ## Kill, pause and restart four servers and their
 	GRAPH_AGENT_ATTACK_SCALE=10 $(BIN)/pytest -m attack tests/attack/test_machines.py
 
 restate: $(VENV)/.dev  ## Kill workers behind a real Restate server, which npm downloads; KILLS=20 is how often.
-	GRAPH_AGENT_RESTATE_KILLS=$(KILLS) $(BIN)/pytest -m restate tests/restate
+	GRAPH_AGENT_RESTATE_KILLS=$(KILLS) $(BIN)/pytest -m restate tests/restate $(if $(ONLY),-k "$(ONLY)")
 
 compat: $(VENV)/.dev  ## Have older and newer versions of the official clients, and LangChain's, talk to a server; it installs them.
 	$(BIN)/python -m tests.compat.run
