@@ -282,10 +282,6 @@ class Session(SessionCommands):
         """Return the session's history, oldest event first."""
         return await self._memory.get_session_events(self.id)
 
-    async def result(self) -> RunResult:
-        """Return the result of the newest input so far."""
-        return await self._result()
-
     async def status(self) -> SessionStatus:
         """Return the session's status; `CREATED` before its first input."""
         return (await self._result()).status
