@@ -6,6 +6,7 @@ UV := $(shell command -v uv 2>/dev/null)
 WORKERS ?= 2
 SCALE ?= 5
 KILLS ?= 20
+ROUNDS ?= 10
 CLUSTER := .venv-cluster
 CLUSTER_PYTHON ?=
 
@@ -17,7 +18,7 @@ MAKE_VENV = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo demo-waves demo-team demo-cluster test attack attack-machines restate compat lint format notebooks reference docs bench dev clean
+.PHONY: demo demo-waves demo-team demo-cluster cluster test attack attack-machines restate compat lint format notebooks reference docs bench dev clean
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 
@@ -35,6 +36,9 @@ demo-team: $(VENV)/.team  ## Ask a team of three agents, each its own process, o
 
 demo-cluster: $(CLUSTER)/.ready  ## Run agents on two instances of Aegra, with Python 3.12 or newer; kill one, and pause one.
 	@$(CLUSTER)/bin/python -m deploy.aegra.demo
+
+cluster: $(CLUSTER)/.ready $(VENV)/.dev  ## Kill and pause instances of Aegra, ROUNDS=10 times in each way, for about ten minutes.
+	GRAPH_AGENT_CLUSTER_ROUNDS=$(ROUNDS) $(BIN)/pytest -m cluster tests/cluster
 
 test: $(VENV)/.dev  ## Run every test, and the notebooks.
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup tests

@@ -18,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import capacity
 from benchmarks.harness import Table
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
@@ -92,6 +93,8 @@ def main() -> None:
         )
         body = "\n".join(parts[name] for name in MODULES if name in parts)
         RESULTS.write_text(f"{_INTRODUCTION}\n{machine()}\n\n{body}", encoding="utf-8")
+    # The page on scale shows some of the figures.
+    capacity.write()
     print(f"{RESULTS} after {time.monotonic() - began:.0f} s")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
@@ -33,14 +32,15 @@ from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, with_credentials
 from graph_agent.errors import InputError
 from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_to_check
-from graph_agent.execution.inputs import Admission
+from graph_agent.execution.inputs import InputStoredError, admit_input
+from graph_agent.execution.stored_output import stored_chunks
 from graph_agent.runs.checkpoint_format import guard_format
 from graph_agent.runs.checkpoint_metadata import patch_metadata
 from graph_agent.runs.deferred_writes import DeferredWrites, defers_writes
 from graph_agent.runs.dispatch import is_dispatched
 from graph_agent.runs.draining import AnsweringControl
 from graph_agent.runs.registry import refuse_within, running, running_blocking
-from graph_agent.runs.run import RUN, Run
+from graph_agent.runs.run import RUN, Run, RunScope
 from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ _MOST_THREADS = 256
 
 
 class CompiledAgentGraph(ClockedStateGraph):
-    """A compiled LangGraph graph with five differences.
+    """A compiled LangGraph graph with six differences.
 
     1. A session has one run at a time. A second run is refused, in this process and, with an SQLite or PostgreSQL
        database, in others. `update_state` counts as a run. A run that loses its session to another process ends with
@@ -63,6 +63,9 @@ class CompiledAgentGraph(ClockedStateGraph):
        `DeferredWrites`).
     4. A blocking entry point raises `SyncInLoopError` in the thread of a running event loop.
     5. Of a run's `configurable`, checkpoints store only LangGraph's own ids.
+    6. `graph_agent_input` in a run's `configurable` is the id of its input, as `input_id` of `Session.run`: an input
+       that has its result is not run, and its values and interrupts are the output. An answer to an interrupt that a
+       server delivers again, under the same `run_id`, is used once.
     """
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
@@ -86,7 +89,11 @@ class CompiledAgentGraph(ClockedStateGraph):
             _check_open(self.get_state(config))
         kwargs = self._with_credentials(config, kwargs)
         with running_blocking(configurable, self.checkpointer, self.store) as run:
-            input = blocking(self._admitted)(input, configurable, run)
+            try:
+                input = blocking(admit_input)(self, input, configurable, run, resumes=_resumes(input, configurable))
+            except InputStoredError as stored:
+                yield from stored_chunks(stored.state, self.output_channels, kwargs)
+                return
             run.fence.claims = _may_resume(input, configurable)
             self._keep_ids_above(configurable)
             chunks = super().stream(
@@ -122,7 +129,14 @@ class CompiledAgentGraph(ClockedStateGraph):
             _check_open(await self.aget_state(config))
         kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run:
-            input = await self._admitted(input, configurable, run)
+            try:
+                input = await admit_input(self, input, configurable, run, resumes=_resumes(input, configurable))
+            except InputStoredError as stored:
+                if isinstance(run.parent, RunScope) and run.parent.mark is not None:
+                    raise  # the surrounding program reads the result
+                for stored_chunk in stored_chunks(stored.state, self.output_channels, kwargs):
+                    yield stored_chunk
+                return
             run.fence.claims = _may_resume(input, configurable)
             await self._akeep_ids_above(configurable)
             if not _sets_durability(kwargs) and not inherits_durability(configurable):
@@ -159,7 +173,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         refuse_within(str(configurable.get("thread_id", "")))
         with running_blocking(configurable, self.checkpointer, None) as run:
             run.updates_only = True
-            blocking(self._admitted)(None, configurable, run)
+            blocking(admit_input)(self, None, configurable, run, resumes=True)
             self._keep_ids_above(configurable)
             return super().bulk_update_state(self._with_run(config, run), supersteps)
 
@@ -170,32 +184,9 @@ class CompiledAgentGraph(ClockedStateGraph):
         refuse_within(str(configurable.get("thread_id", "")))
         async with running(configurable, self.checkpointer, None) as run:
             run.updates_only = True
-            await self._admitted(None, configurable, run)
+            await admit_input(self, None, configurable, run, resumes=True)
             await self._akeep_ids_above(configurable)
             return await super().abulk_update_state(self._with_run(config, run), supersteps)
-
-    async def _admitted(self, given: Any, configurable: dict[str, Any], run: Run) -> Any:
-        """Return the graph's input, decided while the session is locked; set the run's input mark.
-
-        Raises:
-            InputStoredError: If the run has an input id, and the input has its result.
-            InputError: If the input does not fit its id.
-        """
-        if not isinstance(self.checkpointer, BaseCheckpointSaver) or configurable.get("checkpoint_ns"):
-            return given
-        admission = Admission(self.checkpointer, self._read_state, run.session_id)
-        if run.mark is not None:
-            return await admission.admit(given, run.mark, run)
-        if _resumes(given, configurable):
-            run.mark = await admission.inherited(configurable)
-        return given
-
-    async def _read_state(self, config: RunnableConfig) -> StateSnapshot:
-        """As `aget_state`, also for a saver without asynchronous methods."""
-        try:
-            return await self.aget_state(config)
-        except NotImplementedError:
-            return await asyncio.to_thread(self.get_state, config)
 
     def _answers_a_checkpoint(self, given: Any, config: RunnableConfig) -> bool:
         """Whether a run answers a question of the checkpoint that its config names."""
@@ -315,7 +306,7 @@ def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
 
 
 def _may_resume(given: Any, configurable: dict[str, Any]) -> bool:
-    """As `_resumes`, but also true for a run of a server, which LangGraph resumes if its checkpoint has the run's id."""
+    """As `_resumes`, or if a server has dispatched the run: LangGraph resumes it if its checkpoint has the run's id."""
     return _resumes(given, configurable) or is_dispatched(configurable)
 
 

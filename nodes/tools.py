@@ -19,6 +19,7 @@ from graph_agent.execution.approvals import replacement_fault
 from graph_agent.execution.ledger import note_refused
 from graph_agent.execution.middleware_approvals import answered_approvals
 from graph_agent.execution.run_call import CallToRun, call_to_run, run_in_slot
+from graph_agent.execution.wave_writes import with_accepted_writes
 from graph_agent.runs.run import run_of
 from graph_agent.state.remote import after_wave
 from graph_agent.state.schema import INITIAL_BOOKKEEPING
@@ -53,6 +54,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
             deps,
             lambda: _run(call, config, runtime, settings, deps, loop["step"], approvals),
         )
+    output = await with_accepted_writes(output, call, config, runtime, deps.toolbox.own)
     content, truncated = truncate_output(output.content, settings, deps.toolbox.marks(call["name"]), call)
     result = ToolMessage(
         content,

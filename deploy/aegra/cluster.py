@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -126,20 +126,22 @@ class Cluster:
         }
 
     def start(self, name: str) -> Instance:
-        """Start an instance, and wait until it serves."""
+        """Start an instance, and wait until it serves; the first must be up before others, as it creates the tables."""
         instance = Instance(name, self._python, self._environment, self._folder)
         self.instances.append(instance)
         instance.wait_until_ready()
         return instance
 
+    def replace_killed(self) -> None:
+        """Start an instance in the place of each that was killed."""
+        for killed in [instance for instance in self.instances if instance.process.poll() is not None]:
+            self.instances.remove(killed)
+            self.start(killed.name + "'")
+
     def payments(self, session: str) -> list[dict[str, Any]]:
         """Return the payments of a session, as its tools have made them."""
         lines = self.payments_file.read_text().splitlines() if self.payments_file.exists() else []
         return [line for line in map(json.loads, lines) if line["session"] == session]
-
-    def owner(self, pids: Sequence[int]) -> Instance:
-        """Return the instance whose process is among these."""
-        return next(instance for instance in self.instances if instance.process.pid in pids)
 
 
 @contextmanager

@@ -100,14 +100,15 @@ def _postgres(programs: Path, folder: Path) -> Iterator[str]:
     with (folder / "postgres.log").open("wb") as log:
         options |= {"stdout": log, "stderr": log}
         create = ["-U", _USER, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
-        subprocess.run([programs / "initdb", "-D", data, *create], check=True, **options)
-        settings = {"listen_addresses": "", "unix_socket_directories": own, "fsync": "off", "max_connections": 200}
+        subprocess.run([str(programs / "initdb"), "-D", str(data), *create], check=True, **options)
+        settings = {"listen_addresses": "", "unix_socket_directories": own, "fsync": "off", "max_connections": "200"}
         given = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        process = subprocess.Popen([programs / "postgres", "-D", data, *given], start_new_session=True, **options)
+        command = [str(programs / "postgres"), "-D", str(data), *given]
+        process = subprocess.Popen(command, start_new_session=True, **options)
     try:
         _wait_for(own / ".s.PGSQL.5432", process, folder / "postgres.log")
         # The socket exists before the server accepts connections.
-        ready = [programs / "pg_isready", "-q", "-h", own]
+        ready = [str(programs / "pg_isready"), "-q", "-h", str(own)]
         while subprocess.run(ready, check=False).returncode and process.poll() is None:
             time.sleep(0.05)
         yield f"postgresql://{_USER}@/postgres?host={own}"
@@ -120,7 +121,7 @@ def _postgres(programs: Path, folder: Path) -> Iterator[str]:
 def _redis(program: Path, folder: Path) -> Iterator[str]:
     socket = folder / "redis.sock"
     with (folder / "redis.log").open("wb") as log:
-        command = [program, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder]
+        command = [str(program), "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(folder)]
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
         _wait_for(socket, process, folder / "redis.log")

@@ -6,20 +6,23 @@ record among the writes of that checkpoint precedes its run.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.pregel import Pregel
 from langgraph.types import Command, StateSnapshot
 
 from graph_agent._internal.sync_bridge import in_blocking_run
 from graph_agent.errors import InputSupersededError
 from graph_agent.execution.checkpoints import load, put_writes
 from graph_agent.execution.ledger import wave_recovery
-from graph_agent.runs.input_marks import INPUT_ID, InputMark, mark_in
-from graph_agent.runs.run import RUN, Run
+from graph_agent.runs.dispatch import is_dispatched
+from graph_agent.runs.input_marks import INPUT_ID, InputMark, check_input_id, digest_of, mark_in
+from graph_agent.runs.run import RUN, Run, RunScope
 
 ANSWER = "graph_agent_answer"
 """Channel of the record of an answer among a checkpoint's writes; no state field has it."""
@@ -38,6 +41,46 @@ class InputStoredError(Exception):
     def __init__(self, state: StateSnapshot) -> None:
         super().__init__("The input has its result already.")
         self.state = state
+
+
+async def admit_input(
+    graph: Pregel[Any, Any, Any, Any], given: Any, configurable: Mapping[str, Any], run: Run, *, resumes: bool
+) -> Any:
+    """Return the input of a graph's run, decided while the session is locked; set the run's input mark.
+
+    Args:
+        graph: The compiled graph.
+        given: The input that the run was called with.
+        configurable: The complete `configurable` of its config.
+        run: The run.
+        resumes: Whether the run continues a checkpoint instead of storing new input.
+
+    Raises:
+        InputStoredError: If the run has an input id, and the input has its result.
+        InputError: If the input does not fit its id.
+    """
+    saver, input_id = graph.checkpointer, configurable.get(INPUT_ID)
+    if not isinstance(saver, BaseCheckpointSaver) or configurable.get("checkpoint_ns"):
+        return given
+
+    async def read(config: RunnableConfig) -> StateSnapshot:
+        try:
+            return await graph.aget_state(config)
+        except NotImplementedError:  # a saver without asynchronous methods
+            return await asyncio.to_thread(graph.get_state, config)
+
+    admission = Admission(saver, read, run.session_id)
+    is_nested = run.parent is not None and not isinstance(run.parent, RunScope)
+    if run.mark is None and input_id is not None and given is not None and not is_nested:
+        run.mark = InputMark(check_input_id(input_id), digest_of(given))
+    if run.mark is not None:
+        return await admission.admit(given, run.mark, run)
+    if resumes:
+        run.mark = await admission.inherited(configurable)
+    if is_dispatched(configurable) and isinstance(given, Command):
+        delivery = InputMark(str(configurable["run_id"]), digest_of(given.resume))
+        return await admission.admit_delivery(given, delivery, run)
+    return given
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +118,37 @@ class Admission:
             return given
         if (known := await self._find(mark, newest)) is not None:
             return await self._continued(given, mark, known, newest)
-        if not isinstance(given, Command | None):
-            return given
         if (stored := self._record(mark, newest)) is not None:
             return await self._answered(given, stored, newest)
         if isinstance(given, Command):
             await self._note_answer(given, mark, newest, run)
         return given
+
+    async def admit_delivery(self, given: Command[Any], delivery: InputMark, run: Run) -> Any:
+        """Return the graph's input for an answer that a server dispatches; None to resume a run delivered before.
+
+        LangGraph itself resumes an input that is delivered again, but would use an answer for the next question.
+
+        Args:
+            given: The answer.
+            delivery: The run's id, which LangGraph stores in the metadata of its checkpoints.
+            run: The run.
+
+        Raises:
+            InputStoredError: If the run was delivered before and waits for the answer to another question.
+        """
+        newest = await load(self.saver, self._thread)
+        if newest is None or given.resume is None:
+            return given
+        if newest.metadata.get("run_id") != delivery.id:
+            if (stored := self._record(delivery, newest)) is not None:
+                return await self._answered(given, stored, newest)
+            await self._note_answer(given, delivery, newest, run)
+            return given
+        state = await self.read(newest.config)
+        if any(task.interrupts and task.result is None for task in state.tasks):
+            raise InputStoredError(state)
+        return None
 
     async def seen(self, mark: InputMark) -> Literal["stored", "recorded"] | None:
         """Return what the session has of an id; None if it is new.
@@ -134,7 +201,9 @@ class Admission:
         waiting = {asked.id: task.id for task in state.tasks if task.result is None for asked in task.interrupts}
         before = stored["received"]
         lacking = {id_ for id_, task in waiting.items() if id_ in before and counts.get(task, 0) <= before[id_]}
-        if isinstance(given, Command) and lacking:
+        if lacking:
+            if not isinstance(given, Command):
+                raise InputStoredError(state)  # the question is still open
             answers: Any = given.resume
             if isinstance(answers, dict) and not lacking.isdisjoint(answers):
                 answers = {id_: answer for id_, answer in answers.items() if id_ in lacking}

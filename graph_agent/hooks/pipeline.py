@@ -8,6 +8,11 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
+
+class HookReturnError(Exception):
+    """A hook returned a value that the agent cannot use; the input fails."""
+
+
 BEFORE_AGENT = "before_agent"
 BEFORE_MODEL = "before_model"
 AFTER_MODEL = "after_model"

@@ -13,8 +13,15 @@ from langgraph.types import Command
 from graph_agent._compat import can_jump_to, dual_runnable, is_overridden
 from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.sync_bridge import in_blocking_run
-from graph_agent.errors import ConfigError
-from graph_agent.hooks.pipeline import AFTER_AGENT, AFTER_MODEL, BEFORE_AGENT, BEFORE_MODEL, HookSet, NodeHook
+from graph_agent.hooks.pipeline import (
+    AFTER_AGENT,
+    AFTER_MODEL,
+    BEFORE_AGENT,
+    BEFORE_MODEL,
+    HookReturnError,
+    HookSet,
+    NodeHook,
+)
 
 _POINTS = (BEFORE_AGENT, BEFORE_MODEL, AFTER_MODEL, AFTER_AGENT)
 
@@ -77,12 +84,10 @@ class _Method:
     def _update_of(self, returned: Any) -> dict[str, Any]:
         if isinstance(returned, Command):
             if returned.goto or returned.graph or returned.resume:
-                raise ConfigError(
-                    f"{self.name}: a hook returned {returned!r}; return an update with `jump_to` instead."
-                )
+                raise HookReturnError(f"it returned {returned!r}; return an update with `jump_to` instead.")
             returned = returned.update
         if returned is None:
             return {}
         if not isinstance(returned, Mapping):
-            raise ConfigError(f"{self.name}: a hook returned {returned!r}; return a dict of state fields, or None.")
+            raise HookReturnError(f"it returned {returned!r}; return a dict of state fields, or None.")
         return dict(returned)

@@ -18,7 +18,7 @@ from graph_agent._internal.text import plain
 from graph_agent.errors import InputConflictError, InputError
 
 INPUT_ID = "graph_agent_input"
-"""Key of an input's id in checkpoint metadata."""
+"""Key of an input's id in checkpoint metadata, and in the `configurable` of a run of the bare graph."""
 INPUT_DIGEST = "graph_agent_digest"
 """Key of an input's digest in checkpoint metadata."""
 MAX_LENGTH = 255

@@ -36,7 +36,7 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
             f"The session has no open interrupt for the answer {answer!r}; resume without an answer, or run an input."
         )
     known = ", ".join(f"{interrupt.id}: {interrupt.value!r}" for interrupt in asked)
-    if _is_by_id(answer):
+    if is_by_id(answer):
         if answer.keys().isdisjoint(interrupt.id for interrupt in asked):
             raise InputError(f"The answers {answer!r} match no interrupt that is open; open: {known}.")
         return dict(answer)
@@ -103,7 +103,7 @@ def _check(decision: Decision, schema: Any, call: HeldCall) -> None:
         raise DecisionError(f"The decision on call {call['id']!r} ({call['name']}) does not fit: {why}.") from None
 
 
-def _is_by_id(answer: Any) -> bool:
+def is_by_id(answer: Any) -> bool:
     """Whether LangGraph interprets an answer as a mapping by interrupt id."""
     return (
         isinstance(answer, Mapping)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
@@ -17,8 +18,10 @@ from graph_agent.errors import InputError
 from graph_agent.execution.checkpoints import load
 from graph_agent.runs.input_marks import InputMark, check_input_id, digest_of, mark_in
 from graph_agent.runs.registry import POLL_S, find_run, is_idle
-from graph_agent.session.results import RunPart, RunResult, Token, input_at
+from graph_agent.session.interrupts import is_by_id
+from graph_agent.session.results import RunPart, RunResult, Token, input_at, run_result
 from graph_agent.session.stream_parts import StreamParts
+from graph_agent.session.typed_result import own_fields_of, typed_result
 from graph_agent.state.messages import failure_error, failure_of
 from graph_agent.types import SessionStatus
 
@@ -42,6 +45,17 @@ def mark_of(given: Any, input_id: str | None, graph: CompiledStateGraph[Any, Any
     if not isinstance(graph, CompiledAgentGraph):
         raise InputError(f"input_id={input_id!r}: only graphs of create_graph_agent() store input ids.")
     return InputMark(check_input_id(input_id), digest_of(given))
+
+
+def answer_content(answer: Any) -> Any:
+    """Return what identifies an answer: its value, without interrupt ids, and text as in an input of that text.
+
+    A client that repeats an answer after a crash may not know any more which question it belongs to.
+    """
+    values = list(answer.values()) if is_by_id(answer) else [answer]
+    if len(values) == 1 and isinstance(values[0], str):
+        return {"messages": [HumanMessage(values[0])]}
+    return values
 
 
 async def wait_for_input(saver: BaseCheckpointSaver[Any], session_id: str, mark: InputMark) -> bool:
@@ -75,43 +89,43 @@ async def wait_for_input(saver: BaseCheckpointSaver[Any], session_id: str, mark:
         await asyncio.sleep(POLL_S)
 
 
-def stored_parts(state: StateSnapshot, session_id: str, result: RunResult) -> Iterator[RunPart]:
+def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[RunPart]:
     """Yield the parts of an input that has its result: its events, and the answer as one piece.
 
     Args:
         state: The state at the end of the input.
         session_id: The session.
-        result: The result.
     """
     events: Sequence[Any] = state.values.get("events", [])
     begin = input_at(events)
     parts = StreamParts(session_id, begin)
     for event in events[begin:]:
         yield from parts.take("updates", {"stored": {"events": [event]}})
-    if result.answer:
-        yield Token(result.answer)
+    yield from parts.rest()
+    if answer := run_result(state).answer:
+        yield Token(answer)
 
 
-def raise_failure(
-    result: RunResult,
+def stored_result(
     state: StateSnapshot,
     graph: CompiledStateGraph[Any, Any, Any, Any],
     context: AgentContext | Mapping[str, Any] | None,
-) -> None:
-    """Raise the error of an input that failed before, if `on_failure="raise"` is set.
+) -> RunResult:
+    """Return the result of an input from the state at its end.
 
     Args:
-        result: The stored result.
-        state: The state that holds it.
+        state: The state.
         graph: The compiled graph.
         context: The run's context.
 
     Raises:
-        RunFailedError: As the run of the input did.
+        RunFailedError: When the input failed, and `on_failure="raise"` is set.
     """
+    result = run_result(state, own_fields_of(graph).outputs)
     built = graph.builder.config if isinstance(graph.builder, AgentStateGraph) else None
-    if built is None or result.status != SessionStatus.FAILED:
-        return
-    if effective_config(built, context, changed=state.values["loop"].get("changed")).on_failure == "raise":
-        failed = failure_of(state.values["messages"][-1]) or {}
-        raise failure_error(result.error, kind=failed.get("error", ""), answer=result.answer)
+    if built is not None and result.status == SessionStatus.FAILED:
+        changed = state.values["loop"].get("changed")
+        if effective_config(built, context, changed=changed).on_failure == "raise":
+            failed = failure_of(state.values["messages"][-1]) or {}
+            raise failure_error(result.error, kind=failed.get("error", ""), answer=result.answer)
+    return typed_result(result, graph, context)

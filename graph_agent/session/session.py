@@ -25,7 +25,7 @@ from graph_agent.events.calls import recorded_ids
 from graph_agent.events.types import Event, StoredEvent
 from graph_agent.execution.inputs import Admission, InputStoredError
 from graph_agent.runs.inbox import Note
-from graph_agent.runs.input_marks import InputMark
+from graph_agent.runs.input_marks import InputMark, mark_in
 from graph_agent.runs.notes import message_of
 from graph_agent.runs.registry import refuse_within
 from graph_agent.runs.run import READERSHIP, Run
@@ -33,7 +33,7 @@ from graph_agent.session.control import SessionCommands, SessionControl
 from graph_agent.session.history import SessionMemory
 from graph_agent.session.input_run import InputRun
 from graph_agent.session.interrupts import checked_answers
-from graph_agent.session.repeated_input import mark_of, raise_failure, stored_parts, wait_for_input
+from graph_agent.session.repeated_input import answer_content, mark_of, stored_parts, stored_result, wait_for_input
 from graph_agent.session.results import Done, Part, RunResult, Token, open_interrupts, run_result
 from graph_agent.session.stream_parts import MODES, StreamParts
 from graph_agent.session.typed_result import own_fields_of, typed_result
@@ -131,7 +131,7 @@ class Session(SessionCommands):
             InputConflictError, InputSupersededError: As for `run`.
             SessionBusyError: When the session is running.
         """
-        mark = mark_of([answer], input_id, self._graph)
+        mark = mark_of(answer_content(answer), input_id, self._graph)
         return await self._to_end(await self._answer(answer, decided_by, mark), context, mark)
 
     def stream(
@@ -182,7 +182,7 @@ class Session(SessionCommands):
         input_id: str | None = None,
     ) -> AsyncGenerator[Part]:
         """As `resume`, but yield the parts of the run as `stream` does."""
-        mark, readership = mark_of([answer], input_id, self._graph), Readership()
+        mark, readership = mark_of(answer_content(answer), input_id, self._graph), Readership()
         return ClosingStream(self._stream_answer(answer, context, decided_by, control, readership, mark), readership)
 
     async def _stream_answer(
@@ -230,7 +230,7 @@ class Session(SessionCommands):
         while True:
             run, has_streamed = self._input_run(note, context, mark), False
             try:
-                stream_parts = await self._stream_parts(given)
+                stream_parts = await self._stream_parts(given, mark)
                 with run.opened({**self._configurable, READERSHIP: readership, WATCHED: True}) as config:
                     stream = self._graph.astream(
                         given, config, context=checked_context(context), stream_mode=MODES, control=control
@@ -243,8 +243,8 @@ class Session(SessionCommands):
                     for part in stream_parts.rest():
                         yield part
             except InputStoredError as stored:
-                result = self._stored_result(run, stored, context)
-                for part in stored_parts(stored.state, self.id, result):
+                run.set_stored(stored_result(stored.state, self._graph, context))
+                for part in stored_parts(stored.state, self.id):
                     yield part
                 has_streamed = True
             except SessionBusyError:
@@ -262,12 +262,13 @@ class Session(SessionCommands):
                 return
             given = _input([message_of(note)])
 
-    async def _stream_parts(self, given: Any) -> StreamParts:
+    async def _stream_parts(self, given: Any, mark: InputMark | None) -> StreamParts:
         """Return the converter of a run's chunks; a run that resumes continues the calls without a result."""
-        values = (await self._graph.aget_state(self._config)).values
+        state = await self._graph.aget_state(self._config)
+        values = state.values
         events: list[StoredEvent] = values.get("events", [])
         answered = recorded_ids(events)
-        resumes = not isinstance(given, dict)
+        resumes = not isinstance(given, dict) or (mark is not None and mark_in(state.metadata or {}) == mark)
         running = [call["id"] for call in values.get("ready", ()) if resumes and call["id"] not in answered]
         return StreamParts(self.id, len(events), running)
 
@@ -332,7 +333,7 @@ class Session(SessionCommands):
                 with run.opened(self._configurable) as config:
                     await self._graph.ainvoke(given, config, context=checked_context(context), control=control)
             except InputStoredError as stored:
-                self._stored_result(run, stored, context)
+                run.set_stored(stored_result(stored.state, self._graph, context))
             except SessionBusyError:
                 if not await self._waits_for(mark):
                     raise
@@ -342,17 +343,6 @@ class Session(SessionCommands):
     async def _waits_for(self, mark: InputMark | None) -> bool:
         """Wait for the end of the run of an input; False for an input without an id, and if another input runs."""
         return mark is not None and await wait_for_input(self._saver, self.id, mark)
-
-    def _stored_result(self, run: InputRun, stored: InputStoredError, context: Context | None) -> RunResult:
-        """Set the stored result of an input as the result of a run.
-
-        Raises:
-            RunFailedError: When the input failed, and `on_failure="raise"` is set.
-        """
-        result = run_result(stored.state, own_fields_of(self._graph).outputs)
-        raise_failure(result, stored.state, self._graph, context)
-        run.set_stored(typed_result(result, self._graph, context))
-        return result
 
     def _input_run(self, note: Note | None, context: Context | None, mark: InputMark | None = None) -> InputRun:
         async def read(run: Run | None) -> RunResult:

@@ -54,13 +54,26 @@ class LastWrite(LastValue[Any]):
 class ReducedWrites(BinaryOperatorAggregate[Any]):
     """Combines writes by a reducer; of several `Overwrite`s of one wave, the last in the plan's order wins.
 
-    LangGraph refuses the second one when the checkpoint is built, so that the session could not be read any more.
+    LangGraph stores the writes of parallel calls before it combines them. If the reducer refuses one of several, that
+    write is left out, as no run could load the session otherwise.
     """
 
     def update(self, values: Sequence[Any]) -> bool:
         """Apply one superstep's writes; return whether there was one."""
-        overwrites = [value for value in values if isinstance(value, Overwrite)]
-        return super().update(overwrites[-1:] if len(overwrites) > 1 else values)
+        if overwrites := [value for value in values if isinstance(value, Overwrite)]:
+            return super().update(overwrites[-1:])
+        if len(values) < 2:
+            return super().update(values)
+        changed = False
+        for value in values:
+            before = copy.copy(self.value)  # a reducer may change its arguments before it raises
+            try:
+                changed |= super().update([value])
+            except Exception as error:  # noqa: BLE001 - a reducer may raise anything
+                self.value = before
+                name = getattr(self.operator, "__name__", repr(self.operator))
+                logger.error("A write of parallel calls was left out: the reducer %s: %s", name, exception_text(error))
+        return changed
 
 
 @dataclass(frozen=True)
@@ -84,14 +97,20 @@ class OwnFields:
     readable: tuple[str, ...] = field(default=tuple(AgentState.__annotations__))
     """All fields that tools and middleware may read."""
 
-    def fault(self, name: str, value: Any) -> str | None:
-        """Return what is wrong with a write to a field; None if the write is allowed."""
+    def fault(self, name: str, value: Any, earlier: Sequence[Any] = ()) -> str | None:
+        """Return what is wrong with a write to a field; None if the write is allowed.
+
+        Args:
+            name: The field.
+            value: The written value.
+            earlier: Values that other calls write to the field in the same step, and that are allowed.
+        """
         if name not in self.names:
             return f"the state field {name!r}"
-        return (_fault(name, value) if name in self.stored else None) or self._reducer_fault(name, value)
+        return (_fault(name, value) if name in self.stored else None) or self._reducer_fault(name, value, earlier)
 
-    def _reducer_fault(self, name: str, value: Any) -> str | None:
-        """Return why a field's reducer cannot be applied to a value; None if it can.
+    def _reducer_fault(self, name: str, value: Any, earlier: Sequence[Any] = ()) -> str | None:
+        """Return why a field's reducer cannot be applied to a value after earlier ones; None if it can.
 
         LangGraph stores a write before the reducer sees it, so that the session could not be read after a failure.
         """
@@ -104,7 +123,8 @@ class OwnFields:
         if name in current:
             channel, errors = channel.from_checkpoint(copy.copy(current[name])), (Exception,)
         try:
-            channel.update([copy.copy(value)])  # copies, because reducers may change their arguments
+            for each in (*earlier, value):
+                channel.update([copy.copy(each)])  # copies, because reducers may change their arguments
         except errors as error:
             return f"the state field {name!r} a value that its reducer cannot use ({exception_text(error)})"
         except Exception as error:  # noqa: BLE001 - a reducer may raise anything

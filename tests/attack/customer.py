@@ -83,7 +83,17 @@ class Customer:
                 answer = await self._step(machine, text)
             except (CutOffError, httpx.HTTPError) as error:
                 self._record.errors[type(error).__name__] += 1
-                if DEBUG: DEBUG.append((round(time.monotonic(),2), self.session, text, machine.url[-5:], round(time.monotonic()-sent_at,2), repr(error)[:150]))
+                if DEBUG:
+                    DEBUG.append(
+                        (
+                            round(time.monotonic(), 2),
+                            self.session,
+                            text,
+                            machine.url[-5:],
+                            round(time.monotonic() - sent_at, 2),
+                            repr(error)[:150],
+                        )
+                    )
                 lost = lost or (machine, sent_at)
                 await asyncio.sleep(_AGAIN_S)
         self._record.note(self.session, text, {"answer": answer})

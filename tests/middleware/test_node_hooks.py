@@ -214,15 +214,6 @@ async def test_an_exception_of_a_hook_fails_the_input(hook: Any) -> None:
     )
 
 
-async def test_a_hook_that_writes_a_field_of_the_agent_itself_is_an_error() -> None:
-    @before_model
-    def odd(state: Any, runtime: Any) -> dict[str, Any]:
-        return {"events": []}
-
-    with pytest.raises(ValueError, match="wrote the state field 'events'"):
-        await session_of(["Hello."], odd).run("go")
-
-
 @pytest.mark.parametrize(
     ("mode", "replies"),
     [

@@ -81,6 +81,8 @@ def test_a_page_is_read_from_the_index_alone() -> None:
             "parent_checkpoint_id TEXT, checkpoint BLOB, PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id))"
         )
         connection.execute(SQLITE_INDEX)
-        query, values = _query(_SQLITE_GROUP, "anna/", "1ef", 10)
+        query, values = _query(_SQLITE_GROUP, "anna/", "anna/x", "1ef", 10)
         (plan,) = connection.execute(f"EXPLAIN QUERY PLAN {query}", values).fetchall()
-    assert plan[3] == "SEARCH checkpoints USING INDEX graph_agent_sessions (<expr>=? AND checkpoint_id<?)"
+    assert (
+        plan[3] == "SEARCH checkpoints USING INDEX graph_agent_sessions (<expr>=? AND (checkpoint_id,thread_id)<(?,?))"
+    )

@@ -2,7 +2,8 @@
 
 `!call NAME {…}` lines ask for calls, all in one wave; `!then NAME {…}` lines for one more wave, when the first has its
 results; `!pid` answers with the process id; `!options` answers with the request's options; `!fail KIND` fails;
-`!wait FILE` waits for a file; `!endless` has an endless answer; `!empty` has only empty answers.
+`!wait FILE` waits for a file; `!think TEXT` answers after some reasoning, and repeats earlier reasoning; `!endless`
+has an endless answer; `!empty` has only empty answers.
 Anything else is echoed, with the results of the calls.
 """
 
@@ -71,7 +72,12 @@ class ParrotModel(BaseChatModel):
         while "endless" in reply.response_metadata:
             await asyncio.sleep(0)
             yield ChatGenerationChunk(message=AIMessageChunk(content="word " * 200))
-        for word in re.findall(r"\s*\S+\s*$|\s*\S+", str(reply.content)):
+        for block in reply.content if isinstance(reply.content, list) else ():
+            if isinstance(block, dict) and block["type"] == "reasoning":
+                for word in re.findall(r"\s*\S+", block["reasoning"]):
+                    part: Any = {**block, "reasoning": word, "index": 0}
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=[part]))
+        for word in re.findall(r"\s*\S+\s*$|\s*\S+", reply.text):
             await asyncio.sleep(0)
             yield ChatGenerationChunk(message=AIMessageChunk(content=word))
             if word.strip() == "…break":
@@ -123,13 +129,22 @@ async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]
         return _message(str(os.getpid()), [])
     if json_answer := re.search(r"!json (.*)", order):
         return _message(json_answer[1], [])
+    if thinking := re.search(r"!think (.*)", order):
+        before = [each["reasoning"] for message in said for each in _reasoning(message)]
+        blocks: list[Any] = [{"type": "reasoning", "reasoning": thinking[1]}]
+        return _message([*blocks, {"type": "text", "text": f"I thought: {' / '.join(before)}."}], [])
     heard = [message.text for message in said if isinstance(message, HumanMessage)]
     told = "; ".join(["You said: " + " / ".join(heard), *(f"{one.name or 'it'} said: {one.text}" for one in results)])
     metadata = {"finish_reason": "length"} if "!length" in order else {}
     return _message(told, [], metadata)
 
 
-def _message(text: str, calls: list[ToolCall], metadata: dict[str, Any] | None = None) -> AIMessage:
+def _reasoning(message: BaseMessage) -> list[dict[str, Any]]:
+    blocks = message.content if isinstance(message, AIMessage) and isinstance(message.content, list) else []
+    return [block for block in blocks if isinstance(block, dict) and block["type"] == "reasoning"]
+
+
+def _message(text: str | list[Any], calls: list[ToolCall], metadata: dict[str, Any] | None = None) -> AIMessage:
     used: Any = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
     return AIMessage(
         text, tool_calls=calls, usage_metadata=used, response_metadata=metadata or {"finish_reason": "stop"}

@@ -93,5 +93,6 @@ def test_a_session_is_continued_as_a_conversation(openai_client: openai.OpenAI) 
 
 
 def test_unsupported_items_are_refused_at_once(openai_client: openai.OpenAI) -> None:
+    unsupported: Any = [{"type": "computer_call"}]
     with pytest.raises(openai.BadRequestError, match="Items of type 'computer_call' are not supported"):
-        openai_client.conversations.create(items=[{"type": "computer_call"}])  # type: ignore[list-item]  # the fault
+        openai_client.conversations.create(items=unsupported)

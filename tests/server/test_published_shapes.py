@@ -10,6 +10,8 @@ import openai
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.conversations import Conversation, ConversationItemList
+from openai.types.responses import Response, ResponseItemList, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from tests.server.process import Served
@@ -55,6 +57,89 @@ def test_messages_fit(served: Served, order: str) -> None:
     told = [event for event in events(streamed.text) if event["type"] != "ping"]
     kinds: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
     assert [kinds.validate_python(event, strict=True).type for event in told] == [event["type"] for event in told]
+
+
+RESPONSE_ORDERS = [
+    *ORDERS,
+    "!think it over",
+    '!call look_up {"key": "k"}\n!then paint {"color": "red"}',
+    '!call look_up {"wrong": "k"}',
+    "one …break two",
+]
+RESPONSES = {
+    "tools": [{"type": "function", "name": "paint", "parameters": PARAMETERS, "strict": False}],
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "include": ["reasoning.encrypted_content"],
+    "metadata": {"a": "b"},
+}
+ENDS = {"response.completed", "response.incomplete", "response.failed"}
+
+
+@pytest.mark.parametrize("shows_calls", [False, True])
+@pytest.mark.parametrize("order", RESPONSE_ORDERS)
+def test_responses_fit_and_their_events_build_them(served: Served, order: str, shows_calls: bool) -> None:
+    body = {"model": "parrot", "input": order, **RESPONSES, "show_calls": shows_calls}
+    with served.http() as http:
+        whole = http.post("/v1/responses", json=body)
+        told = events(http.post("/v1/responses", json={**body, "stream": True}).text)
+
+    if whole.is_success:
+        Response.model_validate(whole.json(), strict=True)
+    kinds: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+    assert [kinds.validate_python(event, strict=True).type for event in told] == [event["type"] for event in told]
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    assert ([event["type"] for event in told[:2]], told[-1]["type"] in ENDS) == (
+        ["response.created", "response.in_progress"],
+        True,
+    )
+    assert built(told) == told[-1]["response"]["output"]
+    if whole.is_success and shows_calls:
+        assert [item["type"] for item in whole.json()["output"]] == [item["type"] for item in built(told)]
+
+
+def built(told: list[Any]) -> list[Any]:
+    """The output that a client builds from a stream, whose events must be in order."""
+    output: list[Any] = []
+    texts: dict[str, str] = {}
+    for event in told:
+        match event["type"]:
+            case "response.output_item.added":
+                assert event["output_index"] == len(output)
+                output.append({"open": event["item"]["id"]})
+            case "response.output_item.done":
+                assert output[event["output_index"]] == {"open": event["item"]["id"]}
+                output[event["output_index"]] = event["item"]
+                streamed = [*texts_of(event["item"])]
+                assert streamed == ([texts.pop(event["item"]["id"])] if event["item"]["id"] in texts else [])
+            case kind if "item_id" in event:
+                assert output[event["output_index"]] == {"open": event["item_id"]}
+                texts[event["item_id"]] = texts.get(event["item_id"], "") + (
+                    event["delta"] if kind.endswith(".delta") else ""
+                )
+    assert texts == {}
+    return output
+
+
+def texts_of(item: Any) -> list[str]:
+    """The streamed texts of an item."""
+    parts = [*item.get("content", ()), *item.get("summary", ())]
+    return [str(part["text"]) for part in parts] + ([item["arguments"]] if "arguments" in item else [])
+
+
+def test_stored_responses_and_conversations_fit(served: Served) -> None:
+    with served.http() as http:
+        conversation = http.post("/v1/conversations", json={"items": [{"role": "user", "content": "one"}]}).json()
+        body = {"model": "parrot", "input": "two", "conversation": conversation["id"]}
+        answer = http.post("/v1/responses", json=body).json()
+        stored = http.get(f"/v1/responses/{answer['id']}").json()
+        inputs = http.get(f"/v1/responses/{answer['id']}/input_items").json()
+        items = http.get(f"/v1/conversations/{conversation['id']}/items").json()
+
+    Conversation.model_validate(conversation, strict=True)
+    Response.model_validate(stored, strict=True)
+    ResponseItemList.model_validate(inputs, strict=True)
+    ConversationItemList.model_validate(items, strict=True)
+    assert (stored, [item["role"] for item in items["data"]]) == (answer, ["assistant", "user", "user"])
 
 
 def test_models_fit(served: Served) -> None:

@@ -84,7 +84,7 @@ async def test_a_client_without_a_session_answers_langchain_s_middleware() -> No
     graph = payer(ran, asks(("1", "pay", {"amount": 5})), "Paid.", hooks=[hook])
     async with asyncio.timeout(30), running(graph) as runs:
         question = await answered(runs.host, ask(HumanMessage("go")))
-        conversation = [HumanMessage("go"), AIMessage(question.text), HumanMessage("approve")]
+        conversation: list[Any] = [HumanMessage("go"), AIMessage(question.text), HumanMessage("approve")]
         answer = await answered(runs.host, ask(*conversation))
 
     assert (answer.text, ran) == ("Paid.", [5])

@@ -119,9 +119,7 @@ def test_nothing_is_kept_without_store(openai_client: openai.OpenAI, served: Ser
 
 @pytest.mark.parametrize("store", [True, False])
 @pytest.mark.parametrize("stream", [False, True])
-def test_calls_of_the_callers_tools_are_handed_back(
-    openai_client: openai.OpenAI, store: bool, stream: bool
-) -> None:
+def test_calls_of_the_callers_tools_are_handed_back(openai_client: openai.OpenAI, store: bool, stream: bool) -> None:
     """The second request carries the whole history, as clients send it by default."""
     first = ask(openai_client, MIXED, tools=[PAINT], store=store, stream=stream)
     first = list(first)[-1].response if stream else first
@@ -268,11 +266,11 @@ def test_the_input_items_are_listed_in_pages(openai_client: openai.OpenAI) -> No
         {"role": "user", "content": "three"},
     ]
     answer = ask(openai_client, history)
-    listed = list(openai_client.responses.input_items.list(answer.id, limit=2, order="asc"))
-    newest = openai_client.responses.input_items.list(answer.id, limit=1).data
+    listed: list[Any] = list(openai_client.responses.input_items.list(answer.id, limit=2, order="asc"))
+    newest: list[Any] = openai_client.responses.input_items.list(answer.id, limit=1).data
 
-    assert [item.content[0].text for item in listed if item.type == "message"] == ["one", "two", "three"]
-    assert [item.content[0].text for item in newest if item.type == "message"] == ["three"]
+    assert [item.content[0].text for item in listed] == ["one", "two", "three"]
+    assert [item.content[0].text for item in newest] == ["three"]
 
 
 def test_a_failing_run_is_an_error_of_its_request(openai_client: openai.OpenAI) -> None:
@@ -283,11 +281,15 @@ def test_a_failing_run_is_an_error_of_its_request(openai_client: openai.OpenAI) 
 
 
 def test_a_failure_in_mid_stream_is_raised_by_the_client(openai_client: openai.OpenAI) -> None:
-    text = ""
-    with pytest.raises(openai.APIError, match="refused this server"):
-        for event in ask(openai_client, "one …break two", stream=True):
+    stream, text = ask(openai_client, "one …break two", stream=True), ""
+
+    def read() -> None:
+        nonlocal text
+        for event in stream:
             text += event.delta if event.type == "response.output_text.delta" else ""
 
+    with pytest.raises(openai.APIError, match="refused this server"):
+        read()
     assert text == "You said: one …break"
 
 
@@ -329,4 +331,38 @@ def test_a_session_may_be_named_by_the_header(openai_client: openai.OpenAI, serv
         "responses-by-name",
         "You said: one / two",
         "You said: one / two / three",
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_reasoning_is_summarized_if_asked_for(openai_client: openai.OpenAI, stream: bool) -> None:
+    hidden = ask(openai_client, "!think it over")
+    shown = ask(openai_client, "!think it over", reasoning={"summary": "auto"}, stream=stream)
+    events = list(shown) if stream else []
+    shown = events[-1].response if stream else shown
+
+    assert [item.type for item in hidden.output] == ["message"]
+    assert [item.type for item in shown.output] == ["reasoning", "message"]
+    assert shown.output[0].summary[0].text == "it over"
+    pieces = [event.delta for event in events if event.type == "response.reasoning_summary_text.delta"]
+    assert "".join(pieces) == ("it over" if stream else "")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("reasoning", [None, {"summary": "auto"}])
+def test_encrypted_reasoning_comes_back_to_the_model(
+    openai_client: openai.OpenAI, reasoning: Any, stream: bool
+) -> None:
+    options: Any = {"store": False, "include": ["reasoning.encrypted_content"], "reasoning": reasoning}
+    first = ask(openai_client, "!think it over", stream=stream, **options)
+    first = list(first)[-1].response if stream else first
+    history = [
+        {"role": "user", "content": "!think it over"},
+        *items_of(first),
+        {"role": "user", "content": "!think on"},
+    ]
+
+    assert ([item.type for item in first.output], ask(openai_client, history, **options).output_text) == (
+        ["reasoning", "message"],
+        "I thought: it over.",
     )

@@ -18,12 +18,16 @@ def start(client: openai.OpenAI, text: str, **options: Any) -> Any:
     return client.responses.create(model="parrot", input=text, background=True, **options)
 
 
+def read(client: openai.OpenAI, id_: str, **options: Any) -> Any:
+    return client.responses.retrieve(id_, **options)
+
+
 def ended(client: openai.OpenAI, id_: str) -> Any:
     """The response when it has ended."""
     found: list[Any] = []
 
     def is_over() -> bool:
-        found[:] = [client.responses.retrieve(id_)]
+        found[:] = [read(client, id_)]
         return found[0].status not in ("queued", "in_progress")
 
     eventually(is_over)
@@ -75,8 +79,8 @@ def test_a_stream_is_continued_where_it_broke_off(openai_client: openai.OpenAI, 
     wait_for_slow_tool(tmp_path)
     (tmp_path / "go").touch()
     id_ = first[0].response.id
-    rest = list(openai_client.responses.retrieve(id_, stream=True, starting_after=first[-1].sequence_number))
-    again = list(openai_client.responses.retrieve(id_, stream=True))
+    rest = list(read(openai_client, id_, stream=True, starting_after=first[-1].sequence_number))
+    again = list(read(openai_client, id_, stream=True))
 
     assert [event.sequence_number for event in (*first, *rest)] == list(range(len(first) + len(rest)))
     assert [event.type for event in first[:3]] == ["response.created", "response.queued", "response.in_progress"]
@@ -90,7 +94,7 @@ def test_every_process_reads_streams_and_cancels(clients: list[openai.OpenAI], t
     status = two.responses.retrieve(id_).status
     cancelled = two.responses.cancel(id_)
     seen = [client.responses.retrieve(id_).status for client in clients]
-    *_, last = two.responses.retrieve(id_, stream=True)
+    *_, last = read(two, id_, stream=True)
 
     assert (status in ("queued", "in_progress"), cancelled.status, seen, last.response.status) == (
         True,
@@ -110,7 +114,7 @@ def test_a_response_whose_process_ends_is_failed_and_its_session_goes_on(tmp_pat
         stopping.term()
         stopping.process.wait(60)
     with serving(tmp_path) as dying, client_of(dying) as client:
-        first = client.responses.retrieve(stopped)
+        first = read(client, stopped)
         killed = start(client, slow_tool_orders(tmp_path / "killed")).id
         wait_for_slow_tool(tmp_path / "killed")
         dying.kill_all()

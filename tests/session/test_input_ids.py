@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from langchain_core.tools import tool
-from langgraph.types import interrupt
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
 
-from graph_agent import LoopConfig, ScriptedChatModel
+from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.approvals import approve
 from graph_agent.errors import (
     InputConflictError,
@@ -25,7 +26,7 @@ from graph_agent.errors import (
 )
 from graph_agent.persistence.open import strict_serializer
 from graph_agent.session.results import Done, Progress, Token
-from tests.support.agents import ECHO_SCRIPT, asks, echo, marked
+from tests.support.agents import ECHO_SCRIPT, asks, echo, marked, says
 from tests.support.approvals import Desk, asked
 from tests.support.fault_agent import WatchedMemorySaver, WriteFailedError, failing_at, nothing
 from tests.support.fault_jobs import ALL
@@ -230,6 +231,80 @@ async def test_a_failed_input_fails_again_under_its_id() -> None:
         raised.append((str(failed.value), failed.value.kind, failed.value.answer))
 
     assert (again, raised[1]) == (first, raised[0])
+
+
+def in_thread(**configurable: Any) -> Any:
+    """A run's config for the session `s1`."""
+    return {"configurable": {"thread_id": "s1", **configurable}}
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_the_bare_graph_returns_the_stored_values(blocking: bool) -> None:
+    graph = create_graph_agent(ScriptedChatModel(["One.", "Two."]), checkpointer=InMemorySaver())
+
+    async def run(text: str, id_: str) -> Any:
+        given, config = says(text), in_thread(graph_agent_input=id_)
+        return await (asyncio.to_thread(graph.invoke, given, config) if blocking else graph.ainvoke(given, config))
+
+    first, _, again = await run("1", "a"), await run("2", "b"), await run("1", "a")
+    with pytest.raises(InputConflictError):
+        await run("2", "a")
+
+    assert (again, len((await graph.aget_state(in_thread())).values["messages"])) == (first, 4)
+
+
+async def test_the_bare_graph_returns_the_open_question_without_running_a_call() -> None:
+    desk = Desk(asks(("1", "write", {"path": "a"})))
+    config = in_thread(graph_agent_input="a")
+
+    first, again = [await desk.graph.ainvoke(says("go"), config) for _ in range(2)]
+    updates = [chunk async for chunk in desk.graph.astream(says("go"), config, stream_mode=["values", "updates"])]
+    typed = await desk.graph.ainvoke(says("go"), config, version="v2")
+
+    assert (again, [mode for mode, _ in updates], typed.interrupts, desk.ran) == (
+        first,
+        ["values", "updates"],
+        tuple(first["__interrupt__"]),
+        [],
+    )
+
+
+async def test_a_run_that_a_server_delivers_again_is_completed_once() -> None:
+    faults: list[tuple[int, Any]] = []
+    for number in itertools.count():
+        saver = WatchedMemorySaver(serde=strict_serializer())
+        desk = Desk(asks(("1", "write", {"path": "a"})), *["Done."] * 9, approve=None, checkpointer=saver)
+        saver.reach = failing_at(number)
+        with contextlib.suppress(WriteFailedError):
+            await desk.graph.ainvoke(says("go"), in_thread(run_id="r1"))
+            break
+        saver.reach = nothing
+
+        ended = [await desk.graph.ainvoke(says("go"), in_thread(run_id="r1")) for _ in range(2)]
+
+        inputs = [message.text for message in ended[0]["messages"] if message.type == "human"]
+        if (inputs, ended[0]["status"], ended[1], len(desk.ran) <= 1) != (["go"], "COMPLETED", ended[0], True):
+            faults.append((number, ended))
+    assert (faults, number > 5) == ([], True)
+
+
+async def test_an_answer_that_a_server_delivers_again_answers_no_other_question() -> None:
+    @tool
+    async def pack() -> str:
+        """Ask twice."""
+        return f"{interrupt('Which?')} and {interrupt('Which else?')}"
+
+    calls = asks(("1", "pack", {}))
+    model = ScriptedChatModel([calls, asks(("2", "pack", {})), "No more actions.", "Done."])
+    graph = create_graph_agent(model, tools=[marked(pack, effect="read")], checkpointer=InMemorySaver())
+    await graph.ainvoke(says("go"), in_thread(run_id="r1"))
+    for _ in range(2):
+        await graph.ainvoke(Command(resume="socks"), in_thread(run_id="r2"))
+    second = await graph.ainvoke(Command(resume="shoes"), in_thread(run_id="r3"))
+
+    again = await graph.ainvoke(Command(resume="shoes"), in_thread(run_id="r3"))
+
+    assert ([each.value for each in again["__interrupt__"]], again["messages"]) == (["Which?"], second["messages"])
 
 
 @pytest.fixture(scope="module")

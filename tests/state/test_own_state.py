@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
 from datetime import date
 from typing import Annotated, Any, NotRequired
@@ -20,7 +21,9 @@ from typing_extensions import TypedDict
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ConfigError, InputError
-from tests.support.agents import asks, dialogue, echo, kinds, says, thread
+from graph_agent.state.own_fields import ReducedWrites
+from tests.support.agents import asks, dialogue, echo, kinds, marked, says, thread
+from tests.support.gates import Gate
 
 MODES = ["native", "text", "wave"]
 
@@ -237,6 +240,67 @@ async def test_a_reducer_that_depends_on_the_value_receives_the_current_one() ->
     ran = await session.run("go", state={"balance": 10})
 
     assert (ran.results["a"], "overdrawn" in ran.results["b"]["error"], ran.state) == ("paid", True, {"balance": 6})
+
+
+@tool
+def withdraw(amount: int, tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+    """Withdraw an amount."""
+    return Command(update={"balance": -amount, "messages": [result("paid", tool_call_id)]})
+
+
+async def test_parallel_writes_that_a_reducer_refuses_together_are_errors_of_single_calls() -> None:
+    wave = asks(*((str(at), "withdraw", {"amount": 4}) for at in range(4)))
+    session = shop(ScriptedChatModel([wave, "Done.", "Again."]), tools=[withdraw], state_schema=Account)
+
+    ran = await session.run("go", state={"balance": 10})
+    again = await session.run("again")
+
+    refused = [value["error"] for value in ran.results.values() if isinstance(value, dict)]
+    assert (list(ran.results.values()).count("paid"), ["The account is overdrawn" in text for text in refused]) == (
+        2,
+        [True, True],
+    )
+    assert (ran.state, again.answer, again.state) == ({"balance": 2}, "Again.", {"balance": 2})
+
+
+async def test_writes_of_calls_that_finished_before_a_crash_count_when_the_wave_resumes() -> None:
+    gate = Gate()
+
+    @tool
+    async def late(amount: int, tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Withdraw an amount later."""
+        await gate.passing()
+        return Command(update={"balance": -amount, "messages": [result("paid", tool_call_id)]})
+
+    wave = asks(("a", "withdraw", {"amount": 4}), ("b", "late", {"amount": 7}))
+    tools = [marked(each, effect="read") for each in (withdraw, late)]
+    session = shop(ScriptedChatModel([wave, "Done.", "Again."]), tools=tools, state_schema=Account)
+    run = asyncio.create_task(session.run("go", state={"balance": 10}))
+    await gate.reached()
+    async with asyncio.timeout(30):
+        while "a" not in await finished(session):
+            await asyncio.sleep(0.002)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    gate.open()
+
+    ran = await session.resume()
+    again = await session.run("again")
+
+    assert (ran.results["a"], "overdrawn" in ran.results["b"]["error"], again.state) == ("paid", True, {"balance": 6})
+
+
+async def finished(session: Session) -> set[str]:
+    """The calls with a stored result."""
+    return {event["id"] for event in await session.events() if event["type"] == "tool_result"}
+
+
+def test_a_write_that_a_reducer_refuses_in_the_order_of_the_plan_is_left_out() -> None:
+    channel: Any = ReducedWrites(int, spent).from_checkpoint(3)
+
+    channel.update([-5, 4])
+
+    assert channel.get() == 7
 
 
 async def test_plain_values_come_back_from_a_strict_checkpoint() -> None:

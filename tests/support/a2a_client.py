@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -92,7 +93,7 @@ def artifact_texts(task: Task) -> list[str]:
 
 async def send_text(client: Client, text: str, context_id: str = "") -> Task:
     """Stream a message to its end, and return its task as the server stores it."""
-    message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text=text)], context_id=context_id)
+    message = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=[Part(text=text)], context_id=context_id)
     task = Task()
     async for event in client.send_message(SendMessageRequest(message=message)):
         if event.HasField("task"):

@@ -123,7 +123,8 @@ async def read_all(saver: BaseCheckpointSaver[Any], session_id: str = "s1") -> d
     """
     channels = agent(saver, []).channels
     found: dict[tuple[str, str], Any] = {}
-    async for each in saver.alist({"configurable": {"thread_id": session_id}}):
+    # LangGraph's saver holds its lock while it lists.
+    for each in [stored async for stored in saver.alist({"configurable": {"thread_id": session_id}})]:
         at = each.config["configurable"]
         rebuilt, _ = await achannels_from_checkpoint(channels, each.checkpoint, saver=saver, config=each.config)
         values = {name: channel.get() for name, channel in rebuilt.items() if channel.is_available()}

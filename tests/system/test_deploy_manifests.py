@@ -21,6 +21,7 @@ from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.server.settings import ServerSettings, settings_from
 from graph_agent.spec.agent_file import load_spec
 from scripts.reference.environment import names
+from tests.support.doc_pages import read_blocks
 from tests.support.image import read_stages
 from tests.support.kustomize import Resource, containers_of, inputs_of, one, read_kustomization, render
 
@@ -276,6 +277,40 @@ def test_addresses_of_the_agent_file_are_services_that_its_pods_may_reach() -> N
         reached.append((host, any(each["port"] == int(port) for rule in rules for each in rule["ports"])))
 
     assert reached == [("stock", True), ("researcher", True), ("postgres", True)]
+
+
+def test_the_overlay_of_the_guide_can_be_rendered(tmp_path: Path) -> None:
+    [block] = [each for each in read_blocks(ROOT / "docs/guides/deploy.md") if each.text.startswith("apiVersion: kust")]
+    folder = tmp_path / "overlays/shop"
+    folder.mkdir(parents=True)
+    (tmp_path / "base").symlink_to(KUBERNETES / "base")
+    (folder / "kustomization.yaml").write_text(block.text)
+    (folder / "agent.yaml").write_text("name: shop\nmodel: openai:gpt-4o-mini\n")
+    (folder / "secret.yaml").write_text((KUBERNETES / "base/secret.yaml").read_text())
+
+    resources = render(folder)
+
+    assert one(resources, "ConfigMap", "graph-agent")["data"] == {
+        "agent.yaml": "name: shop\nmodel: openai:gpt-4o-mini\n"
+    }
+    assert one(resources, "ConfigMap", "graph-agent-settings")["data"]["GRAPH_AGENT_DB"].endswith(
+        "@db.example:5432/agents"
+    )
+    assert list(dangling(resources)) == []
+
+
+def test_the_guides_configuration_of_prometheus_is_that_of_the_autoscaler() -> None:
+    blocks = [
+        each
+        for each in read_blocks(ROOT / "docs/guides/deploy.md")
+        if "Prometheus" in each.directives.get("not run", "")
+    ]
+    scrape, adapter = (yaml.safe_load(each.text) for each in blocks)
+    [metric] = one(render(KUBERNETES / "base"), "HorizontalPodAutoscaler", "graph-agent")["spec"]["metrics"]
+    [rule] = adapter["rules"]["custom"]
+
+    assert rule["seriesQuery"].partition("{")[0] == metric["pods"]["metric"]["name"]
+    assert scrape["scrape_configs"][0]["relabel_configs"][0]["regex"] == "graph-agent"
 
 
 def test_the_compose_file_fits_its_schema() -> None:

@@ -21,11 +21,16 @@ PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 WRITTEN = [page for page in PAGES if "reference" not in page.parts]
 NOT_RUN = {
     "a picture": 2,
+    "has the form of a shell's variables": 1,
     "installs packages": 4,  # the extras of the README may be a second block there
+    "is a configuration of Prometheus": 2,
     "its commands have tests of their own": 1,
+    "needs a cluster": 2,
+    "needs a container engine": 2,
     "needs a PostgreSQL server": 1,
     "needs a Restate server": 1,
     "needs LangGraph's server": 1,
+    "rendered by the tests of the manifests": 1,
 }
 """The accepted reasons for a block that is not run, and the number of blocks that may have each."""
 

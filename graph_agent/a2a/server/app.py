@@ -216,6 +216,8 @@ class _Handler(DefaultRequestHandler):
 
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Message | Task:
         check_required_fields(params)
+        if (ended := await self._ended_task(params.message, context)) is not None:
+            return ended
         with self._one_message(params, context):
             answer: Message | Task = await _SEND(self, params, context)
             return answer
@@ -224,10 +226,24 @@ class _Handler(DefaultRequestHandler):
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         check_required_fields(params)
+        if (ended := await self._ended_task(params.message, context)) is not None:
+            yield ended
+            return
         with self._one_message(params, context):
             async with aclosing(_SEND_STREAM(self, params, context)) as events:
                 async for event in events:
                     yield event
+
+    async def _ended_task(self, message: Message, context: ServerCallContext) -> Task | None:
+        """Return the task of a repeated message to a task that has ended; None for any other message."""
+        if not message.task_id:
+            return None
+        task = await self.task_store.get(message.task_id, context)
+        if not isinstance(task, Task) or task.status.state not in ENDED:
+            return None
+        # The first message named no task.
+        received = [list(each.parts) for each in task.history[1:] if each.message_id == message.message_id]
+        return task if list(message.parts) in received else None
 
     @contextmanager
     def _one_message(self, params: SendMessageRequest, context: ServerCallContext) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
@@ -32,6 +33,7 @@ from graph_agent.a2a.wire import EXTENSION, read_budget, restore_integers
 from graph_agent.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import DecisionError, InputError, SessionBusyError, SessionLostError, UserError
+from graph_agent.runs.input_marks import MAX_LENGTH
 from graph_agent.runs.run import RUN, RunScope
 from graph_agent.session.results import Done, RunResult
 from graph_agent.session.session import Session
@@ -75,8 +77,9 @@ class GraphExecutor(AgentExecutor):
     """Runs an agent's graph for the SDK's request handler.
 
     A conversation (`contextId`) is a session, and a task is one input of that session. Tasks of one conversation run
-    one after the other, since a session processes one input at a time. Queued follow-ups of the session run after the
-    task's own input and belong to no task.
+    one after the other, since a session processes one input at a time. A message is run once in its conversation: the
+    task of a repeated `messageId` resumes the first one's run, or ends as it did. Queued follow-ups of the session run
+    after the task's own input and belong to no task.
 
     Final states of a task: `completed` with an answer, including an answer at a limit (it begins with the limit's
     sentence, and the metadata has the `stop_reason`); `failed` if the model did not answer; `canceled` if the run was
@@ -297,9 +300,10 @@ class GraphExecutor(AgentExecutor):
                 # The name is never the message's own, because the history records it.
                 decided_by=request.call_context.user.user_name or DEFAULT_DECIDER,
                 control=run.control,
+                input_id=_input_id(message),
             )
         else:
-            parts = session.stream(_input(message), context=context, control=run.control)
+            parts = session.stream(_input(message), context=context, control=run.control, input_id=_input_id(message))
         # A stream that is left without `aclose` would keep the session busy.
         async with aclosing(parts):
             async for part in parts:
@@ -336,6 +340,14 @@ def _ids(context: RequestContext) -> tuple[str, str]:
     if not context.task_id or not context.context_id:
         raise InvalidParamsError(message="A task has an id and a context id.")
     return context.task_id, context.context_id
+
+
+def _input_id(message: Message | None) -> str | None:
+    """Return a message's id as an input id: a digest of one that is too long or not printable; None for none."""
+    id_ = message.message_id if message is not None else ""
+    if not id_ or (len(id_) <= MAX_LENGTH and id_.isprintable()):
+        return id_ or None
+    return hashlib.sha256(id_.encode()).hexdigest()
 
 
 def _input(message: Message | None) -> list[AnyMessage]:

@@ -25,6 +25,7 @@ from graph_agent.server.chat.run import (
     MessageBreak,
     Part,
     ProgressUpdate,
+    ReasoningPiece,
     RunEnded,
     ServerRun,
 )
@@ -52,6 +53,10 @@ class ChatDialect(Protocol):
     def break_frames(self) -> Iterable[str]:
         """Yield the frames between two messages of the answer: a blank line, unless the format has several messages."""
         return self.text_frames("\n\n")
+
+    def reasoning_frames(self, text: str) -> Iterable[str]:
+        """Yield the frames of a piece of the model's reasoning; none by default."""
+        return ()
 
     def rest_frames(self, outcome: ChatOutcome, rest: str) -> Iterable[str]:
         """Yield the frames of the end of the answer's text that was not streamed; `rest` is not empty."""
@@ -181,7 +186,7 @@ async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, li
         match await run.part():
             case RunEnded(outcome):
                 return outcome, progress
-            case AnswerText() | MessageBreak() | None:
+            case AnswerText() | ReasoningPiece() | MessageBreak() | None:
                 pass
             case CallEvents(events):
                 for event in events:
@@ -223,6 +228,8 @@ async def frames_of(
                 case MessageBreak():
                     sent += "\n\n"
                     text = "".join(dialect.break_frames())
+                case ReasoningPiece(piece):
+                    text = "".join(dialect.reasoning_frames(piece))
                 case CallEvents(events):
                     text = "".join(each for event in events for each in dialect.event_frames(event))
                 case RunEnded(outcome):

@@ -44,6 +44,8 @@ class ChatRequest:
     """Whether all messages are new to an existing session; otherwise those after the agent's last message are."""
     before: Callable[[], Awaitable[None]] | None = None
     """Awaited when the run has its session's lock; `SessionBusyError` refuses the run. None for nothing."""
+    shows_reasoning: bool = False
+    """Whether the model's reasoning is streamed."""
     shows_calls: bool = False
     """Whether the events about the agent's own plans and calls are sent."""
     mark: InputMark | None = None

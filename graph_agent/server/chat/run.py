@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
@@ -23,6 +24,7 @@ from graph_agent.events.types import StoredEvent
 from graph_agent.execution.inputs import InputStoredError
 from graph_agent.runs.run import Run
 from graph_agent.server.chat.outcomes import ChatOutcome, read_outcome
+from graph_agent.server.chat.reasoning import ReasoningReader
 from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.errors.problems import ProblemError, problem_of_failure, stopping
 from graph_agent.server.hosting.host import Host
@@ -40,6 +42,13 @@ _MOST_WAITING = 256
 @dataclass(frozen=True, slots=True)
 class AnswerText:
     """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningPiece:
+    """A piece of the model's reasoning."""
 
     text: str
 
@@ -70,7 +79,7 @@ class RunEnded:
     outcome: ChatOutcome
 
 
-Part: TypeAlias = AnswerText | MessageBreak | CallEvents | ProgressUpdate | RunEnded
+Part: TypeAlias = AnswerText | ReasoningPiece | MessageBreak | CallEvents | ProgressUpdate | RunEnded
 
 
 class ServerRun:
@@ -256,9 +265,12 @@ class ServerRun:
 
     async def _consume_stream(self) -> None:
         spec = self.spec
+        shows_reasoning = self._streams and spec.shows_reasoning
+        reader = ReasoningReader(lambda text: self._emit(ReasoningPiece(text)))
+        config: RunnableConfig = {**spec.config, **({"callbacks": [reader]} if shows_reasoning else {})}
         stream = spec.graph.astream(
             spec.graph_input,
-            spec.config,
+            config,
             # Failures are reported by the outcome.
             context={**spec.context, "on_failure": "answer"},
             stream_mode=["custom", "updates"],

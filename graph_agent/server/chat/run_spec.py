@@ -67,6 +67,8 @@ class RunSpec:
     """As `token`, for the calls of a session whose ids are not the model's own."""
     marks_questions: bool = False
     """Whether a question for approval names `call_token`."""
+    shows_reasoning: bool = False
+    """Whether the model's reasoning is streamed."""
     shows_calls: bool = False
     """Whether the run's events about plans and calls are parts of its output."""
     refused: str = ""
@@ -141,6 +143,7 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
         spec,
         call_token=request.new_call_token,
         marks_questions=request.marks_questions,
+        shows_reasoning=request.shows_reasoning,
         shows_calls=request.shows_calls,
     )
 

@@ -18,7 +18,8 @@ from graph_agent.server.hosting.host import Host
 from graph_agent.server.responses.ids import place_of_approval, response_id, token_of_item, token_of_response
 from graph_agent.server.responses.input_items import Conversation
 from graph_agent.server.responses.records import OPEN, Record, Records
-from graph_agent.server.responses.requests import client_tools_of, options_of
+from graph_agent.server.responses.requests import ENCRYPTED_REASONING, client_tools_of, options_of
+from graph_agent.server.responses.resource import summary_wanted
 from graph_agent.server.responses.schemas import CreateResponse, InputItem
 
 
@@ -95,6 +96,7 @@ class Chains:
             new_call_token=token,
             marks_questions=True,
             decisions=decisions,
+            shows_reasoning=summary_wanted(body) is not None or ENCRYPTED_REASONING in (body.include or []),
             shows_calls=self.host.settings.show_calls if body.show_calls is None else body.show_calls,
         )
 

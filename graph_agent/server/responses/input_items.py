@@ -77,23 +77,25 @@ class _Assistant:
 
     def __init__(self) -> None:
         self.calls: list[ToolCall] = []
-        self._blocks: list[dict[str, Any]] = []
+        self._reasoning: list[dict[str, Any]] = []
+        self._texts: list[str] = []
 
     def add_text(self, text: str) -> None:
-        if text:
-            self._blocks.append({"type": "text", "text": text})
+        if text.strip():
+            self._texts.append(text.strip("\n"))
 
     def add_reasoning(self, blocks: Sequence[dict[str, Any]]) -> None:
-        self._blocks += blocks
+        self._reasoning += blocks
 
     def move_to(self, messages: list[AnyMessage]) -> None:
         """Append the message of the collected items, if any; start the next one."""
-        blocks, calls = self._blocks, self.calls
-        if calls or blocks:
-            texts = [block["text"] for block in blocks if block["type"] == "text"]
-            content: Any = "\n\n".join(texts) if len(texts) == len(blocks) else blocks
-            messages.append(AIMessage(content, tool_calls=calls))
-        self._blocks, self.calls = [], []
+        text = "\n\n".join(self._texts)
+        if self.calls or text:
+            texts = [{"type": "text", "text": text}] if text else []
+            # Reasoning first, as providers require it.
+            content: Any = [*self._reasoning, *texts] if self._reasoning else text
+            messages.append(AIMessage(content, tool_calls=self.calls))
+        self.calls, self._reasoning, self._texts = [], [], []
 
 
 def _add_message(item: InputItem, found: Conversation) -> None:

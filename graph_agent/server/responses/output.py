@@ -11,9 +11,10 @@ from graph_agent.events.calls import call_name
 from graph_agent.events.types import StoredEvent
 from graph_agent.server.chat.handler import ChatDialect
 from graph_agent.server.chat.outcomes import ChatOutcome
+from graph_agent.server.chat.reasoning import reasoning_text
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.responses.ids import ItemKind, approval_id, item_id
-from graph_agent.server.responses.reasoning import encoded, reasoning_blocks, summary_of
+from graph_agent.server.responses.reasoning import encoded, reasoning_blocks
 from graph_agent.server.responses.resource import error_event, error_of, usage_of
 from graph_agent.server.sse import comment, frame
 
@@ -49,6 +50,10 @@ class ResponseDialect(ChatDialect):
         """New events, for a response that runs in the background; None if they are not recorded."""
         self._sequence = 0
         self._has_reasoning = False
+        self._reasoning_at: int | None = None
+        """Index of the open reasoning item; None without one."""
+        self._summary: str | None = None
+        """Text of its open summary; None without one."""
         self._plan_text = ""
         """Text of the newest plan, if it was not streamed; the outcome of a run that waits begins with it."""
         self.token = token
@@ -80,6 +85,7 @@ class ResponseDialect(ChatDialect):
     def text_frames(self, text: str) -> Iterable[str]:
         """See `ChatDialect.text_frames`."""
         if self._text is None:
+            yield from self._end_summary()
             self._text = ""
             yield self._add(_message(self._id("msg"), "in_progress", []))
             yield self._part_event("response.content_part.added", part=_output_text(""))
@@ -88,8 +94,9 @@ class ResponseDialect(ChatDialect):
 
     def break_frames(self) -> Iterable[str]:
         """See `ChatDialect.break_frames`: ends the message, with a blank line for clients that join all texts."""
-        yield from self.text_frames("\n\n")
-        yield from self._end_message("completed", "commentary")
+        if self._text is not None:
+            yield from self.text_frames("\n\n")
+            yield from self._end_message("completed", "commentary")
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
         """See `ChatDialect.progress_frames`: a comment, because clients refuse unknown types of events."""
@@ -102,8 +109,7 @@ class ResponseDialect(ChatDialect):
                 if self._text is None and event.get("reasoning"):
                     self._plan_text = event["reasoning"]
                     yield from self.text_frames(self._plan_text)
-                if self._text is not None:
-                    yield from self.break_frames()
+                yield from self.break_frames()
             case "tool_call" if event["name"] not in self._client_tools:
                 yield from self._own_call(event["id"], event["name"], event["arguments"])
             case "delegation_request":
@@ -140,6 +146,7 @@ class ResponseDialect(ChatDialect):
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
         """See `ChatDialect.error_frames`."""
         yield from self._end_message("incomplete", "final_answer")
+        yield from self._end_reasoning()
         # First, because official clients raise it with its text, and of a failed response only that it failed.
         yield self._event("error", **error_event(problem))
         self.response |= {"status": "failed", "error": error_of(problem)}
@@ -166,28 +173,56 @@ class ResponseDialect(ChatDialect):
         elif rest:
             yield from self.text_frames(rest)
 
-    def _reasoning(self, outcome: ChatOutcome) -> Iterable[str]:
-        """Yield the frames of the reasoning of the reply, once."""
-        blocks = reasoning_blocks(outcome.reply) if outcome.reply is not None else []
-        text = summary_of(outcome.reply) if outcome.reply is not None else ""
-        if self._has_reasoning or not (blocks or text):
+    def reasoning_frames(self, text: str) -> Iterable[str]:
+        """See `ChatDialect.reasoning_frames`: as the summary of a reasoning item."""
+        yield from self.break_frames()
+        if not self._shows_summary:
+            yield from self._begin_reasoning() if self._reasoning_at is None else ()
             return
-        self._has_reasoning = True
-        item: dict[str, Any] = {"id": self._id("rs"), "type": "reasoning", "summary": [], "status": "in_progress"}
-        index = len(self._output)
-        yield self._add(item)
-        if self._shows_summary and text:
-            place = {"item_id": item["id"], "output_index": index, "summary_index": 0}
-            whole = {"type": "summary_text", "text": text}
-            yield self._event("response.reasoning_summary_part.added", **place, part={**whole, "text": ""})
-            yield self._event("response.reasoning_summary_text.delta", **place, delta=text)
-            yield self._event("response.reasoning_summary_text.done", **place, text=text)
-            yield self._event("response.reasoning_summary_part.done", **place, part=whole)
-            item["summary"] = [whole]
-        if self._shows_encrypted:
-            item["encrypted_content"] = encoded(blocks)
-        item["status"] = "completed"
-        yield self._done(index)
+        if self._summary is None:
+            yield from self._begin_reasoning()
+            self._summary = ""
+            yield self._summary_event("part.added", part={"type": "summary_text", "text": ""})
+        self._summary += text
+        yield self._summary_event("text.delta", delta=text)
+
+    def _reasoning(self, outcome: ChatOutcome) -> Iterable[str]:
+        """Yield the rest of the frames of the reply's reasoning; all of them, if no reasoning was streamed."""
+        blocks = reasoning_blocks(outcome.reply) if outcome.reply is not None else []
+        text = reasoning_text(outcome.reply) if outcome.reply is not None else ""
+        is_shown = (self._shows_encrypted and blocks) or (self._shows_summary and text)
+        if is_shown and not self._has_reasoning:
+            yield from self.reasoning_frames(text) if text else self._begin_reasoning()
+        if self._reasoning_at is not None and self._shows_encrypted and blocks:
+            self._output[self._reasoning_at]["encrypted_content"] = encoded(blocks)
+        yield from self._end_reasoning()
+
+    def _begin_reasoning(self) -> Iterable[str]:
+        yield from self._end_reasoning()
+        self._has_reasoning, self._reasoning_at = True, len(self._output)
+        yield self._add({"id": self._id("rs"), "type": "reasoning", "summary": [], "status": "in_progress"})
+
+    def _end_summary(self) -> Iterable[str]:
+        """End the open summary; an item with `encrypted_content` stays open until the whole reply is known."""
+        if self._summary is not None and self._reasoning_at is not None:
+            part = {"type": "summary_text", "text": self._summary}
+            yield self._summary_event("text.done", text=self._summary)
+            yield self._summary_event("part.done", part=part)
+            self._output[self._reasoning_at]["summary"], self._summary = [part], None
+            if not self._shows_encrypted:
+                yield from self._end_reasoning()
+
+    def _end_reasoning(self) -> Iterable[str]:
+        yield from self._end_summary()
+        if (index := self._reasoning_at) is not None:
+            self._reasoning_at = None
+            self._output[index]["status"] = "completed"
+            yield self._done(index)
+
+    def _summary_event(self, kind: str, **fields: Any) -> str:
+        index = self._reasoning_at or 0
+        place = {"item_id": self._output[index]["id"], "output_index": index, "summary_index": 0}
+        return self._event(f"response.reasoning_summary_{kind}", **place, **fields)
 
     def _client_call(self, call: Mapping[str, Any]) -> Iterable[str]:
         arguments = json.dumps(call["arguments"], ensure_ascii=False)
@@ -222,8 +257,8 @@ class ResponseDialect(ChatDialect):
         yield self._done(len(self._output) - 1)
 
     def _own_call(self, id_: str, name: str, arguments: Any) -> Iterable[str]:
-        if self._text is not None:
-            yield from self.break_frames()
+        yield from self.break_frames()
+        yield from self._end_summary()
         text = json.dumps(arguments, ensure_ascii=False)
         item: dict[str, Any] = {
             "id": self._id("mcp"),

@@ -22,12 +22,6 @@ def reasoning_blocks(message: AIMessage) -> list[dict[str, Any]]:
     return [block for block in blocks if isinstance(block, dict) and block.get("type") in _TYPES]
 
 
-def summary_of(message: AIMessage) -> str:
-    """Return the text of a message's reasoning; empty for none, or if the provider shows none."""
-    texts = [str(block.get("reasoning") or "") for block in message.content_blocks if block["type"] == "reasoning"]
-    return "\n\n".join(filter(None, texts))
-
-
 def encoded(blocks: list[dict[str, Any]]) -> str:
     """Return blocks as the opaque text of an item's `encrypted_content`."""
     return base64.urlsafe_b64encode(json.dumps(plain(blocks)).encode()).decode()

@@ -1,0 +1,329 @@
+"""Pruning: what is removed, what remains, and what happens while sessions run."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
+from graph_agent.errors import ConfigError, SessionBusyError
+from graph_agent.persistence import open_saver, prune
+from graph_agent.persistence.pruning.plan import Node, Rule, plan_thread
+from graph_agent.runs.database_identity import place_of
+from graph_agent.runs.registry import maintained
+from tests.support.agents import asks, echo, says, thread
+from tests.support.gates import Gate, gated_tool
+from tests.support.postgres_server import PostgresServer, on_postgres
+from tests.support.pruning import agent, continuation, differences, read_all, take_step
+
+KINDS = ["sqlite", pytest.param("postgres", marks=on_postgres)]
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
+    return f"sqlite:///{tmp_path / 'a.db'}"
+
+
+def list_files(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir()]
+
+
+async def test_a_dry_run_reports_what_pruning_removes(url: str) -> None:
+    async with open_saver(url) as saver:
+        for number, step in enumerate(("wave", "delegate", "answer", "ask")):
+            await take_step(saver, step, number)
+        before = await read_all(saver)
+        planned = await prune(url, keep_last=2, dry_run=True)
+        untouched = await read_all(saver)
+        done = await prune(url, keep_last=2)
+        after = await read_all(saver)
+        again = await prune(url, keep_last=2)
+
+    assert (untouched == before, done.sessions, differences(before, after)) == (True, planned.sessions, [])
+    assert (len(before) - len(after), len(after)) == (done.checkpoints, done.sessions[0].kept)
+    assert (planned.checkpoints > 10, planned.bytes > 0, again.sessions) == (True, True, ())
+
+
+async def test_a_waiting_session_is_answered_after_pruning(url: str) -> None:
+    async with open_saver(url) as saver:
+        for number, step in enumerate(("wave", "answer", "delegate_asks")):
+            await take_step(saver, step, number)
+        events = await Session(agent(saver, []), "s1").events()
+        removed = await prune(url, keep_last=1)
+    async with open_saver(url) as saver:
+        graph = agent(saver, ["No more actions.", "The end."], ["No more actions.", "Asked."])
+        same = await Session(graph, "s1").events() == events
+        result = await Session(graph, "s1").resume("yes")
+
+    assert (same, result.answer, result.results, removed.checkpoints > 3) == (True, "The end.", {"d2": "Asked."}, True)
+
+
+async def test_every_branch_remains(url: str) -> None:
+    async with open_saver(url) as saver:
+        for number in range(3):
+            await take_step(saver, "wave", number)
+        first = sorted(id_ for namespace, id_ in await read_all(saver) if not namespace)
+        await take_step(saver, "fork", 3, first[6])
+        before = await read_all(saver)
+        await prune(url, keep_last=1)
+        after = await read_all(saver)
+        ids = {id_ for _, id_ in after}
+        listed = await SessionMemory(agent(saver, [])).list_sessions()
+        branch = await continuation(saver, first[-1])
+
+    assert (differences(before, after), first[-1] in ids, max(before)[1] in ids, listed) == ([], True, True, ["s1"])
+    assert (branch[0], len(ids) < len(before) / 2) == ("Last.", True)
+
+
+async def test_checkpoints_up_to_an_age_remain(url: str) -> None:
+    async with open_saver(url) as saver:
+        for number in range(3):
+            await take_step(saver, "answer", number)
+        young = await prune(url, older_than=timedelta(days=1))
+        default = await prune(url)
+        old = await prune(url, older_than=timedelta(0))
+
+    assert (young.checkpoints, default.checkpoints, old.checkpoints > 3) == (0, 0, True)
+
+
+async def test_only_the_chosen_sessions_are_pruned(url: str) -> None:
+    async with open_saver(url) as saver:
+        for session_id in ("s1", "s2"):
+            graph = create_graph_agent(ScriptedChatModel(["One.", "Two."]), checkpointer=saver)
+            await Session(graph, session_id).run("first")
+            await Session(graph, session_id).run("second")
+        report = await prune(url, keep_last=1, sessions=["s2"])
+        with pytest.raises(ConfigError, match="There is no session 'other'"):
+            await prune(url, keep_last=1, sessions=["other"])
+
+    assert [each.id for each in report.sessions] == ["s2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep_last": 0}, "keep_last=0"),
+        ({"keep_last": 1, "older_than": timedelta(1)}, "give one of them"),
+        ({"older_than": timedelta(-1)}, "not negative"),
+        ({"older_than": timedelta.max}, "shorter time"),
+    ],
+)
+async def test_invalid_rules_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        await prune(f"sqlite:///{tmp_path / 'a.db'}", **options)
+
+
+@pytest.mark.parametrize("url", ["sqlite:///missing.db", "memory:"])
+async def test_a_database_that_does_not_exist_is_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing\.db|memory:"):
+        await prune(url, keep_last=1, folder=tmp_path)
+
+    assert list_files(tmp_path) == []
+
+
+async def test_a_running_session_is_skipped(url: str) -> None:
+    gate = Gate()
+    script = ["One.", asks(("1", "wait", {})), "No more actions.", "Two."]
+    async with open_saver(url) as saver:
+        graph = create_graph_agent(ScriptedChatModel(script), tools=[gated_tool(gate, "wait")], checkpointer=saver)
+        await Session(graph, "s1").run("first")
+        run = asyncio.create_task(Session(graph, "s1").run("second"))
+        await gate.reached()
+        while_running = await prune(url, keep_last=1)
+        with pytest.raises(SessionBusyError, match="s1"):
+            await saver.aprune(["s1"])
+        gate.open()
+        result = await run
+        afterwards = await prune(url, keep_last=1)
+
+    assert [(each.checkpoints, each.skipped) for each in while_running.sessions] == [(0, "a run of it is under way")]
+    assert (result.answer, afterwards.checkpoints > 3) == ("Two.", True)
+
+
+async def test_a_run_waits_while_its_session_is_maintained(url: str) -> None:
+    async with open_saver(url) as saver:
+        session = Session(create_graph_agent(ScriptedChatModel(["One."]), checkpointer=saver), "s1")
+        async with maintained(await place_of(saver), "s1") as is_held:
+            run = asyncio.create_task(session.run("first"))
+            done, _ = await asyncio.wait([run], timeout=0.2)
+        result = await run
+
+    assert (is_held, len(done), result.answer) == (True, 0, "One.")
+
+
+async def test_the_tables_of_langgraphs_savers_are_pruned(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    file = tmp_path / "stock.db"
+    builder = StateGraph(MessagesState)
+    builder.add_node("reply", lambda state: {"messages": [("ai", f"reply {len(state['messages'])}")]})
+    builder.add_edge(START, "reply")
+    builder.add_edge("reply", END)
+    async with AsyncSqliteSaver.from_conn_string(str(file)) as saver:
+        graph = builder.compile(checkpointer=saver)
+        theirs = create_graph_agent(ScriptedChatModel(["One.", "Two.", "Three."]), checkpointer=saver)
+        for text in ("a", "b", "c"):
+            await graph.ainvoke(says(text), thread("plain"))
+            await Session(theirs, "ours").run(text)
+        before = (await graph.aget_state(thread("plain"))).values, await Session(theirs, "ours").events()
+        report = await prune(f"sqlite:///{file}", keep_last=1)
+        after = (await graph.aget_state(thread("plain"))).values, await Session(theirs, "ours").events()
+        on = await graph.ainvoke(says("d"), thread("plain"))
+
+    assert (before == after, [each.id for each in report.sessions], on["messages"][-1].content) == (
+        True,
+        ["ours", "plain"],
+        "reply 7",
+    )
+
+
+@on_postgres
+async def test_the_tables_of_langgraphs_postgres_saver_are_pruned(postgres_url: str) -> None:
+    async with AsyncPostgresSaver.from_conn_string(postgres_url) as saver:
+        await saver.setup()
+        graph = create_graph_agent(ScriptedChatModel(["One.", "Two.", "Three."]), checkpointer=saver)
+        for text in ("a", "b"):
+            await Session(graph, "s1").run(text)
+        before = await Session(graph, "s1").events()
+        report = await prune(postgres_url, keep_last=1)
+        after = await Session(graph, "s1").events()
+        result = await Session(graph, "s1").run("c")
+
+    assert (before == after, report.checkpoints > 3, result.answer) == (True, True, "Three.")
+
+
+async def test_the_space_is_returned_to_the_file_system(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    async with open_saver(url) as saver:
+        graph = create_graph_agent(ScriptedChatModel(["x" * 2000], cycle=True), tools=[echo], checkpointer=saver)
+        for _ in range(20):
+            await Session(graph, "s1").run("y" * 2000)
+    first = await prune(url, keep_last=1)
+    async with open_saver(url) as saver:
+        graph = create_graph_agent(ScriptedChatModel(["x" * 2000], cycle=True), tools=[echo], checkpointer=saver)
+        for _ in range(20):
+            await Session(graph, "s1").run("y" * 2000)
+        second = await prune(url, keep_last=1)
+    with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
+        free = connection.execute("PRAGMA freelist_count").fetchone()
+
+    assert (first.size_after < 0.7 * first.size_before, second.size_after < 0.7 * second.size_before, free) == (
+        True,
+        True,
+        (0,),
+    )
+
+
+async def test_an_encrypted_session_is_skipped(tmp_path: Path) -> None:
+    file = tmp_path / "a.db"
+    async with open_saver(f"sqlite:///{file}") as saver:
+        await take_step(saver, "answer", 0)
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE checkpoints SET type = 'msgpack+aes'")
+
+    report = await prune(f"sqlite:///{file}", keep_last=1)
+
+    assert [(each.checkpoints, "msgpack+aes" in (each.skipped or "")) for each in report.sessions] == [(0, True)]
+
+
+@asynccontextmanager
+async def _used_and_pruned(url: str) -> AsyncIterator[Any]:
+    async with open_saver(url) as saver:
+        await take_step(saver, "wave", 0)
+        await take_step(saver, "ask", 1)
+        await prune(url, keep_last=1)
+        yield saver
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_pruned_saver_conforms_to_langgraphs_contract(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server: PostgresServer | None = request.getfixturevalue("postgres") if kind == "postgres" else None
+    folders = iter(range(100))
+
+    @checkpointer_test(name=f"graph-agent {kind}")
+    async def pruned_saver() -> Any:
+        if server is None:
+            url = f"sqlite:///{tmp_path / f'{next(folders)}.db'}"
+            async with _used_and_pruned(url) as saver:
+                yield saver
+            return
+        with server.database() as url:
+            async with _used_and_pruned(url) as saver:
+                yield saver
+
+    report = await validate(pruned_saver)
+
+    assert {name: found.failures for name, found in report.results.items()} == {name: [] for name in report.results}
+    assert (report.passed_all_base(), report.results["prune"].tests_passed) == (True, 8)
+
+
+def _chain(count: int, **options: Any) -> list[Node]:
+    return [
+        Node(id=f"{number:02}", parent=f"{number - 1:02}" if number else None, ts="", size=1, **options)
+        for number in range(count)
+    ]
+
+
+def test_a_delta_channel_of_unknown_kind_keeps_its_ancestors() -> None:
+    copied = Node(id="03", parent="02", ts="", stored=frozenset({"notes"}), size=1)
+    nodes = [copied if node.id == "03" else node for node in _chain(8, deltas=frozenset({"notes"}))]
+
+    plan = plan_thread({"": nodes}, Rule())[""]
+
+    assert (sorted(plan.kept), plan.folds) == (["03", "04", "05", "06", "07"], {})
+
+
+def test_branches_that_cost_more_than_they_free_are_left() -> None:
+    trunk = _chain(4, deltas=frozenset({"events"}), foldable=frozenset({"events"}), delta_bytes=1)
+    leaves = [
+        Node(id=f"{number}", parent="03", ts="", size=1, deltas=trunk[0].deltas, foldable=trunk[0].deltas)
+        for number in range(10, 30)
+    ]
+
+    plan = plan_thread({"": [*trunk, *leaves]}, Rule())[""]
+
+    assert (len(plan.kept), plan.folds) == (24, {})
+
+
+def test_an_edit_keeps_what_it_was_made_from() -> None:
+    nodes = _chain(6, is_agent=True, source="loop")
+    nodes.append(Node(id="06", parent="02", ts="", is_agent=True, source="update", size=1))
+
+    plan = plan_thread({"": nodes}, Rule())[""]
+
+    # The newest before the edit shows that the edit went back to an older one.
+    assert {"02", "05", "06"} <= plan.kept
+
+
+def test_a_namespace_is_removed_with_the_checkpoint_of_its_task() -> None:
+    spaces = {
+        "": _chain(4),
+        "tools:a": [Node(id="10", parent=None, ts="", within="01")],
+        "tools:a|inner:b": [Node(id="11", parent=None, ts="", within="10")],
+        "tools:c": [Node(id="12", parent=None, ts="", within="03")],
+        "kept": [Node(id=id_, parent=None, ts="", within="02") for id_ in ("015", "02", "025", "04")],
+    }
+
+    plans = plan_thread(spaces, Rule())
+
+    assert {name: sorted(plan.kept) for name, plan in plans.items()} == {
+        "": ["03"],
+        "tools:a": [],
+        "tools:a|inner:b": [],
+        "tools:c": ["12"],
+        "kept": ["015", "02", "025", "04"],
+    }
