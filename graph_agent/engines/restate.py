@@ -107,7 +107,8 @@ def agent_object(
                 if await is_current(session, input_id):
                     await session.abort()
                 else:
-                    _ = [task.cancel() for task in started]  # it waits for the end of another input
+                    for task in started:
+                        task.cancel()  # it waits for the end of another input
                 await asyncio.gather(*started, return_exceptions=True)
             raise
 
@@ -121,7 +122,8 @@ def agent_object(
     @agent.handler()
     async def resume(ctx: ObjectContext, request: ResumeRequest) -> dict[str, Any]:
         """Answer open interrupts, and continue the input that waits for them."""
-        session, input_id = Session(graph, ctx.key()), ctx.request().idempotency_key or ctx.request().id
+        # An idempotency key belongs to a handler: that of `run` may be used for `resume`, too.
+        session, input_id = Session(graph, ctx.key()), f"resume {ctx.request().idempotency_key or ctx.request().id}"
         start = partial(session.resume, request.answer, decided_by=request.decided_by, input_id=input_id)
         return dict(await deliver(ctx, session, input_id, start))
 
