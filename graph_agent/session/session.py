@@ -290,10 +290,6 @@ class Session(SessionCommands):
         """
         return await self._memory.get_session_events(self.id, last=last, after=after)
 
-    async def result(self) -> RunResult:
-        """Return the result of the newest input so far."""
-        return await self._result()
-
     async def status(self) -> SessionStatus:
         """Return the session's status; `CREATED` before its first input."""
         return await self._memory.get_session_status(self.id)
