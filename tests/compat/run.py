@@ -29,9 +29,11 @@ CLIENTS: dict[str, tuple[list[str], list[str]]] = {
     "anthropic with x-api-key": (["anthropic"], ["anthropic==0.28.1", "httpx<0.28"]),
     "langchain": (["langchain"], ["langchain-openai", "langchain-anthropic"]),
     "agents": (
-        ["agents", "pydantic_ai", "litellm"],
-        ["openai-agents>=0.24", "pydantic-ai-slim[openai]", "litellm>=1.100"],
+        ["agents", "pydantic_ai"],
+        ["openai-agents>=0.24", "pydantic-ai-slim[openai]"],
     ),
+    # It needs an older openai than the others.
+    "litellm": (["litellm"], ["litellm", "mcp>=2"]),
     "vercel": (["vercel"], ["ai@7", "@ai-sdk/openai@4", "zod@4"]),
 }
 """Name → scripts, and the requirements of their environment; those of `vercel` are of npm."""
@@ -191,7 +193,7 @@ def _run(program: list[str], server: Served, folder: Path) -> dict[str, Any]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"},
     )
     if done.returncode:
