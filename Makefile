@@ -50,7 +50,7 @@ attack-machines: $(VENV)/.dev  ## Kill, pause and restart four servers and their
 	GRAPH_AGENT_ATTACK_SCALE=10 $(BIN)/pytest -m attack tests/attack/test_machines.py
 
 restate: $(VENV)/.dev  ## Kill workers behind a real Restate server, which npm downloads; KILLS=20 is how often.
-	GRAPH_AGENT_RESTATE_KILLS=$(KILLS) $(BIN)/pytest -m restate tests/restate
+	GRAPH_AGENT_RESTATE_KILLS=$(KILLS) $(BIN)/pytest -m restate tests/restate $(if $(ONLY),-k "$(ONLY)")
 
 compat: $(VENV)/.dev  ## Have older and newer versions of the official clients, and LangChain's, talk to a server; it installs them.
 	$(BIN)/python -m tests.compat.run
@@ -58,7 +58,7 @@ compat: $(VENV)/.dev  ## Have older and newer versions of the official clients, 
 lint: $(VENV)/.dev  ## Check style, types, layers, file lengths, and the prose of docstrings.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy graph_agent examples tests benchmarks scripts
+	$(BIN)/mypy graph_agent examples tests benchmarks scripts deploy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tests/checks/file_lengths.py

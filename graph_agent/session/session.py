@@ -274,6 +274,8 @@ class Session(SessionCommands):
 
     def _with_state(self, given: Given, state: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the graph's input for an input of the user and values of own state fields."""
+        if state is not None and not isinstance(state, Mapping):
+            raise InputError(f"state={state!r}: give a mapping of own state fields to values, or None.")
         if not state:
             return _input(given)
         own_fields_of(self._graph).check_input(state)
@@ -287,10 +289,6 @@ class Session(SessionCommands):
             after: Only events whose `seq` is higher.
         """
         return await self._memory.get_session_events(self.id, last=last, after=after)
-
-    async def result(self) -> RunResult:
-        """Return the result of the newest input so far."""
-        return await self._result()
 
     async def status(self) -> SessionStatus:
         """Return the session's status; `CREATED` before its first input."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,11 @@ import pytest_asyncio
 from tests.restate.fleet import Fleet, fleet_of_two
 from tests.restate.server import RestateServer, restate_server
 from tests.support.postgres_server import PostgresServer
+
+
+def _command(url: str, folder: Path, name: str) -> Callable[[str], list[str]]:
+    return lambda address: ["-m", "tests.restate.worker", url, str(folder), address, name]
+
 
 FIGURES = pytest.StashKey[list[str]]()
 
@@ -40,7 +45,7 @@ async def server() -> AsyncIterator[RestateServer]:
 async def fleet(server: RestateServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
     """Two workers with an SQLite file."""
     folder = tmp_path_factory.mktemp("sqlite")
-    async with fleet_of_two(server, f"sqlite:///{folder}/s.db", folder, "hotel") as fleet:
+    async with fleet_of_two(server, folder, "sqlite", _command(f"sqlite:///{folder}/s.db", folder, "sqlite")) as fleet:
         yield fleet
 
 
@@ -57,5 +62,5 @@ async def postgres_fleet(
 ) -> AsyncIterator[Fleet]:
     """Two workers with PostgreSQL."""
     folder: Path = tmp_path_factory.mktemp("postgres")
-    async with fleet_of_two(server, database, folder, "hotel_postgres") as fleet:
+    async with fleet_of_two(server, folder, "postgres", _command(database, folder, "postgres")) as fleet:
         yield fleet

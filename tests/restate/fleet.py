@@ -50,23 +50,23 @@ class Fleet:
 
     Args:
         server: Restate's server.
-        url: The database of the sessions.
-        folder: The folder of the effects.
+        folder: The folder of the effects, in which the workers run.
         name: The object's name.
     """
 
-    def __init__(self, server: RestateServer, url: str, folder: Path, name: str) -> None:
+    def __init__(self, server: RestateServer, folder: Path, name: str) -> None:
         self.server = server
         self.name = name
         self.workers: list[Worker] = []
-        self._url = url
+        self.command: list[str] = []
+        """Arguments of Python that start a worker."""
         self._folder = folder
         self._started = 0
         # Bound and not listening: it reserves the port, and receives no connection.
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self._reserved.bind(("127.0.0.1", 0))
-        self._address = f"127.0.0.1:{self._reserved.getsockname()[1]}"
+        self.address = f"127.0.0.1:{self._reserved.getsockname()[1]}"
 
     async def start(self) -> Worker:
         """Start a worker; await its `ready`."""
@@ -74,12 +74,12 @@ class Fleet:
         log = self._folder / f"worker{self._started}.log"
         with log.open("wb") as out:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.restate.worker", self._url, str(self._folder), self._address, self.name),
+                *(sys.executable, *self.command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 env={**os.environ, "PYTHONPATH": str(_ROOT)},
-                cwd=_ROOT,
+                cwd=self._folder,
             )
         worker = Worker(process, log)
         self.workers.append(worker)
@@ -87,7 +87,7 @@ class Fleet:
 
     async def register(self) -> None:
         """Register the address that all workers share."""
-        await self.server.register(f"http://{self._address}")
+        await self.server.register(f"http://{self.address}")
 
     async def close(self) -> None:
         """End all workers."""
@@ -143,9 +143,19 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet_of_two(server: RestateServer, url: str, folder: Path, name: str) -> AsyncIterator[Fleet]:
-    """Two workers that are registered and take connections."""
-    fleet = Fleet(server, url, folder, name)
+async def fleet_of_two(
+    server: RestateServer, folder: Path, name: str, command: Callable[[str], list[str]]
+) -> AsyncIterator[Fleet]:
+    """Two workers that are registered and take connections.
+
+    Args:
+        server: Restate's server.
+        folder: As for `Fleet`.
+        name: The object's name.
+        command: Returns the arguments of Python that start a worker at an address.
+    """
+    fleet = Fleet(server, folder, name)
+    fleet.command = command(fleet.address)
     try:
         for worker in (await fleet.start(), await fleet.start()):
             await worker.ready()

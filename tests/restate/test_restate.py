@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import statistics
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.restate.fleet import Fleet
-from tests.restate.server import WITHIN_S
+from graph_agent.models.mock import MOCK_VARIABLE
+from tests.restate.fleet import Fleet, fleet_of_two
+from tests.restate.server import WITHIN_S, RestateServer
+from tests.support.doc_pages import ROOT, read_blocks
 from tests.support.postgres_server import on_postgres
 
 pytestmark = [pytest.mark.restate, pytest.mark.asyncio(loop_scope="module")]
 
 KILLS = int(os.environ.get("GRAPH_AGENT_RESTATE_KILLS", "20"))
 WITHIN_A_KILL_S = 2.0
+GUIDE = ROOT / "docs" / "guides" / "restate.md"
+BOOKING = ['{"tool_calls": [{"id": "a", "name": "book", "arguments": {"room": "blue"}}]}', "The blue room is booked."]
 UNKNOWN = (
     "The run was interrupted before this call's result was recorded. It is not known whether the call ran or took "
     "effect; check before repeating it."
@@ -42,9 +48,9 @@ async def kill_in_mid_wave(fleet: Fleet, number: int) -> tuple[float, dict[str, 
     text, key = f"wave {number}", f"key-{number}"
     answer = await in_mid_wave(fleet, "killed", text, key)
     killed = fleet.owner(text)
-    fleet.open_gate()
     begun = time.monotonic()
     await fleet.kill(killed)
+    fleet.open_gate()
     result = await answer
     took = time.monotonic() - begun
     await (await fleet.start()).ready()
@@ -102,16 +108,15 @@ async def test_killed_workers_with_postgres_lose_and_repeat_no_call(postgres_fle
 
 async def test_an_approval_is_a_result_and_resume_answers_it_once_though_its_worker_is_killed(fleet: Fleet) -> None:
     fleet.close_gate()
-    waiting = await fleet.call("approved", "run", {"input": "pay 1"})
-    decided = asyncio.create_task(
-        fleet.call("approved", "resume", {"answer": {"decisions": [{"type": "approve"}]}, "decided_by": "ana"})
-    )
+    approval = {"answer": {"decisions": [{"type": "approve"}]}, "decided_by": "ana"}
+    waiting = await fleet.call("approved", "run", {"input": "pay 1"}, key="k")
+    decided = asyncio.create_task(fleet.call("approved", "resume", approval, key="k"))
     await fleet.until("approved", lambda calls: calls == {"transfer": "started"})
     async with asyncio.timeout(WITHIN_S):
         while not fleet.effects("pay 1"):
             await asyncio.sleep(0.01)
-    fleet.open_gate()
     await fleet.kill(fleet.owner("pay 1"))
+    fleet.open_gate()
     result = await decided
     await (await fleet.start()).ready()
 
@@ -128,10 +133,7 @@ async def test_an_approval_is_a_result_and_resume_answers_it_once_though_its_wor
         "answer": "answer to pay 1",
         "transfer is unknown": True,
         "effects": Counter({"transfer": 1}),
-        "answered twice": (
-            400,
-            "The session has no open interrupt for the answer 'approve'; resume without an answer, or run an input.",
-        ),
+        "answered twice": (400, "Session 'approved' has nothing to resume: its last input has ended."),
     }
 
 
@@ -204,7 +206,7 @@ async def test_errors_of_the_caller_are_terminal_with_the_agents_text(fleet: Fle
 
     assert found == [
         (400, "A run takes the user's input, as text that is not empty or as messages; got ' '."),
-        (400, "The session has no open interrupt for the answer 'yes'; resume without an answer, or run an input."),
+        (400, "Session 'wrong' has nothing to resume: its last input has ended."),
         (400, "steer takes the user's input, as text that is not empty; got ''."),
     ]
 
@@ -240,11 +242,39 @@ async def test_a_worker_ends_its_runs_after_sigterm_and_new_inputs_go_to_the_oth
     )
 
 
-async def test_another_invocation_steers_and_aborts_a_run(fleet: Fleet) -> None:
-    answer = await in_mid_wave(fleet, "steered", "wave s")
+async def test_other_invocations_steer_and_abort_a_run(fleet: Fleet) -> None:
+    steered = await in_mid_wave(fleet, "steered", "wave s")
     await fleet.call("steered", "steer", "Only double rooms.")
-    was_stopped = await fleet.call("steered", "abort")
-    result = await answer
+    fleet.open_gate()
+    answer = (await steered)["answer"]
+    stopped = await in_mid_wave(fleet, "steered", "wave t")
+    found = await fleet.call("steered", "abort")
+    result = await stopped
     fleet.open_gate()
 
-    assert (was_stopped, result["status"], await fleet.call("steered", "abort")) == (True, "ABORTED", False)
+    assert ("Only double rooms." in answer, found, result["status"], await fleet.call("steered", "abort")) == (
+        True,
+        True,
+        "ABORTED",
+        False,
+    )
+
+
+async def test_two_workers_of_the_guide_answer(
+    server: RestateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (block,) = [each for each in read_blocks(GUIDE) if each.language == "python"]
+    monkeypatch.setenv(MOCK_VARIABLE, json.dumps(BOOKING))
+
+    def command(address: str) -> list[str]:
+        (tmp_path / "worker.py").write_text(block.text.replace("127.0.0.1:9080", address))
+        return ["worker.py"]
+
+    async with fleet_of_two(server, tmp_path, "hotel", command) as workers:
+        result = await workers.call("session-1", "run", {"input": "Book the blue room."}, key="order-7")
+
+    assert (len(block.text.splitlines()) < 30, result["answer"], result["results"]) == (
+        True,
+        "The blue room is booked.",
+        {"a": "Booked blue."},
+    )
