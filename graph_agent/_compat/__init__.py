@@ -1,4 +1,4 @@
-"""Every private name of LangGraph, LangChain and Python that this package relies on; see also `models` and `nodes`.
+"""Every private name of LangGraph, LangChain and Python that this package uses; those by subject are in modules below.
 
 Each has a test in `tests/internal/test_compat.py` that fails when it moves. No other module of the package may import
 a name that begins with an underscore from another distribution.
@@ -23,12 +23,9 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langgraph._internal._runnable import RunnableCallable
-from langgraph.channels import DeltaChannel
-from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, DeltaChannelHistory
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.pregel._checkpoint import _replay
 from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHandler  # other modules name the type
 
 if TYPE_CHECKING:
@@ -223,21 +220,6 @@ class ClockedStateGraph(CompiledStateGraph[Any, Any, Any, Any]):
         # LangGraph calls this with each checkpoint that a run, `update_state` or `get_state` starts from.
         super()._migrate_checkpoint(checkpoint)
         raise_checkpoint_id_floor(checkpoint["id"])
-
-
-def replay_delta(channel: DeltaChannel[Any], history: DeltaChannelHistory) -> Any:
-    """Return the value of a delta channel from its stored history, as LangGraph rebuilds it.
-
-    Args:
-        channel: A channel of its kind; it does not change.
-        history: Its last full copy and the writes after it.
-    """
-    return _replay(channel, history).get()
-
-
-def delta_snapshot(value: Any) -> Any:
-    """Return a full copy of a delta channel, as LangGraph stores it among a checkpoint's values."""
-    return _DeltaSnapshot(value)
 
 
 def count_resume_values(config: RunnableConfig) -> int:

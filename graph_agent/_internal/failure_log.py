@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import sys
 import traceback
 
 from graph_agent._internal.exception_text import exception_text
@@ -45,6 +46,18 @@ def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> No
         # As text: a handler would format an `exc_info` with its secrets.
         trace = "".join(traceback.format_exception(error)).rstrip()
         logger.debug("%s", f"{what} failed:\n{mask_secrets(trace)}", extra={MULTILINE: True})
+
+
+def is_disconnected(error: BaseException) -> bool:
+    """Whether an error or one of its causes reports that PostgreSQL is unavailable or closed the connection."""
+    # Not imported: a process without the driver has no such errors.
+    driver = sys.modules.get("psycopg")
+    found: BaseException | None = error if driver is not None else None
+    while found is not None:
+        if driver is not None and isinstance(found, driver.OperationalError):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
 
 
 def is_out_of_space(error: BaseException) -> bool:

@@ -159,14 +159,23 @@ async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Await
 
 @asynccontextmanager
 async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
-    pool = AsyncConnectionPool(
+    async def check(connection: AsyncConnection[DictRow]) -> None:
+        try:
+            await _check_connection(connection)
+        except Error:
+            # After a restart of the database, every idle connection is dead. The pool waits 1, 2, 4, … seconds after
+            # each dead one that a caller meets, so the others are replaced now.
+            await pool.check()
+            raise
+
+    pool: Pool = AsyncConnectionPool(
         url,
         connection_class=AsyncConnection[DictRow],
         kwargs={**_options(url), "row_factory": dict_row},
         min_size=1,
         max_size=size,
         open=False,
-        check=_check_connection,
+        check=check,
     )
     async with pool:
         yield pool

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
-from typing import LiteralString
+from typing import Literal, LiteralString
 
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -23,6 +24,17 @@ _PROBE: LiteralString = (
 )
 
 
+class _NoLock(asyncio.Lock):
+    """A lock that any number of tasks hold at the same time."""
+
+    async def acquire(self) -> Literal[True]:
+        """Return at once."""
+        return True
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
 class SharedPostgresSaver(FencedPostgresSaver):
     """The saver; a run's write and the check that the run may write are one transaction.
 
@@ -33,6 +45,9 @@ class SharedPostgresSaver(FencedPostgresSaver):
 
     def __init__(self, pool: AsyncConnectionPool[AsyncConnection[DictRow]], serde: SerializerProtocol) -> None:
         super().__init__(pool, serde=serde)
+        # The lock of the base class admits one reader at a time, as readers could share a connection. With a pool, each
+        # has its own.
+        self.lock = _NoLock()
         self._pool = pool
 
     async def aprobe(self) -> None:

@@ -54,6 +54,7 @@ class CheckpointFence:
         self.claims = False
         """Whether the run resumes from the checkpoint that it loads, and is recorded as its owner at once."""
         self._branches: dict[tuple[str, str], _Branch] = {}
+        self._expected: dict[str, str | None] = {}
         self._why_lost = ""
 
     def close(self, why: str) -> None:
@@ -77,6 +78,18 @@ class CheckpointFence:
         """Whether the run has loaded its checkpoint of a namespace."""
         return (thread_id, namespace) in self._branches
 
+    def expect(self, thread_id: str, newest: str | None) -> None:
+        """Require a newest checkpoint in a thread's root namespace when the run loads its base.
+
+        Call it when something is decided by that checkpoint before the run loads it, such as that an input is new: a
+        process may be paused in between, and lose its lock.
+
+        Args:
+            thread_id: The thread.
+            newest: The id of its newest checkpoint; None for none.
+        """
+        self._expected[thread_id] = newest
+
     def load(self, thread_id: str, namespace: str, newest: str | None, owner: str, writes: int | None) -> None:
         """Record the newest checkpoint of a namespace as the run's base; only the first call has an effect.
 
@@ -86,7 +99,16 @@ class CheckpointFence:
             newest: The id of its newest checkpoint; None for none.
             owner: That checkpoint's owner; empty for none.
             writes: Number of its stored writes; None if not counted.
+
+        Raises:
+            SessionLostError: When the newest checkpoint is not the expected one.
         """
+        if (
+            namespace == ""
+            and (thread_id, namespace) not in self._branches
+            and self._expected.get(thread_id, newest) != newest
+        ):
+            raise self.lost(thread_id, f"its newest checkpoint is {newest}, which was stored after this run began")
         self._branches.setdefault((thread_id, namespace), _Branch(newest, owner, writes))
 
     def admit(self, thread_id: str, namespace: str, newest: str | None, owner: str, new_id: str | None = None) -> bool:

@@ -72,7 +72,7 @@ _NEWEST = (
 _GONE = "The connection to the database that held the lock of session {!r} is lost, and with it the lock: {}."
 _TAKEN = "The database's connection was lost, and another process has locked session {!r} since."
 _CONTINUED = (
-    "The database's connection was lost for a moment, and another process has continued session {!r} meanwhile."
+    "The database's connection was lost for a moment, and another process may have continued session {!r} meanwhile."
 )
 _WHAT_NOW = " This run was stopped; read the session, and send the input again if it is not in its history."
 

@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langgraph.types import StreamMode
 
 from graph_agent.events.approvals import is_approval
+from graph_agent.events.calls import call_name
 from graph_agent.events.types import Event, StoredEvent
 from graph_agent.models.message_gate import message_text
 from graph_agent.session.results import (
@@ -77,7 +78,12 @@ class StreamParts:
         return (Token(text, reports_failure=failure_of(message) is not None),)
 
     def _events(self, update: Mapping[str, Any]) -> Iterator[RunPart]:
-        yield from self._placed(self._order.add(_added_events(update)))
+        events = _added_events(update)
+        for event in events:
+            # At once: the event itself waits for those of the calls before it.
+            if event["type"] in _RESULTS:
+                yield CallState(event["id"], call_name(event) or "", event["status"])
+        yield from self._placed(self._order.add(events))
 
     def _placed(self, events: Iterable[tuple[int, StoredEvent]]) -> Iterator[RunPart]:
         for seq, event in events:
@@ -166,9 +172,5 @@ def _parts_of(event: StoredEvent) -> list[RunPart]:
             return [CallState(event["id"], event["name"], "started")]
         case "delegation_request":
             return [CallState(event["id"], delegation_name(event["target"]), "started")]
-        case "tool_result":
-            return [CallState(event["id"], event["name"], event["status"])]
-        case "delegation_response":
-            return [CallState(event["id"], delegation_name(event["target"]), event["status"])]
         case _:
             return []

@@ -15,7 +15,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from tests.attack.machines import LoadBalancer, Machine
 from tests.attack.oracle import Record, answer_to
 
-DEBUG = [0]
 _CHAT = "/v1/chat/completions"
 _SILENCE_S = 8.0
 """Seconds without a byte after which a client gives a machine up. A running one sends a comment every second."""
@@ -46,6 +45,17 @@ class Recoveries:
             self.kills.append(now - machine.killed_at)
         elif machine.paused_at > sent_at:
             self.pauses.append(now - machine.paused_at)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A session, read through the API."""
+
+    status: str
+    waiting: str | None
+    """What it waits for; None for nothing."""
+    messages: list[BaseMessage]
+    """Its events, as messages for the oracle."""
 
 
 class Customer:
@@ -83,17 +93,6 @@ class Customer:
                 answer = await self._step(machine, text)
             except (CutOffError, httpx.HTTPError) as error:
                 self._record.errors[type(error).__name__] += 1
-                if DEBUG:
-                    DEBUG.append(
-                        (
-                            round(time.monotonic(), 2),
-                            self.session,
-                            text,
-                            machine.url[-5:],
-                            round(time.monotonic() - sent_at, 2),
-                            repr(error)[:150],
-                        )
-                    )
                 lost = lost or (machine, sent_at)
                 await asyncio.sleep(_AGAIN_S)
         self._record.note(self.session, text, {"answer": answer})
@@ -129,20 +128,17 @@ class Customer:
             raise CutOffError("the stream has no end")
         return answer
 
-    async def events(self, machine: Machine) -> list[dict[str, Any]]:
-        """The session's events; none for a session that does not exist yet."""
-        response = await self._http.get(f"{machine.url}/memory/sessions/{self.session}/events")
-        if response.status_code == 404:
-            return []
-        if not response.is_success:
-            raise CutOffError(response.text)
-        found: list[dict[str, Any]] = response.json()["events"]
-        return found
-
-    async def state(self, machine: Machine) -> tuple[str, Any]:
-        """The session's status, and what it waits for; None for nothing."""
-        state = await self._json(machine, "GET", f"/sessions/{self.session}")
-        return state["status"], state["waiting"]
+    async def read(self) -> Stored:
+        """What the session's history holds."""
+        while True:
+            machine = await self._machines.choose()
+            try:
+                state = await self._json(machine, "GET", f"/sessions/{self.session}")
+                found = await self._json(machine, "GET", f"/memory/sessions/{self.session}/events")
+            except (CutOffError, httpx.HTTPError):
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return Stored(state["status"], state["waiting"], messages_of(found["events"]))
 
     async def _json(self, machine: Machine, method: str, path: str, **options: Any) -> dict[str, Any]:
         response = await self._http.request(method, f"{machine.url}{path}", **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import signal
 import time
@@ -16,6 +15,7 @@ import httpx
 from tests.attack.machine_agent import AGENT, EFFECTS
 from tests.server.process import Served, serving
 
+_STARTS = 4
 _HEALTH_EVERY_S = 0.5
 _HEALTH_WITHIN_S = 3.0
 _OPTIONS = ("--set", "keepalive_s=1", "--set", "concurrent_requests=2000")
@@ -57,13 +57,22 @@ class Machine:
         return file.read_text() if file.exists() else ""
 
     async def start(self) -> None:
-        """Start it, and wait until it is ready; a start that fails, as without its database, is repeated."""
+        """Start it, and wait until it is ready; a start that fails, as without its database, is repeated.
+
+        Raises:
+            AssertionError: When it has failed some times in a row.
+        """
         options = ("--db", self._database, *_OPTIONS)
-        while self._context is None:
+        for attempt in range(_STARTS):
             context = serving(self._folder, *options, agent=AGENT, environment={EFFECTS: str(self._effects)})
-            with contextlib.suppress(AssertionError):
+            try:
                 self._served = await asyncio.to_thread(context.__enter__)
+            except AssertionError:
+                if attempt == _STARTS - 1:
+                    raise
+            else:
                 self._context = context
+                break
         self.healthy = True
 
     async def kill(self) -> None:

@@ -36,8 +36,12 @@ def test_a_running_conversation_takes_steering_follow_ups_and_ctrl_c(tmp_path: P
         chat.expect("First answer")
         chat.expect("> and then")
         wait_for(folder / "began2")
+        chat.send("one more\r")
+        chat.expect("Queued for after the current answer")
         chat.sendintr()
+        chat.expect("Not sent: one more")
         chat.expect("Stopped on request")
+        chat.sendintr()  # clears the message, which is in the input line again
         chat.send("/quit\r")
         status = leave(chat)
 

@@ -19,6 +19,7 @@ from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
 from graph_agent.persistence import postgres
 from graph_agent.persistence.open import open_saver, open_store, strict_serializer
 from graph_agent.persistence.postgres import SharedPostgresStore
+from graph_agent.persistence.postgres_saver import SharedPostgresSaver
 from graph_agent.persistence.urls import without_password
 from graph_agent.runs.database_identity import place_of, place_of_blocking
 from graph_agent.runs.inbox import new_note
@@ -172,6 +173,31 @@ async def test_a_process_that_stalls_while_it_makes_tables_does_not_block_the_ot
     await asyncio.gather(stalled, return_exceptions=True)
 
     assert made == ["made"]
+
+
+async def test_a_saver_whose_idle_connections_are_all_dead_reads_again_without_delay(postgres_url: str) -> None:
+    async with open_saver(postgres_url) as saver:
+        assert isinstance(saver, SharedPostgresSaver)
+        async with AsyncExitStack() as held:
+            for _ in range(postgres.SAVER_CONNECTIONS):
+                await held.enter_async_context(saver._pool.connection())
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            (dropped,) = connection.execute(
+                "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            ).fetchone() or (0,)
+        # The pool alone would wait 1 + 2 + 4 + … seconds, and fail after 30.
+        async with asyncio.timeout(15):
+            found = await saver.aget_tuple(thread())
+
+    assert (dropped, found) == (postgres.SAVER_CONNECTIONS, None)
+
+
+async def test_a_saver_reads_over_several_connections_at_once(postgres_url: str) -> None:
+    async with open_saver(postgres_url) as saver, asyncio.timeout(30):
+        assert isinstance(saver, SharedPostgresSaver)
+        async with saver._cursor():
+            assert await saver.aget_tuple(thread()) is None
 
 
 @pytest.mark.parametrize("first", ["ainvoke", "invoke"])

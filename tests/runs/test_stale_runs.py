@@ -137,6 +137,25 @@ async def test_a_turn_is_not_overwritten_by_a_run_that_has_lost_its_session(save
     assert (answer, await said(other), "worked" in await stored_results(savers[1])) == ("Mine.", before, False)
 
 
+async def test_an_input_that_another_run_has_taken_since_it_was_found_new_is_not_run_again(
+    savers: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale, other = agent(["Twice."], savers[0], []), agent(["Once."], savers[1], [])
+    read, answers = savers[0].aget_tuple, list[str]()
+
+    async def read_before_a_pause(config: Any) -> Any:
+        found = await read(config)
+        if not answers:
+            answers.append((await Session(other, "s1").run("go", input_id="i1")).answer)
+        return found
+
+    monkeypatch.setattr(savers[0], "aget_tuple", read_before_a_pause)
+    with pytest.raises(SessionLostError, match="which was stored after this run began"):
+        await Session(stale, "s1").run("go", input_id="i1")
+
+    assert (answers, await said(other)) == (["Once."], [("human", "go"), ("ai", "Once.")])
+
+
 @pytest.mark.parametrize("ledger", [False, True])
 async def test_of_two_runs_that_resume_from_one_checkpoint_the_later_one_counts(
     savers: tuple[Any, Any], ledger: bool

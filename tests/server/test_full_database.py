@@ -14,6 +14,7 @@ import pytest
 from fastapi import FastAPI
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
+from psycopg_pool import PoolTimeout
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent._internal.failure_log import is_out_of_space
@@ -142,7 +143,14 @@ def _while_handling(error: BaseException) -> BaseException:
     ],
 )
 def test_a_full_disk_is_distinguished_from_other_failures(error: BaseException, full: bool) -> None:
-    assert (is_out_of_space(error), problem_of_failure(error).status) == (full, 507 if full else 500)
+    assert (is_out_of_space(error), problem_of_failure(error).status == 507) == (full, full)
+
+
+@pytest.mark.parametrize("error", [psycopg.errors.AdminShutdown("stopped"), PoolTimeout("no connection after 30 s")])
+def test_a_lost_connection_to_postgres_is_answered_503_and_not_retried_by_clients(error: Exception) -> None:
+    problem = problem_of_failure(error)
+
+    assert (problem.status, problem.headers) == (503, {"x-should-retry": "false"})
 
 
 def test_a_session_that_another_process_has_taken_over_is_answered_503() -> None:

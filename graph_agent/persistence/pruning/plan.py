@@ -50,6 +50,8 @@ class Node:
     """Those of `deltas` whose reducer is known."""
     stored: frozenset[str] = NO_CHANNELS
     """Channels with a value of their own; only those that are a delta channel somewhere matter."""
+    has_input_id: bool = False
+    """Whether it belongs to an input with an id, by which a repeated request is recognized."""
     size: int = 0
     """Bytes of the checkpoint and its writes."""
     writes: int = 0
@@ -65,15 +67,21 @@ class Rule:
     Args:
         keep_last: Number of the newest checkpoints of each namespace to keep.
         not_before: Keep checkpoints from this time on: ISO 8601, UTC; None for no such rule.
+        input_ids_since: Keep checkpoints from the first one on that belongs to an input with an id and is not older
+            than this; None for no such rule.
     """
 
     keep_last: int = 1
     not_before: str | None = None
+    input_ids_since: str | None = None
 
     def keeps(self, newest_first: list[Node]) -> Iterable[str]:
         """Return the ids of the checkpoints to keep by age or position."""
+        since = self.input_ids_since
+        repeatable = [node.id for node in newest_first if node.has_input_id and since is not None and node.ts >= since]
         for position, node in enumerate(newest_first):
-            if position < self.keep_last or (self.not_before is not None and node.ts >= self.not_before):
+            is_young = self.not_before is not None and node.ts >= self.not_before
+            if position < self.keep_last or is_young or (repeatable and node.id >= repeatable[-1]):
                 yield node.id
 
 

@@ -13,6 +13,8 @@ from psycopg_pool import AsyncConnectionPool
 from graph_agent.persistence.pruning.copies import At, Copies
 from graph_agent.persistence.pruning.plan import Node
 from graph_agent.persistence.pruning.tables import METADATA, Row, StoredWrite, ThreadChangedError, nodes_of
+from graph_agent.runs.checkpoint_format import FORMAT_KEY
+from graph_agent.runs.input_marks import INPUT_ID
 
 _IN: LiteralString = "thread_id = %s AND checkpoint_ns = %s"
 _AT: LiteralString = f"{_IN} AND checkpoint_id = %s"
@@ -23,7 +25,8 @@ _ROWS: LiteralString = (
     " ARRAY(SELECT jsonb_object_keys(checkpoint -> 'channel_versions')) AS versions,"
     " ARRAY(SELECT jsonb_object_keys(coalesce(checkpoint -> 'channel_values', '{}'))) AS inline,"
     " metadata -> 'counters_since_delta_snapshot' AS counters_since_delta_snapshot, metadata -> 'parents' AS parents,"
-    " metadata ->> 'source' AS source,"
+    f" metadata ->> 'source' AS source, metadata ->> '{INPUT_ID}' AS {INPUT_ID},"
+    f" (metadata ->> '{FORMAT_KEY}')::int AS {FORMAT_KEY},"
     " octet_length(checkpoint::text) + octet_length(metadata::text) AS size"
     " FROM checkpoints WHERE thread_id = %s"
 )

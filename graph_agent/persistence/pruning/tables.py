@@ -11,8 +11,10 @@ from langgraph.checkpoint.serde.types import TASKS
 from graph_agent.errors import OperatorError
 from graph_agent.persistence.pruning.copies import At, Copies, agent_deltas
 from graph_agent.persistence.pruning.plan import Node
+from graph_agent.runs.checkpoint_format import FORMAT, FORMAT_KEY
+from graph_agent.runs.input_marks import INPUT_ID
 
-METADATA = ("counters_since_delta_snapshot", "parents", "source")
+METADATA = ("counters_since_delta_snapshot", "parents", "source", INPUT_ID, FORMAT_KEY)
 """The keys of a checkpoint's metadata that are read."""
 
 
@@ -135,10 +137,17 @@ def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
     Args:
         rows: Its checkpoints.
         written: Their writes.
+
+    Raises:
+        UnreadableCheckpointError: If a newer version of this package has stored one.
     """
     found = list(rows)
     deltas = {row.namespace: set[str]() for row in found}
     for row in found:
+        if (stored := row.metadata.get(FORMAT_KEY) or 1) > FORMAT:
+            raise UnreadableCheckpointError(
+                f"its checkpoints have format {stored}, of a newer version of graph-agent; this version reads {FORMAT}"
+            )
         deltas[row.namespace] |= _counted(row) | agent_deltas(row.versions)
     shared: dict[frozenset[str], frozenset[str]] = {}
 
@@ -165,6 +174,7 @@ def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
                 deltas=share(rebuilt),
                 foldable=share(rebuilt & own),
                 stored=share(row.values & names),
+                has_input_id=row.metadata.get(INPUT_ID) is not None,
                 size=row.size + sum(size for _, size in writes.values()),
                 writes=sum(number for number, _ in writes.values()),
                 delta_bytes=sum(size for name, (_, size) in writes.items() if name in names)

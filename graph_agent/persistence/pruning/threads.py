@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -21,6 +22,8 @@ _BATCH = 500
 """Checkpoints per transaction; in SQLite, other processes cannot write meanwhile."""
 _PAUSE_S = 0.005
 """Seconds between two transactions, in which other processes write."""
+_REPEATABLE = timedelta(days=1)
+"""Age up to which the checkpoints of inputs with an id remain, as a caller may send such an input again."""
 _RUNNING = "a run of it is under way"
 _CHANGED = "a run continued it from an old checkpoint meanwhile"
 
@@ -47,8 +50,19 @@ class _SessionInUseError(Exception):
     """A run of the session is under way."""
 
 
+def rule(keep_last: int = 1, not_before: datetime | None = None) -> Rule:
+    """Return a rule that also keeps the checkpoints of inputs with an id for a day.
+
+    Args:
+        keep_last: As for `Rule`.
+        not_before: As for `Rule`, with its zone.
+    """
+    since = datetime.now(UTC) - _REPEATABLE
+    return Rule(keep_last, not_before.isoformat() if not_before is not None else None, since.isoformat())
+
+
 async def prune_thread(
-    tables: Tables, saver: BaseCheckpointSaver[Any], place: Hashable, thread_id: str, rule: Rule, *, dry_run: bool
+    tables: Tables, saver: BaseCheckpointSaver[Any], place: Hashable, thread_id: str, keep: Rule, *, dry_run: bool
 ) -> PrunedSession:
     """Prune one thread; at every moment, each stored checkpoint reads as before.
 
@@ -57,13 +71,13 @@ async def prune_thread(
         saver: A saver of the same database.
         place: The identity of the database, for the locks of sessions.
         thread_id: The thread.
-        rule: Which checkpoints to keep.
+        keep: Which checkpoints to keep.
         dry_run: Whether to count only.
     """
     if not await is_idle(saver, thread_id):
         return PrunedSession(thread_id, skipped=_RUNNING)
     try:
-        plans = plan_thread(await tables.load(thread_id), rule)
+        plans = plan_thread(await tables.load(thread_id), keep)
     except UnreadableCheckpointError as error:
         return PrunedSession(thread_id, skipped=str(error))
     done = _Progress(tables, saver, place, dry_run=dry_run)
@@ -105,7 +119,7 @@ async def prune_to_newest(
         if strategy == "delete":
             await saver.adelete_thread(thread_id)
             continue
-        pruned = await prune_thread(tables, saver, place, thread_id, Rule(), dry_run=False)
+        pruned = await prune_thread(tables, saver, place, thread_id, rule(), dry_run=False)
         if pruned.skipped is not None:
             raise SessionBusyError(f"Session {thread_id!r} was not pruned: {pruned.skipped}. Try again later.")
 

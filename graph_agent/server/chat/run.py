@@ -26,7 +26,7 @@ from graph_agent.runs.run import Run
 from graph_agent.server.chat.outcomes import ChatOutcome, read_outcome
 from graph_agent.server.chat.reasoning import ReasoningReader
 from graph_agent.server.chat.run_spec import RunSpec
-from graph_agent.server.errors.problems import ProblemError, problem_of_failure, stopping
+from graph_agent.server.errors.problems import ProblemError, key_reused, problem_of_failure, stopping, superseded
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.session.repeated_input import wait_for_input
@@ -197,10 +197,10 @@ class ServerRun:
             status, last = "DRAINED", stopping()
         except SessionBusyError:
             status, last = "BUSY", ProblemError("busy", "This session is answering another request.", retry_after_s=1)
-        except InputConflictError as error:
-            status, last = "REFUSED", ProblemError("key_reused", str(error), param="Idempotency-Key")
-        except InputSupersededError as error:
-            status, last = "REFUSED", ProblemError("conflict", str(error), param="Idempotency-Key")
+        except InputConflictError:
+            status, last = "REFUSED", key_reused()
+        except InputSupersededError:
+            status, last = "REFUSED", superseded()
         except UserError as error:
             status, last = "REFUSED", ProblemError("invalid", str(error))
         except ProblemError as problem:

@@ -29,6 +29,7 @@ _TYPES: dict[Kind, tuple[str, int]] = {
     "storage": ("api_error", 507),
     "locked": ("api_error", 503),
     "newer": ("api_error", 503),
+    "database": ("api_error", 503),
     "internal": ("api_error", 500),
 }
 

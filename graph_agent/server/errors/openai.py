@@ -28,6 +28,7 @@ _TYPES: dict[Kind, tuple[str, str | None]] = {
     "storage": ("server_error", "storage_full"),
     "locked": ("server_error", "database_locked"),
     "newer": ("server_error", "newer_session"),
+    "database": ("server_error", "database_unavailable"),
     "internal": ("server_error", "internal_error"),
 }
 

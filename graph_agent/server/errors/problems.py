@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from graph_agent._internal.failure_log import is_out_of_space
+from graph_agent._internal.failure_log import is_disconnected, is_out_of_space
 from graph_agent.errors import NewerFormatError, SessionLostError
 from graph_agent.persistence.sqlite_connection import DatabaseLockedError
 
@@ -31,6 +31,7 @@ Kind = Literal[
     "storage",
     "locked",
     "newer",
+    "database",
     "internal",
 ]
 
@@ -54,6 +55,7 @@ STATUS: dict[Kind, int] = {
     "storage": 507,
     "locked": 503,
     "newer": 503,
+    "database": 503,
     "internal": 500,
 }
 
@@ -99,7 +101,7 @@ class ProblemError(Exception):
         headers: dict[str, str] = {}
         if self.retry_after_s is not None:
             headers["retry-after"] = str(max(1, round(self.retry_after_s)))
-        elif self.kind in ("upstream", "internal", "conflict", "timeout", "taken_over", "storage"):
+        elif self.kind in ("upstream", "internal", "conflict", "timeout", "taken_over", "storage", "database"):
             headers["x-should-retry"] = "false"
         if self.kind == "key":
             headers["www-authenticate"] = "Bearer"
@@ -158,9 +160,34 @@ def problem_of_failure(error: BaseException) -> ProblemError:
             "The session was stored by a newer version of this server; try again, to reach a process of that version.",
             retry_after_s=1,
         )
+    if is_disconnected(error):
+        return ProblemError(
+            "database",
+            "The server lost its database, which may have stored this input. Read the session's events before you send "
+            "the input again, or send it with its Idempotency-Key.",
+        )
     if isinstance(error, DatabaseLockedError):
         return ProblemError("locked", "The server's database is locked by another process; try again.", retry_after_s=5)
     return ProblemError("internal", "The server could not answer; its log says why.")
+
+
+def key_reused() -> ProblemError:
+    """Return the problem for an idempotency key of a different request."""
+    return ProblemError(
+        "key_reused",
+        "This Idempotency-Key belongs to a different request. Send each new request with a new key.",
+        param="Idempotency-Key",
+    )
+
+
+def superseded() -> ProblemError:
+    """Return the problem for an idempotency key whose request a later one replaced."""
+    return ProblemError(
+        "conflict",
+        "The request with this Idempotency-Key has no answer: a later request of the session came before it was "
+        "finished. Read the session's events, and send what is still needed with a new key.",
+        param="Idempotency-Key",
+    )
 
 
 def stopping() -> ProblemError:
