@@ -268,7 +268,9 @@ class ServerRun:
         spec = self.spec
         shows_reasoning = self._streams and spec.shows_reasoning
         reader = ReasoningReader(lambda text: self._emit(ReasoningPiece(text)))
-        config: RunnableConfig = {**spec.config, **({"callbacks": [reader]} if shows_reasoning else {})}
+        config = spec.config.copy()
+        if shows_reasoning:
+            config["callbacks"] = [reader]
         stream = spec.graph.astream(
             spec.graph_input,
             config,
