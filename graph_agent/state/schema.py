@@ -40,8 +40,8 @@ NEXT: dict[SessionStatus, frozenset[SessionStatus]] = {
 SNAPSHOT_EVERY = 1000
 """Minimum number of updates between two full copies of a delta channel; see `GrowingDelta`."""
 _MOST_STEPS = 10_000
-"""Maximum supersteps between two full copies: LangGraph's SQLite saver reads them by one query with a parameter for each
-and for both delta channels, and SQLite's default maximum is 32,766 parameters."""
+"""Maximum supersteps between two full copies: LangGraph's SQLite saver reads them by one query with a parameter for
+each and for both delta channels, and SQLite's default maximum is 32,766 parameters."""
 _ID = attrgetter("id")
 
 

@@ -172,7 +172,7 @@ async def test_the_tables_of_langgraphs_savers_are_pruned(request: pytest.Fixtur
     builder.add_edge(START, "reply")
     builder.add_edge("reply", END)
     async with AsyncSqliteSaver.from_conn_string(str(file)) as saver:
-        graph = builder.compile(checkpointer=saver)
+        graph: Any = builder.compile(checkpointer=saver)
         theirs = create_graph_agent(ScriptedChatModel(["One.", "Two.", "Three."]), checkpointer=saver)
         for text in ("a", "b", "c"):
             await graph.ainvoke(says(text), thread("plain"))
