@@ -29,12 +29,13 @@ CLIENTS: dict[str, tuple[list[str], list[str]]] = {
     "anthropic with x-api-key": (["anthropic"], ["anthropic==0.28.1", "httpx<0.28"]),
     "langchain": (["langchain"], ["langchain-openai", "langchain-anthropic"]),
     "agents": (
-        ["agents", "pydantic_ai", "litellm"],
-        ["openai-agents>=0.24", "pydantic-ai-slim[openai]", "litellm>=1.100"],
+        ["agents", "pydantic_ai"],
+        ["openai-agents>=0.24", "pydantic-ai-slim[openai]"],
     ),
+    "litellm, as installed": (["litellm"], []),
     "vercel": (["vercel"], ["ai@7", "@ai-sdk/openai@4", "zod@4"]),
 }
-"""Name → scripts, and the requirements of their environment; those of `vercel` are of npm."""
+"""Name → scripts, and the requirements of their environment; none for this one, those of `vercel` are of npm."""
 _NO_MODEL = "There is no model 'banana' here; known: parrot."
 _NO_KEY = "An API key is needed: send it as 'Authorization: Bearer' or 'x-api-key'."
 _BOTH_TOOLS = "look_up said: the value of k; paint said: painted"
@@ -180,7 +181,7 @@ def told(server: Served, folder: Path, name: str) -> dict[str, dict[str, Any]]:
         # A module is resolved from its own folder.
         program = ["node", str(shutil.copy(sources / "vercel_client.mjs", home))]
         return {scripts[0]: _run(program, server, home)}
-    python = _environment(home, requirements)
+    python = _environment(home, requirements) if requirements else sys.executable
     return {script: _run([python, str(sources / f"{script}_client.py")], server, folder) for script in scripts}
 
 

@@ -392,3 +392,16 @@ def test_a_lost_response_is_repeated_by_its_key(openai_client: openai.OpenAI, st
     again = ask(openai_client, "two", previous_response_id=first.id, extra_headers=key, store=store)
 
     assert (second.output_text, again.output_text) == ("You said: one / two", "You said: one / two")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_refusal_is_no_text(openai_client: openai.OpenAI, stream: bool) -> None:
+    answer = ask(openai_client, "!refuse I will not.", stream=stream)
+    events = list(answer) if stream else []
+    answer = events[-1].response if stream else answer
+
+    [item] = answer.output
+    assert [(part.type, part.refusal) for part in item.content] == [("refusal", "I will not.")]
+    assert [event.delta for event in events if event.type == "response.refusal.delta"] == (
+        ["I will not."] if stream else []
+    )

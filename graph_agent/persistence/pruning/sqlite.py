@@ -75,18 +75,15 @@ class SqliteTables:
 
     async def threads(self) -> list[str]:
         """Return the ids of all threads."""
-        return await call_in_thread(self._with_connection, lambda db: [id_ for (id_,) in db.execute(_THREADS)])
+        return await self._in_thread(lambda db: [id_ for (id_,) in db.execute(_THREADS)])
 
     async def load(self, thread_id: str) -> dict[str, list[Node]]:
         """Return the checkpoints of a thread by namespace."""
-        return await call_in_thread(self._with_connection, lambda db: _load(db, thread_id))
+        return await self._in_thread(lambda db: _load(db, thread_id))
 
     async def stored_writes(self, thread_id: str) -> list[StoredWrite]:
         """Return all writes of a thread; those of one task are in their order."""
-        return await call_in_thread(
-            self._with_connection,
-            lambda db: [StoredWrite(*row) for row in db.execute(_STORED_WRITES, (thread_id,))],
-        )
+        return await self._in_thread(lambda db: [StoredWrite(*row) for row in db.execute(_STORED_WRITES, (thread_id,))])
 
     async def add_copies(self, at: At, checkpoint_id: str, copies: Copies, *, dry_run: bool) -> int:
         """Add full copies of channels to a checkpoint; return the bytes by which it grows."""
@@ -99,7 +96,7 @@ class SqliteTables:
                     db.execute(_UPDATE, (after, *at, checkpoint_id))
             return len(after) - len(before)
 
-        return await call_in_thread(self._with_connection, add)
+        return await self._in_thread(add)
 
     async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str]) -> None:
         """Remove checkpoints and their writes, in one transaction."""
@@ -114,7 +111,7 @@ class SqliteTables:
                 db.execute(_DELETE_NOTES, (*at, "", LEFTOVER))
                 db.executemany(_NOTE, [(*at, LEFTOVER, number, id_) for number, id_ in enumerate(batch.leftovers)])
 
-        await call_in_thread(self._with_connection, remove)
+        await self._in_thread(remove)
 
     async def clean(self, at: At, gone: set[str], *, dry_run: bool) -> int:
         """Do nothing: a checkpoint holds its own values."""
@@ -127,7 +124,10 @@ class SqliteTables:
 
     async def reclaim(self, *, idle: bool) -> None:
         """Free pages in small steps if the file supports it; else rewrite it if no run is under way."""
-        await call_in_thread(self._with_connection, lambda db: _reclaim(db, idle=idle))
+        await self._in_thread(lambda db: _reclaim(db, idle=idle))
+
+    async def _in_thread(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        return await call_in_thread(lambda: self._with_connection(work))
 
     def _with_connection(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with closing(LockWaitConnection(self._file, isolation_level=None, check_same_thread=False)) as connection:

@@ -23,7 +23,7 @@ from graph_agent.errors import InputConflictError, InputSupersededError, Session
 from graph_agent.events.types import StoredEvent
 from graph_agent.execution.inputs import InputStoredError
 from graph_agent.runs.run import Run
-from graph_agent.server.chat.outcomes import ChatOutcome, read_outcome
+from graph_agent.server.chat.outcomes import ChatOutcome, is_refusal, read_outcome
 from graph_agent.server.chat.reasoning import ReasoningReader
 from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.errors.problems import ProblemError, key_reused, problem_of_failure, stopping, superseded
@@ -124,6 +124,7 @@ class ServerRun:
         streams = streams and "response_schema" not in spec.context
         self._streams = streams
         self._streamed_ids: set[str | None] = set()
+        self._refused = False
         self._open_calls: dict[str, datetime] = {}
         self._control = RunControl()
         self._parts: asyncio.Queue[Part | BaseException] = asyncio.Queue(_MOST_WAITING)
@@ -267,7 +268,9 @@ class ServerRun:
         spec = self.spec
         shows_reasoning = self._streams and spec.shows_reasoning
         reader = ReasoningReader(lambda text: self._emit(ReasoningPiece(text)))
-        config: RunnableConfig = {**spec.config, **({"callbacks": [reader]} if shows_reasoning else {})}
+        config = spec.config.copy()
+        if shows_reasoning:
+            config["callbacks"] = [reader]
         stream = spec.graph.astream(
             spec.graph_input,
             config,
@@ -296,7 +299,12 @@ class ServerRun:
         await self._pieces.add(text)
 
     async def _emit_unstreamed(self, updates: Mapping[str, Any]) -> None:
-        """Emit an answer that no model streamed, such as the sentence of a limit."""
+        """Emit an answer that no model streamed, such as the sentence of a limit; a refusal is only in the outcome."""
+        self._refused = self._refused or any(
+            is_refusal(change.get("events", ())) for change in updates.values() if isinstance(change, dict)
+        )
+        if self._refused:
+            return
         for message in (updates.get("finalize") or {}).get("messages", ()):
             # A failed run is answered with an error instead of its final message.
             if isinstance(message, AIMessage) and message.id not in self._streamed_ids and failure_of(message) is None:
