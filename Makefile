@@ -58,7 +58,7 @@ compat: $(VENV)/.dev  ## Have older and newer versions of the official clients, 
 lint: $(VENV)/.dev  ## Check style, types, layers, file lengths, and the prose of docstrings.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy graph_agent examples tests benchmarks scripts
+	$(BIN)/mypy graph_agent examples tests benchmarks scripts deploy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tests/checks/file_lengths.py

@@ -22,6 +22,7 @@ from pydantic import (
 
 from graph_agent._internal.attribute_docs import with_field_docs
 from graph_agent._internal.validation_text import explain
+from graph_agent.approvals.policy import signature_fault
 from graph_agent.errors import ConfigError
 
 ToolCalling = Literal["auto", "native", "text", "wave"]
@@ -196,6 +197,8 @@ class LoopConfig(BaseModel):
         for rule in rules if isinstance(rules, list | tuple) else ():
             if not (callable(rule) or (isinstance(rule, str) and rule)):
                 raise ValueError(f"each item is a pattern of call names or a function of the call, not {rule!r}")
+            if callable(rule) and (fault := signature_fault(rule)) is not None:
+                raise ValueError(fault)
         return rules
 
     @model_validator(mode="after")

@@ -22,7 +22,8 @@ from deploy.aegra.cluster import Cluster, Instance
 WAVE = "charge ann 10, bob 20 and eve 40"
 """Three payments in parallel, of one, two and four times `PAYMENTS_DELAY_S`."""
 CALLS = 3
-_DONE = "charge of {} EUR for {}: done"
+DONE = "charge of {} EUR for {}: done"
+"""A payment's result, of its amount and its customer."""
 _WITHIN_S = 120
 
 
@@ -95,7 +96,7 @@ async def _take_over(cluster: Cluster, stop: Stop, clients: dict[str, LangGraphC
     client = clients[cluster.instances[0].name]
     thread = (await client.threads.create())["thread_id"]
     run = (await client.runs.create(thread, "payments", input=asking(WAVE)))["run_id"]
-    owner: Instance = await until(lambda: _owner(cluster, run), "the owner of the run")
+    owner: Instance = await until(lambda: owner_of(cluster, run), "the owner of the run")
 
     async def two_paid() -> bool:
         return len(cluster.payments(thread)) >= 2
@@ -150,7 +151,7 @@ def _compare(messages: list[dict[str, Any]], payments: list[dict[str, Any]], see
     inputs = sum(message["type"] == "human" for message in messages)
     if inputs != 1:
         seen.faults.append(f"the input is {inputs} times in the history")
-    made = Counter(_DONE.format(line["amount"], line["customer"]) for line in payments)
+    made = Counter(DONE.format(line["amount"], line["customer"]) for line in payments)
     seen.repeated = sum(count - 1 for count in made.values())
     if seen.repeated:
         seen.faults.append(f"{seen.repeated} payments repeated")
@@ -165,7 +166,7 @@ def _compare(messages: list[dict[str, Any]], payments: list[dict[str, Any]], see
         seen.faults.append(f"{unstarted} calls are called not run, and {len(made)} payments were made")
 
 
-async def _owner(cluster: Cluster, run: str) -> Instance | None:
+async def owner_of(cluster: Cluster, run: str) -> Instance | None:
     """Return the instance that has claimed a run; Aegra records `<host>-<pid>-worker-<number>`."""
     async with await psycopg.AsyncConnection.connect(cluster.services.database_url) as connection:
         row = await (await connection.execute("SELECT claimed_by FROM runs WHERE run_id = %s", [run])).fetchone()

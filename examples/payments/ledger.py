@@ -17,6 +17,11 @@ from langchain_core.tools import tool
 from graph_agent.marks import marked
 
 
+def _append(line: str) -> None:
+    with Path(os.environ.get("PAYMENTS_FILE") or "payments.jsonl").open("a", encoding="utf-8") as file:
+        file.write(line)
+
+
 async def _pay(kind: str, customer: str, amount: int, config: RunnableConfig) -> str:
     delay_s = float(os.environ.get("PAYMENTS_DELAY_S", "0")) * amount / 10
     await asyncio.sleep(delay_s / 2)
@@ -27,8 +32,7 @@ async def _pay(kind: str, customer: str, amount: int, config: RunnableConfig) ->
         "amount": amount,
         "pid": os.getpid(),
     }
-    with Path(os.environ.get("PAYMENTS_FILE") or "payments.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    await asyncio.to_thread(_append, json.dumps(line) + "\n")
     await asyncio.sleep(delay_s / 2)
     return f"{kind} of {amount} EUR for {customer}: done"
 

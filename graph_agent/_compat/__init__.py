@@ -1,4 +1,4 @@
-"""Every private name of LangGraph, LangChain and Python that this package relies on; see also `models` and `nodes`.
+"""Every private name of LangGraph, LangChain and Python that this package uses; those by subject are in modules below.
 
 Each has a test in `tests/internal/test_compat.py` that fails when it moves. No other module of the package may import
 a name that begins with an underscore from another distribution.
@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +22,12 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langgraph._internal._runnable import RunnableCallable
-from langgraph.channels import DeltaChannel
-from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, DeltaChannelHistory
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.pregel._checkpoint import _replay
 from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHandler  # other modules name the type
+
+from graph_agent._compat.nested import SCRATCHPAD
 
 if TYPE_CHECKING:
     # Imported in functions where they are called: only an agent with tools needs them.
@@ -47,7 +45,6 @@ SubPattern: type[Any] = _parser.SubPattern
 
 _CHECKPOINTER = "__pregel_checkpointer"
 _READ = "__pregel_read"
-_SCRATCHPAD = "__pregel_scratchpad"
 _DURABILITY = "__pregel_durability"
 _RESUMING = "__pregel_resuming"
 _RUNTIME = "__pregel_runtime"
@@ -136,27 +133,6 @@ def is_resuming(config: RunnableConfig) -> bool:
     return bool(config["configurable"].get(_RESUMING))
 
 
-def in_namespace(config: RunnableConfig, namespace: str) -> dict[str, Any]:
-    """Return the `configurable` with which code of a node runs or reads a graph in a given checkpoint namespace.
-
-    Args:
-        config: The node's config.
-        namespace: The namespace, of an earlier run of the graph in this thread.
-    """
-    scratchpad = config["configurable"].get(_SCRATCHPAD)
-    own: dict[str, Any] = {"checkpoint_ns": namespace}
-    if scratchpad is not None:
-        # LangGraph appends a number to the namespace of each further graph that one task runs.
-        own[_SCRATCHPAD] = replace(scratchpad, subgraph_counter=lambda: 0)
-    return own
-
-
-def parent_checkpoint(configurable: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return namespace and id of the checkpoint that the node of a config runs from; no id without checkpoints."""
-    namespace = str(configurable.get("checkpoint_ns", "")).rpartition("|")[0]
-    return namespace, configurable.get("checkpoint_map", {}).get(namespace)
-
-
 def loads_older_checkpoint(configurable: Mapping[str, Any]) -> bool:
     """Whether a run names the checkpoint it starts from, which may not be the newest of its namespace.
 
@@ -225,28 +201,13 @@ class ClockedStateGraph(CompiledStateGraph[Any, Any, Any, Any]):
         raise_checkpoint_id_floor(checkpoint["id"])
 
 
-def replay_delta(channel: DeltaChannel[Any], history: DeltaChannelHistory) -> Any:
-    """Return the value of a delta channel from its stored history, as LangGraph rebuilds it.
-
-    Args:
-        channel: A channel of its kind; it does not change.
-        history: Its last full copy and the writes after it.
-    """
-    return _replay(channel, history).get()
-
-
-def delta_snapshot(value: Any) -> Any:
-    """Return a full copy of a delta channel, as LangGraph stores it among a checkpoint's values."""
-    return _DeltaSnapshot(value)
-
-
 def count_resume_values(config: RunnableConfig) -> int:
     """Count the interrupts of a task that have an answer in this run; 0 at the task's first interrupt.
 
     Args:
         config: The task's config.
     """
-    scratchpad = config["configurable"].get(_SCRATCHPAD)
+    scratchpad = config["configurable"].get(SCRATCHPAD)
     if scratchpad is None:
         return 0
     return len(scratchpad.resume) + (scratchpad.get_null_resume(False) is not None)
@@ -258,7 +219,7 @@ def newest_resume_value(config: RunnableConfig) -> Any:
     Args:
         config: The task's config.
     """
-    scratchpad = config["configurable"].get(_SCRATCHPAD)
+    scratchpad = config["configurable"].get(SCRATCHPAD)
     return scratchpad.resume[-1] if scratchpad is not None and scratchpad.resume else None
 
 

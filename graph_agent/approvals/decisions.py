@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, TypeAlias
@@ -153,10 +154,11 @@ def listed_decisions(calls: Sequence[HeldCall], decided: Sequence[Decided]) -> l
         raise DecisionError(
             f"These calls have no decision, and must be decided together: {', '.join(sorted(undecided))}."
         )
-    return [_as_decision(each) for each in decided]
+    return [as_decision(each) for each in decided]
 
 
-def _as_decision(decided: Decided) -> Decision:
+def as_decision(decided: Decided) -> Decision:
+    """Return a valid decision in LangChain's shape."""
     match decided.type:
         case "approve":
             return approve()
@@ -204,6 +206,7 @@ def _by_id(calls: Sequence[HeldCall], given: Any, answer: Any) -> dict[str, Any]
 
 
 def _decided(call: HeldCall, decision: Any, by: str, edit_fault: EditFault | None) -> Decided:
+    decision = _from_inbox(decision)
     where = f"The decision on call {call['id']!r} ({call['name']})"
     if not isinstance(decision, Mapping) or "type" not in decision:
         raise DecisionError(f'{where} is {_shown(decision)}; write e.g. {{"type": "approve"}}.')
@@ -228,6 +231,27 @@ def _decided(call: HeldCall, decision: Any, by: str, edit_fault: EditFault | Non
     return Decided(call, kind, by, name, arguments, clean(message) if message else None if kind == "reject" else "")
 
 
+def _from_inbox(decision: Any) -> Any:
+    """Return an answer of Agent Inbox, `{"type", "args"}`, as a decision; any other value unchanged.
+
+    Agent Inbox offers `response` for calls that may be rejected, and sends the reason with it.
+    """
+    if not isinstance(decision, Mapping) or "args" not in decision:
+        return decision
+    given = decision["args"]
+    match decision.get("type"):
+        case "accept":
+            return approve()
+        case "ignore":
+            return reject()
+        case "response" if isinstance(given, str):
+            return reject(given)
+        case "edit" if isinstance(given, Mapping) and isinstance(given.get("args"), Mapping):
+            name = given.get("action")
+            return {"type": "edit", "edited_action": {"args": given["args"], **({"name": name} if name else {})}}
+    return decision
+
+
 def _edited(call: HeldCall, action: Any, where: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(action, Mapping) or not isinstance(action.get("args"), Mapping):
         raise DecisionError(
@@ -238,8 +262,10 @@ def _edited(call: HeldCall, action: Any, where: str) -> tuple[str, dict[str, Any
     if not isinstance(name, str):
         raise DecisionError(f"{where} has the tool name {_shown(name)}; write text.")
     try:
-        return clean(name), plain(dict(action["args"]), finite=True)
-    except ValueError as error:
+        arguments = dict(action["args"])
+        json.dumps(arguments)  # other values would become their `str()`
+        return clean(name), plain(arguments, finite=True)
+    except (TypeError, ValueError) as error:
         raise DecisionError(f"{where} has arguments that cannot be used: {error}.") from None
 
 

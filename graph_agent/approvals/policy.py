@@ -76,6 +76,17 @@ def _decisions(given: Any, where: str) -> tuple[DecisionType, ...]:
     return cast("tuple[DecisionType, ...]", tuple(dict.fromkeys(given)))
 
 
+def signature_fault(rule: Callable[..., Any]) -> str | None:
+    """Return why a function cannot be a rule; None if it takes a call as its argument, or its signature is unknown."""
+    try:
+        inspect.signature(rule).bind({})
+    except TypeError as error:
+        return f"an approval function takes one argument, the call, and {rule!r} does not ({error})"
+    except ValueError:
+        pass  # built-in functions may have no signature
+    return None
+
+
 async def review_of(call: Call, mark: Any, rules: Sequence[Rule]) -> Review | None:
     """Return how a call is to be approved; None if it needs no approval.
 

@@ -24,6 +24,7 @@ from graph_agent.cli.questions import Question, questions_of, signed
 from graph_agent.cli.report import TextReport
 from graph_agent.errors import GraphAgentError, InputError
 from graph_agent.runs.registry import is_idle
+from graph_agent.session.control import SessionControl
 from graph_agent.session.results import Done, RunResult, open_interrupts
 from graph_agent.session.session import Session
 from graph_agent.spec.opening import open_agent
@@ -202,11 +203,23 @@ class Chat:
         except GraphAgentError as error:
             self.show_error(error)
             return
+        await self._take_back_follow_ups()
         if self.questions and not self.is_running:
             self.questions, self._dialog = [], None
             self.out.print("The waiting calls are dropped.", style="dim")
         elif not stopped:
             self.out.print("Nothing is running.", style="dim")
+
+    async def _take_back_follow_ups(self) -> None:
+        """Put the queued messages of a stopped run into the input line; they are not sent."""
+        control = SessionControl(self._graph, self.session.id)
+        if not (texts := await self.call(control.withdraw_follow_ups())):
+            return
+        self.out.print(f"Not sent: {' | '.join(texts)}", style="dim")
+        buffer = self._editor.session.app.current_buffer
+        if not buffer.text.strip():
+            buffer.text = "\n".join(texts)
+            buffer.cursor_position = len(buffer.text)
 
     async def _read(self) -> str:
         if self._dialog is not None and not self.is_running:

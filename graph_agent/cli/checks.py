@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import AsyncIterator, Iterator
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
@@ -108,21 +108,20 @@ async def _ask(name: str, model: BaseChatModel) -> Verdict:
 
 async def check_servers(spec: AgentSpec) -> list[Verdict]:
     """Start each MCP server, and list its tools."""
-    from graph_agent.spec.opening import mcp_connections
-
     if not spec.mcp_servers:
         return [Verdict("MCP", "ok", "the agent file has no server")]
-    connections = mcp_connections(spec, {})
-    return list(await asyncio.gather(*(_server(name, raw) for name, raw in connections.items())))
+    return list(await asyncio.gather(*(_server(name, spec) for name in spec.mcp_servers)))
 
 
-async def _server(name: str, connection: dict[str, Any]) -> Verdict:
+async def _server(name: str, spec: AgentSpec) -> Verdict:
     from graph_agent.mcp import open_mcp_tools
+    from graph_agent.spec.opening import mcp_connections
 
     fix = f"Check mcp_servers.{name} in the agent file: its command or URL, and what the server prints when it starts."
     begun = time.monotonic()
     try:
-        async with open_mcp_tools({name: connection}) as tools:
+        alone = spec.model_copy(update={"mcp_servers": {name: spec.mcp_servers[name]}})
+        async with open_mcp_tools(mcp_connections(alone, {})) as tools:
             if name in tools.failed:
                 return Verdict("MCP", "problem", f"{name}: {tools.failed[name]}", fix)
             return Verdict("MCP", "ok", f"{name}: {len(tools)} tools in {time.monotonic() - begun:.1f} s")

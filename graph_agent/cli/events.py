@@ -53,10 +53,14 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
 
     async with open_sessions(address) as (saver, _):
         reader = EventReader(None, saver, session_id)
-        stored = await reader.read()
-        if stored is None:
+        if follow:
+            whole = await reader.read()
+            found = (0, whole) if whole is not None else None
+        else:
+            found = await reader.read_tail(last=last or None)
+        if found is None:
             raise no_session(session_id, address)
-        for event in read_events(stored, session_id)[-last:]:
+        for event in read_events(found[1], session_id, found[0])[-last:]:
             show(event)
         while follow:
             await asyncio.sleep(_POLL_S)

@@ -28,6 +28,7 @@ from graph_agent.cli.questions import Question, questions_of
 from graph_agent.cli.report import TextReport
 from graph_agent.cli.screen import LiveScreen, PlainScreen
 from graph_agent.cli.terminal import Terminal
+from graph_agent.persistence.urls import MEMORY
 from graph_agent.session.results import open_interrupts
 from graph_agent.session.session import Session
 from graph_agent.spec.opening import open_agent
@@ -156,7 +157,8 @@ async def ask_questions(settings: Settings, questions: Sequence[str]) -> int:
             except asyncio.CancelledError:
                 status = STOPPED
                 runner.out.print()
-            if started and not settings.as_json and (not questions or status == STOPPED):
+            resumable = started and settings.address != MEMORY
+            if resumable and not settings.as_json and (not questions or status == STOPPED):
                 runner.err.line(f"Go on with this conversation: --session {session_id}", style="dim")
     return status
 

@@ -17,7 +17,9 @@ _HIGHEST_PORT = 65535
 
 
 def check_session_id(value: str | None) -> str | None:
-    """Return a session id; refuse one with a lone surrogate, which no database can store."""
+    """Return a session id; refuse an empty one, and one with a lone surrogate, which no database can store."""
+    if value == "":
+        raise typer.BadParameter("the id of a session is not empty; leave the option out for none.")
     if value is not None and find_lone_surrogate(value) is not None:
         raise typer.BadParameter(f"{printable(value)!r} is not UTF-8; no session can have such an id.")
     return value

@@ -8,7 +8,7 @@ from graph_agent._internal.redaction import mask_named_secrets
 from graph_agent._internal.text import text_of
 from graph_agent.cli.screen import Screen
 from graph_agent.cli.steps import Wave
-from graph_agent.session.results import DelegatePart, Done, EventAdded, Part, PlanText, Progress, Token
+from graph_agent.session.results import CallState, DelegatePart, Done, EventAdded, Part, PlanText, Progress, Token
 
 if TYPE_CHECKING:
     from graph_agent.events.types import Event
@@ -46,6 +46,10 @@ class TextReport:
                 self._printed += part.text
             case PlanText():
                 self._end_text()
+            case CallState() if part.status != "started":
+                self._wave.finish(part.id, part.status)
+                if self._wave.calls:
+                    self._screen.show_running([*self._wave.calls.values()])
             case EventAdded(event):
                 self._event(event)
             case Done(result):

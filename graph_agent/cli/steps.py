@@ -35,6 +35,8 @@ class ShownCall:
     status: str = "running"
     duration_s: float | None = None
     """Seconds from its start event to its result; None while it runs."""
+    has_result: bool = False
+    """Whether the event of its result has been shown."""
     reason: str = ""
     """The beginning of its error; empty if it succeeded."""
     started: float = field(default_factory=time.monotonic)
@@ -57,10 +59,15 @@ class Wave:
                 self._start(event, "delegate", event["target"])
             case "tool_result" | "delegation_response" if event["id"] in self.calls:
                 call = self.calls[event["id"]]
-                call.status = event["status"]
+                call.status, call.has_result = event["status"], True
                 call.duration_s = (datetime.fromisoformat(event["ts"]) - call.planned_at).total_seconds()
                 if call.status != "success":
                     call.reason = " ".join(text_of(event["content"])[: 4 * _REASON_LENGTH].split())[:_REASON_LENGTH]
+
+    def finish(self, id_: str, status: str) -> None:
+        """Show the status of a call whose result is there, and whose event waits for those of earlier calls."""
+        if (call := self.calls.get(id_)) is not None and call.duration_s is None:
+            call.status, call.duration_s = status, time.monotonic() - call.started
 
     def _start(self, event: Mapping[str, Any], action: Literal["tool_call", "delegate"], target: str) -> None:
         at = datetime.fromisoformat(event["ts"])
@@ -69,7 +76,7 @@ class Wave:
     @property
     def is_finished(self) -> bool:
         """Whether there are calls, and each has its result."""
-        return bool(self.calls) and all(call.duration_s is not None for call in self.calls.values())
+        return bool(self.calls) and all(call.has_result for call in self.calls.values())
 
     def take(self, *, keep_running: bool) -> list[ShownCall]:
         """Return the calls, and begin a new wave.
@@ -77,7 +84,7 @@ class Wave:
         Args:
             keep_running: Whether to return only the calls with a result, and to keep the others.
         """
-        running = {id_: call for id_, call in self.calls.items() if keep_running and call.duration_s is None}
+        running = {id_: call for id_, call in self.calls.items() if keep_running and not call.has_result}
         taken = [call for id_, call in self.calls.items() if id_ not in running]
         self.calls = running
         return taken

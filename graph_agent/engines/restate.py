@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import StateSnapshot
 from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
 from restate import InvocationRetryPolicy, ObjectContext, ObjectSharedContext, TerminalError, VirtualObject
@@ -20,6 +21,8 @@ from graph_agent.errors import RunFailedError, SessionBusyError, UserError
 from graph_agent.runs.input_marks import INPUT_ID
 from graph_agent.runs.registry import find_run
 from graph_agent.session import Session
+from graph_agent.session.results import run_result
+from graph_agent.session.typed_result import own_fields_of
 
 ContextOf = Callable[[str], Awaitable[AgentContext | Mapping[str, Any]]]
 RUNS: set[asyncio.Task[Any]] = set()
@@ -71,13 +74,15 @@ def agent_object(
         invocation_context_managers=[_terminal_errors],
     )
 
+    async def state_of(session: Session) -> StateSnapshot:
+        return await graph.aget_state({"configurable": {"thread_id": session.id}})
+
     async def is_current(session: Session, input_id: str) -> bool:
         """Whether the session's run, or else its newest checkpoint, is of an input."""
         run = await find_run(cast("BaseCheckpointSaver[Any]", graph.checkpointer), session.id)
         if run is not None:
             return run.mark is not None and run.mark.id == input_id
-        newest = await graph.aget_state({"configurable": {"thread_id": session.id}})
-        return bool((newest.metadata or {}).get(INPUT_ID) == input_id)
+        return bool(((await state_of(session)).metadata or {}).get(INPUT_ID) == input_id)
 
     async def deliver(ctx: ObjectContext, session: Session, input_id: str, start: Callable[..., Any]) -> Any:
         started: list[asyncio.Task[Any]] = []
@@ -102,7 +107,8 @@ def agent_object(
                 if await is_current(session, input_id):
                     await session.abort()
                 else:
-                    _ = [task.cancel() for task in started]  # it waits for the end of another input
+                    for task in started:
+                        task.cancel()  # it waits for the end of another input
                 await asyncio.gather(*started, return_exceptions=True)
             raise
 
@@ -116,7 +122,8 @@ def agent_object(
     @agent.handler()
     async def resume(ctx: ObjectContext, request: ResumeRequest) -> dict[str, Any]:
         """Answer open interrupts, and continue the input that waits for them."""
-        session, input_id = Session(graph, ctx.key()), ctx.request().idempotency_key or ctx.request().id
+        # An idempotency key belongs to a handler: that of `run` may be used for `resume`, too.
+        session, input_id = Session(graph, ctx.key()), f"resume {ctx.request().idempotency_key or ctx.request().id}"
         start = partial(session.resume, request.answer, decided_by=request.decided_by, input_id=input_id)
         return dict(await deliver(ctx, session, input_id, start))
 
@@ -124,7 +131,8 @@ def agent_object(
     async def status(ctx: ObjectSharedContext) -> dict[str, Any]:
         """Return the result of the newest input so far, and the state of each of its `calls`."""
         session = Session(graph, ctx.key())
-        return {**_json(await session.result()), "calls": _json(await session.calls())}
+        newest = run_result(await state_of(session), own_fields_of(graph).outputs)
+        return {**_json(newest), "calls": _json(await session.calls())}
 
     @agent.handler(kind="shared")
     async def steer(ctx: ObjectSharedContext, text: str) -> None:

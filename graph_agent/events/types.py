@@ -327,9 +327,9 @@ def append_events(state: list[StoredEvent], writes: Sequence[list[StoredEvent]])
     return [*state, *(entry for write in writes for entry in write)]
 
 
-def read_events(stored: Iterable[Mapping[str, Any]], session_id: str) -> list[Event]:
-    """Add ``seq`` and ``session_id`` to stored events."""
-    return [cast("Event", {**entry, "seq": seq, "session_id": session_id}) for seq, entry in enumerate(stored)]
+def read_events(stored: Iterable[Mapping[str, Any]], session_id: str, first: int = 0) -> list[Event]:
+    """Add ``seq`` and ``session_id`` to stored events, of which the first has the index `first`."""
+    return [cast("Event", {**entry, "seq": seq, "session_id": session_id}) for seq, entry in enumerate(stored, first)]
 
 
 def stored_value(content: str | list[Any], value: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from langchain_core.messages import convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.pregel import Pregel
@@ -20,7 +21,7 @@ from graph_agent._internal.sync_bridge import in_blocking_run
 from graph_agent.errors import InputSupersededError
 from graph_agent.execution.checkpoints import load, put_writes
 from graph_agent.execution.ledger import wave_recovery
-from graph_agent.runs.dispatch import is_dispatched
+from graph_agent.runs.dispatch import is_dispatched, runs_until
 from graph_agent.runs.input_marks import INPUT_ID, InputMark, check_input_id, digest_of, mark_in
 from graph_agent.runs.run import RUN, Run, RunScope
 
@@ -71,8 +72,10 @@ async def admit_input(
 
     admission = Admission(saver, read, run.session_id)
     is_nested = run.parent is not None and not isinstance(run.parent, RunScope)
+    if is_dispatched(configurable) and not is_nested:
+        run.recent_runs = await admission.runs_before(str(configurable["run_id"]))
     if run.mark is None and input_id is not None and given is not None and not is_nested:
-        run.mark = InputMark(check_input_id(input_id), digest_of(given))
+        run.mark = InputMark(check_input_id(input_id), digest_of(_content(given)))
     if run.mark is not None:
         return await admission.admit(given, run.mark, run)
     if resumes:
@@ -81,6 +84,16 @@ async def admit_input(
         delivery = InputMark(str(configurable["run_id"]), digest_of(given.resume))
         return await admission.admit_delivery(given, delivery, run)
     return given
+
+
+def _content(given: Any) -> Any:
+    """Return what identifies an input of a graph, with its messages in the form that `Session.run` gives them."""
+    if isinstance(given, Command):
+        return given.resume
+    if not isinstance(given, Mapping) or "messages" not in given:
+        return given
+    messages = given["messages"]
+    return {**given, "messages": convert_to_messages(messages if isinstance(messages, list) else [messages])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +176,21 @@ class Admission:
         if await self._find(mark, newest) is not None:
             return "stored"
         return "recorded" if self._record(mark, newest) is not None else None
+
+    async def runs_before(self, run_id: str) -> tuple[str, ...]:
+        """Return the ids of the runs that a server dispatched to the session before a run.
+
+        Raises:
+            InputSupersededError: If the run was delivered before, and a later run has followed it.
+        """
+        newest = await load(self.saver, self._thread)
+        recent = runs_until(newest.metadata) if newest is not None else ()
+        if run_id in recent[:-1]:
+            raise InputSupersededError(
+                f"The run {run_id!r} of session {self.thread_id!r} was delivered before, and later runs have followed "
+                "it. Its input is not repeated; read the session's history, and send what is still needed again."
+            )
+        return tuple(each for each in recent if each != run_id)
 
     async def inherited(self, configurable: Mapping[str, Any]) -> InputMark | None:
         """Return the mark of the input that a run without new input continues; None for an input without an id.

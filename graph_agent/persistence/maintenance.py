@@ -15,7 +15,7 @@ from graph_agent.errors import ConfigError
 from graph_agent.persistence.open import open_saver
 from graph_agent.persistence.pruning.plan import Rule
 from graph_agent.persistence.pruning.tables import Tables
-from graph_agent.persistence.pruning.threads import PrunedSession, prune_thread, total
+from graph_agent.persistence.pruning.threads import PrunedSession, prune_thread, rule, total
 from graph_agent.persistence.urls import MEMORY, check_database_exists, file_of, is_postgres
 from graph_agent.runs.database_identity import place_of
 from graph_agent.runs.registry import is_idle
@@ -57,9 +57,10 @@ async def prune(
     """Remove old checkpoints, and return the space to the file system.
 
     The state, the events and the open interrupts of each session remain, and so do its first checkpoint and the newest
-    one of each branch. Lost are older checkpoints, and with them the possibility to read or to continue the session
-    from there. Every checkpoint that remains reads as before. A session with a run under way is skipped; a run that
-    begins meanwhile waits for a few milliseconds.
+    one of each branch. The checkpoints of inputs with an id remain for a day, as such an input may be sent again. Lost
+    are older checkpoints, and with them the possibility to read the session as it was then, or to continue it from
+    there. Every checkpoint that remains reads as before. A session with a run under way is skipped; a run that begins
+    meanwhile waits for a few milliseconds.
 
     Args:
         url: `sqlite:///FILE` or `postgresql://…`; the tables may be those of LangGraph's own savers.
@@ -73,7 +74,7 @@ async def prune(
         ConfigError: If a rule is invalid or both are given, a session does not exist, or the database does not exist or
             is one in memory.
     """
-    rule = _rule(keep_last, older_than)
+    keep = _rule(keep_last, older_than)
     async with open_tables(url, folder) as (tables, saver):
         place = await place_of(saver)
         stored = await tables.threads()
@@ -81,7 +82,7 @@ async def prune(
         if unknown := [id_ for id_ in chosen if id_ not in set(stored)]:
             raise ConfigError(f"There is no session {unknown[0]!r} to prune; `graph-agent sessions` lists them.")
         before = await tables.size()
-        found = [await prune_thread(tables, saver, place, id_, rule, dry_run=dry_run) for id_ in chosen]
+        found = [await prune_thread(tables, saver, place, id_, keep, dry_run=dry_run) for id_ in chosen]
         shown = tuple(each for each in found if each.checkpoints or each.skipped)
         if not dry_run and any(each.checkpoints for each in found):
             idle = True
@@ -97,12 +98,12 @@ def _rule(keep_last: int | None, older_than: timedelta | None) -> Rule:
     if keep_last is not None:
         if keep_last < 1:
             raise ConfigError(f"keep_last={keep_last}: at least 1 checkpoint of a session remains; give 1 or more.")
-        return Rule(keep_last)
+        return rule(keep_last)
     age = DEFAULT_AGE if older_than is None else older_than
     if age < timedelta():
         raise ConfigError(f"older_than={age}: an age is not negative.")
     try:
-        return Rule(not_before=(datetime.now(UTC) - age).isoformat())
+        return rule(not_before=datetime.now(UTC) - age)
     except OverflowError:
         raise ConfigError(f"older_than={age}: no checkpoint can be that old; give a shorter time.") from None
 

@@ -60,6 +60,7 @@ class PlanUpdate:
         self.run = run_of(config)
         self.history = state["messages"]
         self.loop: Bookkeeping = {**INITIAL_BOOKKEEPING, **state.get("loop", INITIAL_BOOKKEEPING)}
+        self.loop["events_before"] = len(state.get("events", ()))
         self.settings = deps.settings(runtime, config, self.loop)
         self.events: list[StoredEvent] = []
         self.changes: dict[str, Any] = {}

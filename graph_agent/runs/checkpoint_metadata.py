@@ -15,6 +15,7 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, Checkpoint, CheckpointMetadata
 
+from graph_agent.runs.dispatch import RECENT_RUNS
 from graph_agent.runs.run import RUN, Run
 
 _ADDRESS = frozenset({"thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"})
@@ -58,9 +59,14 @@ def _without_configurable(config: RunnableConfig) -> RunnableConfig:
 
 
 def _marked(metadata: CheckpointMetadata, config: RunnableConfig) -> CheckpointMetadata:
-    """Return the metadata of a checkpoint with the mark of its run's input; delegates and subgraphs have none."""
+    """Return the metadata of a checkpoint with the mark of its run's input; delegates and subgraphs have none.
+
+    A run of a server adds the ids of the runs before it.
+    """
     configurable = config.get("configurable", {})
     run = configurable.get(RUN)
-    if not isinstance(run, Run) or run.mark is None or configurable.get("checkpoint_ns"):
+    if not isinstance(run, Run) or configurable.get("checkpoint_ns"):
         return metadata
-    return cast("CheckpointMetadata", {**metadata, **run.mark.metadata})
+    mark = run.mark.metadata if run.mark is not None else {}
+    recent = {RECENT_RUNS: list(run.recent_runs)} if run.recent_runs else {}
+    return cast("CheckpointMetadata", {**metadata, **mark, **recent})

@@ -15,6 +15,10 @@ from graph_agent.errors import SessionLostError
 
 DISPATCH_S = 30.0
 """Seconds that a dispatched run waits for its session, and after the loss of it for its cancellation."""
+RECENT_RUNS = "graph_agent_runs"
+"""Key in checkpoint metadata: ids of the runs that a server dispatched to the session before this one, oldest first."""
+MOST_RECENT = 8
+"""Maximum number of these ids. A server delivers a run again within minutes, so few runs come in between."""
 _POLL_S = 0.25
 
 
@@ -25,6 +29,16 @@ def is_dispatched(configurable: Mapping[str, Any]) -> bool:
         configurable: The run's `configurable`.
     """
     return bool(configurable.get("run_id"))
+
+
+def runs_until(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the ids of the latest dispatched runs of a session, with that of its newest checkpoint as the last.
+
+    Args:
+        metadata: The metadata of that checkpoint.
+    """
+    recent, newest = tuple(metadata.get(RECENT_RUNS, ())), metadata.get("run_id")
+    return (*(each for each in recent if each != newest), *([newest] if newest else []))[-MOST_RECENT:]
 
 
 async def take_when_free(take: Callable[[], Awaitable[bool]]) -> bool:

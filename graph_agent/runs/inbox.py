@@ -8,11 +8,13 @@ import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
-
-from langgraph.store.base import BaseStore, Op, PutOp, SearchOp
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from graph_agent._internal.sync_bridge import await_uninterrupted, in_blocking_run
+
+if TYPE_CHECKING:
+    # LangGraph's Store takes long to import, and commands that only send a note do not need it.
+    from langgraph.store.base import BaseStore, Op
 
 NoteKind = Literal["steer", "follow_up", "abort", "configure"]
 
@@ -34,6 +36,10 @@ class Note:
     def sent_ns(self) -> int:
         """Time of sending, in nanoseconds of the sender's wall clock."""
         return int(self.key.partition("-")[0])
+
+    def as_value(self) -> dict[str, Any]:
+        """Return its value in a Store."""
+        return {"kind": self.kind, "content": self.content}
 
 
 class Inbox(Protocol):
@@ -133,11 +139,14 @@ class StoreInbox:
 
     async def add(self, session_id: str, note: Note) -> None:
         """As `Inbox.add`."""
-        value = {"kind": note.kind, "content": note.content}
-        await self._do([PutOp(_namespace(self._kind, session_id), note.key, value, index=False)])
+        from langgraph.store.base import PutOp
+
+        await self._do([PutOp(_namespace(self._kind, session_id), note.key, note.as_value(), index=False)])
 
     async def read(self, session_id: str) -> list[Note]:
         """As `Inbox.read`."""
+        from langgraph.store.base import SearchOp
+
         namespace = _namespace(self._kind, session_id)
         if await self._is_empty(namespace):
             return []
@@ -155,6 +164,8 @@ class StoreInbox:
 
     async def forget(self, session_id: str, keys: Collection[str]) -> None:
         """As `Inbox.forget`."""
+        from langgraph.store.base import PutOp
+
         namespace = _namespace(self._kind, session_id)
         await self._do([PutOp(namespace, key, None) for key in keys])
 

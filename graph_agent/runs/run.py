@@ -80,6 +80,8 @@ class Run:
     """Cache of `recent_calls`."""
     mark: InputMark | None = None
     """The id of its input, which its checkpoints store; None for an input without an id."""
+    recent_runs: tuple[str, ...] = ()
+    """Ids of the runs that a server dispatched to the session before it, which its checkpoints store."""
     confirm_lock: Callable[[], Future[None]] | None = None
     """Verifies the session's lock; None if the lock cannot be lost."""
     _old_aborts: frozenset[str] | None = None

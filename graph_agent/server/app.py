@@ -136,7 +136,8 @@ def _openapi(app: FastAPI, *, needs_key: bool) -> Callable[[], dict[str, Any]]:
             # FastAPI documents a 422 for every route; here validation errors are 400, in each API's own format.
             for path, operations in schema["paths"].items():
                 for operation in operations.values():
-                    operation["responses"].pop("422", None)
+                    if operation["responses"].get("422", {}).get("description") == "Validation Error":
+                        del operation["responses"]["422"]
                     if path in OPEN:
                         operation["security"] = []
             for name in ("HTTPValidationError", "ValidationError"):

@@ -180,6 +180,14 @@ class SessionControl(SessionCommands):
         if await self.next_follow_up() != note:
             raise SessionBusyError(f"Session {self.id!r}: another run has taken this follow-up in.")
 
+    async def withdraw_follow_ups(self) -> list[str]:
+        """Remove the queued follow-ups that no run has processed, and return their texts, in order."""
+        taken = set((await self._graph.aget_state(self._thread)).values.get("loop", {}).get("taken", ()))
+        inbox = await self._inbox()
+        notes = [note for note in await inbox.read(self.id) if note.kind == "follow_up" and note.key not in taken]
+        await inbox.forget(self.id, [note.key for note in notes])
+        return [str(note.content) for note in notes]
+
     async def pending(self, kind: NoteKind) -> list[str]:
         """Return the texts of queued notes of a kind (steering or follow-ups), in order."""
         taken = set((await self._graph.aget_state(self._thread)).values.get("loop", {}).get("taken", ()))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from graph_agent.events.types import StoredEvent
+from graph_agent.session.event_tail import read_tail
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -62,6 +63,23 @@ class EventReader:
     async def read_all(self) -> list[StoredEvent]:
         """Return every event of the session; the position of `read` does not change."""
         return await self._events_at(await self._saver.aget_tuple(self._thread))
+
+    async def read_tail(self, *, last: int | None = None, after: int = -1) -> tuple[int, list[StoredEvent]] | None:
+        """Return the newest events, without reading the whole history if possible (see `event_tail`).
+
+        The position of `read` does not change.
+
+        Args:
+            last: Maximum number of events; None for all after `after`.
+            after: Only events with a higher index.
+
+        Returns:
+            The index of the first event, and the events; None if there is no such session.
+        """
+        newest = await self._saver.aget_tuple(self._thread)
+        if newest is None:
+            return None
+        return await read_tail(self._saver, newest, lambda: self._events_at(newest), last=last, after=after)
 
     async def _since(self, newest: CheckpointTuple) -> list[StoredEvent] | None:
         """Return the events between the last position and a checkpoint; None if it does not descend from there."""

@@ -25,7 +25,7 @@ from langchain_core.messages import BaseMessage, message_to_dict
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from graph_agent._compat import delta_snapshot
+from graph_agent._compat.deltas import delta_snapshot
 from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.events.json_values import as_value
 from graph_agent.events.types import read_events
@@ -34,6 +34,7 @@ from graph_agent.persistence.open import open_store
 from graph_agent.persistence.pruning.copies import CHANNELS, delta_values
 from graph_agent.persistence.pruning.plan import NamespacePlan, Rule, plan_thread
 from graph_agent.persistence.pruning.tables import StoredWrite, Tables
+from graph_agent.persistence.pruning.threads import rule
 from graph_agent.runs.inbox import StoreInbox
 from graph_agent.runs.registry import is_idle
 from graph_agent.session.summaries import summarize_session
@@ -60,13 +61,13 @@ async def export_session(url: str, session_id: str, *, all_checkpoints: bool = F
         InputError: If there is no such session.
     """
     count = 0
-    async for line in _lines(url, session_id, _ALL if all_checkpoints else Rule()):
+    async for line in _lines(url, session_id, _ALL if all_checkpoints else rule()):
         count += 1
         yield line
     yield {"type": "end", "lines": count}
 
 
-async def _lines(url: str, session_id: str, rule: Rule) -> AsyncIterator[dict[str, Any]]:
+async def _lines(url: str, session_id: str, keep: Rule) -> AsyncIterator[dict[str, Any]]:
     async with open_tables(url) as (tables, saver), open_store(url) as store:
         newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
         if newest is None:
@@ -77,7 +78,7 @@ async def _lines(url: str, session_id: str, rule: Rule) -> AsyncIterator[dict[st
 
         summary = asdict(await summarize_session(saver, session_id, newest, is_running))
         yield {"type": "session", "format": FORMAT, "version": VERSION, **summary, "state": _own_state(newest)}
-        plans = plan_thread(await tables.load(session_id), rule)
+        plans = plan_thread(await tables.load(session_id), keep)
         history = await _history(saver, session_id, newest)
         for message in history["messages"]:
             yield {"type": "message", "message": _message(message)}

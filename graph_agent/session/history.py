@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graph_agent.errors import ConfigError
-from graph_agent.events.types import Event, read_events
+from graph_agent.events.types import Event, StoredEvent, read_events
+from graph_agent.session.event_tail import read_tail
+from graph_agent.types import SessionStatus
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -29,12 +31,19 @@ class SessionMemory:
         self._graph = graph
         self._saver = graph.checkpointer
 
-    async def get_session_events(self, session_id: str, checkpoint_id: str | None = None) -> list[Event]:
-        """Return every event of a session, oldest first.
+    async def get_session_events(
+        self, session_id: str, checkpoint_id: str | None = None, *, last: int | None = None, after: int = -1
+    ) -> list[Event]:
+        """Return the events of a session, oldest first.
+
+        With `last` or `after`, only the checkpoints that stored those events are read, as far as they remain after
+        `prune`; otherwise the whole history is.
 
         Args:
             session_id: The session, which is the LangGraph thread id.
             checkpoint_id: An earlier checkpoint, for the events up to it; None for the newest.
+            last: Maximum number of events, the newest ones; None for all.
+            after: Only events whose `seq` is higher.
 
         Returns:
             The events; empty for a session that does not exist.
@@ -42,8 +51,27 @@ class SessionMemory:
         config: RunnableConfig = {"configurable": {"thread_id": session_id}}
         if checkpoint_id is not None:
             config["configurable"]["checkpoint_id"] = checkpoint_id
-        state = await self._graph.aget_state(config)
-        return read_events(state.values.get("events", []), session_id)
+
+        async def whole() -> list[StoredEvent]:
+            state = await self._graph.aget_state(config)
+            return list(state.values.get("events", []))
+
+        if last is None and after < 0:
+            return read_events(await whole(), session_id)
+        newest = await self._saver.aget_tuple(config)
+        if newest is None:
+            return []
+        first, stored = await read_tail(self._saver, newest, whole, last=last, after=after)
+        return read_events(stored, session_id, first)
+
+    async def get_session_status(self, session_id: str) -> SessionStatus:
+        """Return the status of a session; `CREATED` before its first input, and for one that does not exist.
+
+        Only the newest checkpoint is read.
+        """
+        newest = await self._saver.aget_tuple({"configurable": {"thread_id": session_id}})
+        values = newest.checkpoint["channel_values"] if newest is not None else {}
+        return SessionStatus(values.get("status", SessionStatus.CREATED))
 
     async def list_sessions(self) -> list[str]:
         """Return the ids of all sessions, most recently begun first."""

@@ -9,7 +9,7 @@ from typing import Any
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Interrupt, StateSnapshot
 
-from graph_agent.approvals.decisions import Decision, listed_decisions, read_decisions
+from graph_agent.approvals.decisions import Decision, as_decision, listed_decisions, read_decisions
 from graph_agent.approvals.requests import HeldCall, calls_of_request, is_single_call, request_of
 from graph_agent.compiled import AgentStateGraph
 from graph_agent.errors import DecisionError, InputError, SlowSchemaError
@@ -80,8 +80,7 @@ def checked_answers(
         elif ids is None:
             answers[id_] = {"decisions": listed_decisions(calls, decided), "decided_by": by}
         else:
-            complete = given if isinstance(given, Mapping) and "decisions" in given else {"decisions": given}
-            answers[id_] = {**complete, "decided_by": by}
+            answers[id_] = {"decisions": {each.call["id"]: as_decision(each) for each in decided}, "decided_by": by}
     return answers
 
 

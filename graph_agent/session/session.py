@@ -274,22 +274,25 @@ class Session(SessionCommands):
 
     def _with_state(self, given: Given, state: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the graph's input for an input of the user and values of own state fields."""
+        if state is not None and not isinstance(state, Mapping):
+            raise InputError(f"state={state!r}: give a mapping of own state fields to values, or None.")
         if not state:
             return _input(given)
         own_fields_of(self._graph).check_input(state)
         return {**_input(given), **state}
 
-    async def events(self) -> list[Event]:
-        """Return the session's history, oldest event first."""
-        return await self._memory.get_session_events(self.id)
+    async def events(self, *, last: int | None = None, after: int = -1) -> list[Event]:
+        """Return the session's history, oldest event first.
 
-    async def result(self) -> RunResult:
-        """Return the result of the newest input so far."""
-        return await self._result()
+        Args:
+            last: Maximum number of events, the newest ones; None for all.
+            after: Only events whose `seq` is higher.
+        """
+        return await self._memory.get_session_events(self.id, last=last, after=after)
 
     async def status(self) -> SessionStatus:
         """Return the session's status; `CREATED` before its first input."""
-        return (await self._result()).status
+        return await self._memory.get_session_status(self.id)
 
     async def interrupts(self) -> list[Interrupt]:
         """Return the open interrupts, which `resume` answers; empty if the session does not wait."""

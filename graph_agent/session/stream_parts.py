@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langgraph.types import StreamMode
 
 from graph_agent.events.approvals import is_approval
+from graph_agent.events.calls import call_name
 from graph_agent.events.types import Event, StoredEvent
 from graph_agent.models.message_gate import message_text
 from graph_agent.session.results import (
@@ -51,6 +52,8 @@ class StreamParts:
         self._session_id = session_id
         self._order = _HistoryOrder(seq, running)
         self._is_agent = is_agent
+        self._reported: set[str] = set()
+        """Ids of the calls whose end was reported before their event had its place."""
 
     def take(self, mode: str, payload: Any) -> Iterable[RunPart]:
         """Return the parts of one chunk.
@@ -77,12 +80,28 @@ class StreamParts:
         return (Token(text, reports_failure=failure_of(message) is not None),)
 
     def _events(self, update: Mapping[str, Any]) -> Iterator[RunPart]:
-        yield from self._placed(self._order.add(_added_events(update)))
+        events = _added_events(update)
+        placed = self._order.add(events)
+        for event in events:
+            if event["type"] in _RESULTS and not any(event is one for _, one in placed):
+                # The event waits for those of the calls before it; a reader learns at once that the call has ended.
+                self._reported.add(event["id"])
+                yield _call_state(event)
+        yield from self._placed(placed)
 
     def _placed(self, events: Iterable[tuple[int, StoredEvent]]) -> Iterator[RunPart]:
         for seq, event in events:
             yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self._session_id}))
-            yield from _parts_of(event)
+            if event["type"] not in _RESULTS:
+                yield from _parts_of(event)
+            elif event["id"] in self._reported:
+                self._reported.discard(event["id"])
+            else:
+                yield _call_state(event)
+
+
+def _call_state(result: StoredEvent) -> CallState:
+    return CallState(result["id"], call_name(result) or "", result["status"])
 
 
 class _HistoryOrder:
@@ -166,9 +185,5 @@ def _parts_of(event: StoredEvent) -> list[RunPart]:
             return [CallState(event["id"], event["name"], "started")]
         case "delegation_request":
             return [CallState(event["id"], delegation_name(event["target"]), "started")]
-        case "tool_result":
-            return [CallState(event["id"], event["name"], event["status"])]
-        case "delegation_response":
-            return [CallState(event["id"], delegation_name(event["target"]), event["status"])]
         case _:
             return []

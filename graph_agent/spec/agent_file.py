@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -36,6 +36,9 @@ CONFIG_ALIASES = {"max_rounds": "max_steps"}
 """Aliases of fields of `LoopConfig` in an agent file."""
 SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
 """Variables of a system prompt's template; `today` is an ISO date."""
+
+
+_Rule = Annotated[str, Field(min_length=1)]
 
 
 @with_field_docs
@@ -74,7 +77,7 @@ class AgentSpec(BaseModel):
     """LangChain middleware, outermost first: the name of one in `langchain.agents.middleware`, or written as a hook."""
     response_format: str | dict[str, Any] | None = None
     """Schema of the answer: `module:Class`, a file with a JSON schema (`.json`, `.yaml` or `.yml`), or the schema."""
-    approve: str | list[str] | SkipJsonSchema[None] = None
+    approve: _Rule | list[_Rule] | SkipJsonSchema[None] = None
     """Calls that a person must approve: patterns of names such as `write_*` or `delegate_to_bank`, and functions of a
     call, each `module:function`. One item needs no list; patterns of `config.approve` count too."""
     config: dict[str, Any] = {}

@@ -72,7 +72,8 @@ _CONNECTION: dict[str, dict[str, Any]] = {
         "type": "object",
         "additionalProperties": {"type": ["string", "null"]},
         "default": {},
-        "description": "Its environment variables; null inherits a variable of this process, if set.",
+        "description": "Its environment variables, which may refer to those of this process, as in `${NAME}`; null "
+        "inherits a variable of this process, if set.",
     },
     "cwd": {"type": "string", "default": ".", "description": "Its working folder, relative to the agent file."},
     "encoding": {"type": "string", "default": "utf-8", "description": "Encoding of its messages."},
@@ -81,8 +82,12 @@ _CONNECTION: dict[str, dict[str, Any]] = {
         "default": "strict",
         "description": "What happens to bytes that cannot be decoded.",
     },
-    "url": {"type": "string", "pattern": "^https?://", "description": "URL of the server."},
-    "headers": {**_TEXTS, "default": {}, "description": "Headers of every request."},
+    "url": {
+        "type": "string",
+        "pattern": r"^(?:https?://|\$\{)",
+        "description": "URL of the server; `${NAME}` or `${NAME:-default}` is read from the environment.",
+    },
+    "headers": {**_TEXTS, "default": {}, "description": "Headers of every request; may refer to variables, as `url`."},
     "timeout": {**_SECONDS, "default": TIMEOUT_S, "description": "Seconds for one HTTP request."},
     "sse_read_timeout": {
         **_SECONDS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -20,6 +20,7 @@ from langgraph.types import Checkpointer
 from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.variables import expand
 from graph_agent.agent import create_graph_agent
+from graph_agent.approvals.policy import signature_fault
 from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
 from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError, located
@@ -108,7 +109,9 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
     """
     from graph_agent.mcp import McpTools, open_mcp_tools
 
-    credentials, stack = read_credentials(spec.credentials), shared.stack
+    with located(f"Agent file {spec.path}: credentials"):
+        credentials = read_credentials(spec.credentials)
+    stack = shared.stack
     tools = McpTools()
     if spec.mcp_servers:
         with located(f"Agent file {spec.path}: mcp_servers"):
@@ -151,7 +154,7 @@ def _build(
     store: BaseStore | None,
     cache: BaseCache[Any] | None,
 ) -> CompiledAgentGraph:
-    with located(f"Agent file {spec.path}"):
+    with located(f"Agent file {spec.path}"), _approve_located(spec):
         model = _model(spec) if shared.mocked is None else shared.mocked
         tools.extend(_each("tools", spec.tools, lambda name: _tool(name, spec)))
         return create_graph_agent(
@@ -176,6 +179,18 @@ def _build(
             name=spec.name,
             resolve=_resolver(spec),
         )
+
+
+@contextmanager
+def _approve_located(spec: AgentSpec) -> Iterator[None]:
+    """Prefix a `ConfigError` about `approve` with `config` if the rule is there, and not in the key `approve`."""
+    try:
+        yield
+    except ConfigError as error:
+        rules = [spec.approve] if isinstance(spec.approve, str) else spec.approve or []
+        if not str(error).startswith("approve: ") or any(repr(rule) in str(error) for rule in rules):
+            raise
+        raise ConfigError(f"config.{error}") from error
 
 
 def model_candidates(spec: AgentSpec) -> list[tuple[str, BaseChatModel | ConfigError]]:
@@ -216,6 +231,8 @@ def _approval_rule(rule: str, spec: AgentSpec) -> Any:
     function = load_attribute(rule, spec.folder)
     if not callable(function):
         raise ConfigError(f"{rule!r} is no function of a call, but {function!r}.")
+    if (fault := signature_fault(function)) is not None:
+        raise ConfigError(f"{rule!r}: {fault}.")
     return function
 
 

@@ -16,12 +16,15 @@ from langgraph.types import Overwrite
 from typing_extensions import TypedDict
 
 from graph_agent._compat import messages_delta_reducer
+from graph_agent._compat.deltas import let_channels_decide_on_copies
 from graph_agent.approvals.requests import HeldCall
 from graph_agent.events.calls import Handoff
 from graph_agent.events.types import StoredEvent, append_events, event
 from graph_agent.models.usage import add_usage
 from graph_agent.state.remote import RemoteState, change_remote
 from graph_agent.types import Call, SessionStatus, StopReason, Usage
+
+let_channels_decide_on_copies()
 
 ENDED = frozenset(SessionStatus) - {SessionStatus.CREATED, SessionStatus.RUNNING}
 """The statuses in which an input can end; new input changes each to `RUNNING`."""
@@ -34,8 +37,11 @@ NEXT: dict[SessionStatus, frozenset[SessionStatus]] = {
 """Status → allowed next statuses."""
 
 
-# A delta channel writes a full copy every N updates; a small N makes the total size grow quadratically.
 SNAPSHOT_EVERY = 1000
+"""Minimum number of updates between two full copies of a delta channel; see `GrowingDelta`."""
+_MOST_STEPS = 10_000
+"""Maximum supersteps between two full copies: LangGraph's SQLite saver reads them by one query with a parameter for
+each and for both delta channels, and SQLite's default maximum is 32,766 parameters."""
 _ID = attrgetter("id")
 
 
@@ -87,7 +93,40 @@ class StatusChannel(LastValue[str]):
         return super().update(values)
 
 
-class MessagesChannel(DeltaChannel[list[AnyMessage]]):
+class GrowingDelta(DeltaChannel[list[Any]]):
+    """A delta channel of a list that writes a full copy after the list has doubled, and at least every `_MOST_STEPS`.
+
+    LangGraph's own rule is a fixed number of updates, with which the copies soon take more space than the updates.
+    """
+
+    copied = 0
+    """Length of the list in its last full copy; 0 before the first."""
+
+    def copy(self) -> Self:
+        """Return a channel that shares the list, which is never modified in place."""
+        new = self.__class__(self.reducer, self.typ, snapshot_frequency=self.snapshot_frequency)
+        new.key, new.value, new.copied = self.key, self.value, self.copied
+        return new
+
+    def from_checkpoint(self, checkpoint: Any) -> Self:
+        """Restore the channel from a full copy."""
+        new = super().from_checkpoint(checkpoint)
+        new.copied = len(new.value)
+        return new
+
+    def is_copy_due(self, updates: int) -> bool:
+        """Whether to write a full copy now; the caller then writes it.
+
+        Args:
+            updates: Number of updates since the last full copy.
+        """
+        if updates < self.snapshot_frequency or len(self.value) < 2 * self.copied:
+            return False
+        self.copied = len(self.value)
+        return True
+
+
+class MessagesChannel(GrowingDelta):
     """The delta channel of ``messages``: add, replace by id, remove by id, and remove all.
 
     LangGraph's delta reducer ignores ``REMOVE_ALL_MESSAGES`` and indexes the whole history at each write. The channel
@@ -104,15 +143,6 @@ class MessagesChannel(DeltaChannel[list[AnyMessage]]):
         super().__init__(reducer, typ, snapshot_frequency=snapshot_frequency)
         self._ids: tuple[Any, set[str | None]] = (None, set())
         """A history and the ids in it, so that a write does not read the whole history."""
-
-    def copy(self) -> Self:
-        """Return a channel that shares the history list, which is never modified in place.
-
-        LangGraph copies every channel for each conditional edge; sharing avoids a copy of a long history.
-        """
-        new = self.__class__(self.reducer, self.typ, snapshot_frequency=self.snapshot_frequency)
-        new.key, new.value = self.key, self.value
-        return new
 
     def update(self, values: Sequence[Any]) -> bool:
         """Apply one superstep's writes to the history; return whether there were any."""
@@ -265,6 +295,8 @@ class Bookkeeping(TypedDict):
     """Models with a native tool call so far whose profile does not declare tool calling; absent for none."""
     outcome: LoopOutcome | None
     """The reason planning ended; None during planning."""
+    events_before: NotRequired[int]
+    """Number of events when the newest plan was begun, so that readers can number the newest events; absent before."""
     waiting: list[Call]
     """Calls of the wave that wait for others; empty outside structured planning."""
     last_wave: bool
@@ -340,7 +372,7 @@ class AgentOutput(TypedDict, total=False):
 class AgentState(AgentOutput, total=False):
     """All fields of a checkpoint."""
 
-    events: Annotated[list[StoredEvent], DeltaChannel(append_events, snapshot_frequency=SNAPSHOT_EVERY)]
+    events: Annotated[list[StoredEvent], GrowingDelta(append_events, snapshot_frequency=SNAPSHOT_EVERY)]
     """The history; empty before the first input. `SessionMemory` reads it."""
     loop: Bookkeeping
     """Position of the loop; absent before the first input."""

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
-from a2a.client.errors import A2AClientError
 from a2a.types import GetTaskRequest, Message, SendMessageRequest, Task
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from tests.server.process import serving
-from tests.support.a2a_client import WatchedTask, a2a_client, artifact_texts, message_request, send, state_name
-from tests.support.a2a_process import AGENT
+from tests.support.a2a_client import a2a_client, artifact_texts, message_request, send, state_name
 from tests.support.a2a_servers import serving_ours
 from tests.support.agents import ECHO_SCRIPT, asks, echo
 from tests.support.approvals import Desk
-from tests.support.gates import until
 
 
 async def last_task(client: Any, request: SendMessageRequest) -> Task:
@@ -72,32 +66,3 @@ async def test_a_repeated_answer_to_a_question_is_used_once() -> None:
 
     assert ([state_name(task) for task in waiting], desk.ran) == (["TASK_STATE_INPUT_REQUIRED"] * 2, ["wrote a"])
     assert [(state_name(task), artifact_texts(task)) for task in tasks] == [("TASK_STATE_COMPLETED", ["Done."])] * 3
-
-
-async def test_a_message_whose_server_is_killed_is_completed_by_another_server(tmp_path: Path) -> None:
-    go, db = tmp_path / "go", ["--db", f"sqlite:///{tmp_path / 'sessions.db'}"]
-    homes = [tmp_path / "a", tmp_path / "b"]
-    for home in homes:
-        home.mkdir()
-    with serving(homes[0], *db, agent=AGENT) as first, serving(homes[1], *db, agent=AGENT) as second:
-        async with a2a_client(first.url) as one, a2a_client(second.url, streaming=False) as two:
-            request = message_request(f'!call wait_for {{"file": "{go}"}}', context_id="talk")
-            lost = WatchedTask(one, request)
-            await until((tmp_path / "go.pid").exists)
-            waiting = asyncio.create_task(send(two, request))
-            first.kill_all()
-            go.touch()
-            task = await waiting
-            repeated = await send(two, request)
-            with second.http() as http:
-                events = http.get("/memory/sessions/talk/events", params={"type": "user_message"}).json()["events"]
-            with pytest.raises(A2AClientError):
-                await lost.over
-
-    assert (state_name(task), len(events), artifact_texts(repeated)) == (
-        "TASK_STATE_COMPLETED",
-        1,
-        artifact_texts(task),
-    )
-    # The tool may write, so it is not run a second time.
-    assert artifact_texts(task)[0].count("It is not known whether the call ran") == 1

@@ -10,7 +10,8 @@ from graph_agent.approvals import HeldCall, approve, edit, reject, respond
 from graph_agent.approvals.decisions import read_decisions
 from graph_agent.approvals.requests import calls_of_request, request_for
 from graph_agent.errors import DecisionError
-from tests.support.approvals import ALL
+from tests.support.agents import asks
+from tests.support.approvals import ALL, Desk
 
 
 def held(id_: str, name: str = "write", allowed: list[Any] | None = None) -> HeldCall:
@@ -117,3 +118,14 @@ async def test_a_request_has_the_shape_of_langchain() -> None:
         },
         calls,
     )
+
+
+async def test_an_edit_with_a_value_that_is_not_json_is_refused_and_the_session_waits() -> None:
+    desk = Desk(asks(("1", "write", {"path": "a"})), "Done.")
+    await desk.session.run("go")
+
+    with pytest.raises(DecisionError, match="has arguments that cannot be used: Object of type object"):
+        await desk.session.resume(edit({"path": object()}))
+    result = await desk.session.resume(approve())
+
+    assert result.results == {"1": "wrote a"}

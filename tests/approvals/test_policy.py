@@ -207,3 +207,8 @@ async def test_calls_that_cannot_run_are_not_asked_about() -> None:
     result = await desk.session.run("go")
 
     assert (result.interrupts, list(result.results)) == ([], ["1"])
+
+
+def test_a_function_that_takes_no_call_is_refused() -> None:
+    with pytest.raises(ConfigError, match="an approval function takes one argument, the call"):
+        LoopConfig(approve=[lambda: True])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from benchmarks.capacity import PAGE, RESULTS, Measured, capacity, read_measured, read_table, table, with_parts, written
@@ -13,6 +15,13 @@ def test_the_page_shows_the_figures_of_the_results() -> None:
     page = PAGE.read_text(encoding="utf-8")
 
     assert page == written(RESULTS.read_text(encoding="utf-8"), page), "run `python -m benchmarks.capacity --write`"
+
+
+def test_the_page_shows_the_figures_of_the_guide_to_restate() -> None:
+    guide = (PAGE.parent / "guides/restate.md").read_text(encoding="utf-8").partition("## Measured")[2]
+    [table_of_guide] = re.findall(r"(?:^\|.*\n)+", guide, re.MULTILINE)
+
+    assert table_of_guide in PAGE.read_text(encoding="utf-8")
 
 
 def test_capacity_grows_with_the_databases() -> None:

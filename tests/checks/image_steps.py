@@ -47,8 +47,8 @@ class Folder:
 
     def __init__(self, scratch: Path, number: int, python: Path) -> None:
         upper, work, self.path = (scratch / f"{number}-{name}" for name in ("upper", "work", "root"))
-        for each in (upper, work, self.path):
-            each.mkdir()
+        for folder in (upper, work, self.path):
+            folder.mkdir()
         sh("mount", "-t", "overlay", "overlay", "-o", f"lowerdir=/,upperdir={upper},workdir={work}", str(self.path))
         for each in ("proc", "dev"):
             sh("mount", "--rbind", f"/{each}", str(self.path / each))

@@ -300,7 +300,7 @@ def test_a_second_ctrl_c_ends_the_wait(folder: Path) -> None:
 def test_another_process_steers_and_follows_up(working: Path) -> None:
     with at_work(working, "No more actions.", "Done.", "No more actions.", "And.") as process:
         told = [
-            run_cli(working, "steer", "--session", "mine", "Be brief.").stdout,
+            run_cli(working, "steer", "Be brief.").stdout,
             run_cli(working, "follow-up", "--session", "mine", "and then?").stdout,
         ]
         (working / "go").touch()
@@ -318,7 +318,7 @@ def test_another_process_steers_and_follows_up(working: Path) -> None:
 
 def test_another_process_aborts(working: Path) -> None:
     with at_work(working) as process:
-        told = run_cli(working, "abort", "--session", "mine")
+        told = run_cli(working, "abort")
         lines = [process.stdout.readline() for _ in STOPPED.splitlines()] if process.stdout else []
         (working / "go").touch()
         process.communicate(timeout=30)
@@ -394,3 +394,23 @@ def test_one_ctrl_c_ends_a_conversation_that_waits_for_a_line(folder: Path) -> N
         os.close(terminal)
 
     assert status == 130
+
+
+def test_a_command_to_the_running_session_needs_one(working: Path) -> None:
+    run_cli(working, "run", "--session", "mine", "hi", script=["Hello."])
+
+    done = run_cli(working, "steer", "Be brief.")
+
+    assert (done.returncode, "No session is running. Name one with --session" in done.stderr) == (1, True)
+
+
+def test_an_empty_session_id_is_refused(working: Path) -> None:
+    done = run_cli(working, "run", "--session", "", "hi", script=["Hello."])
+
+    assert (done.returncode, "the id of a session is not empty" in " ".join(done.stderr.split())) == (2, True)
+
+
+def test_a_conversation_in_memory_is_not_offered_for_later(working: Path) -> None:
+    done = run_cli(working, "run", "--db", "memory:", script=["Hello."], given="hi\n")
+
+    assert (done.returncode, "Hello." in done.stdout, done.stderr) == (0, True, "")

@@ -40,6 +40,15 @@ def test_the_tests_of_a_new_agent_pass(tmp_path: Path) -> None:
     assert (created.returncode, tested.returncode, "2 passed" in tested.stdout) == (0, 0, True), tested.stdout
 
 
+def test_the_imports_of_a_new_agent_are_sorted_as_those_of_another_project(tmp_path: Path) -> None:
+    folder = create("mine", tmp_path)
+
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select", "I", "."]
+    checked = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+    assert checked.returncode == 0, checked.stdout
+
+
 @pytest.mark.parametrize("name", ["Yes", "null", "a" * 64, "x_1-y"])
 def test_a_new_agent_has_its_name(tmp_path: Path, name: str) -> None:
     folder = create(name, tmp_path)

@@ -25,12 +25,22 @@ finally:
 
 @pytest.mark.parametrize(
     "command",
-    [["--version"], ["--help"], ["run", "--help"], ["sessions"], ["events", "s"], ["graph"], ["schema"], ["new", "x"]],
+    [
+        ["--version"],
+        ["--help"],
+        ["run", "--help"],
+        ["sessions"],
+        ["events", "s"],
+        ["steer", "-s", "s", "x"],
+        ["graph"],
+        ["schema"],
+        ["new", "x"],
+    ],
     ids=" ".join,
 )
 def test_no_heavy_module_is_imported(tmp_path: Path, command: list[str]) -> None:
     folder = agent_folder(tmp_path, GATED_TOOLS, "work")
-    if command[0] in ("sessions", "events"):
+    if command[0] in ("sessions", "events", "steer"):
         run_cli(folder, "run", "--session", "s", "hi", script=ECHO_SCRIPT[1:])
 
     done = subprocess.run(

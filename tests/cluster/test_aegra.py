@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from typing import Any
 
 import pytest
 
 from deploy.aegra.cluster import Cluster
-from deploy.aegra.scenarios import WAVE, Stop, Takeover, asking, client_of, take_over
+from deploy.aegra.scenarios import DONE, WAVE, Stop, Takeover, asking, client_of, owner_of, take_over, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
 
@@ -69,3 +71,31 @@ async def test_two_runs_of_one_thread_follow_each_other(aegra: Cluster) -> None:
         statuses = [(await second.runs.get(thread, run))["status"] for run in runs]
 
     assert (statuses, len(aegra.payments(thread))) == (["success", "success"], 6)
+
+
+async def test_a_killed_run_that_a_later_one_has_followed_is_not_repeated(aegra: Cluster) -> None:
+    async with client_of(aegra.instances[0]) as client:
+        thread = (await client.threads.create())["thread_id"]
+        run = (await client.runs.create(thread, "payments", input=asking(WAVE)))["run_id"]
+        owner = await until(lambda: owner_of(aegra, run), "the owner of the run")
+
+    async def one_paid() -> bool:
+        return bool(aegra.payments(thread))
+
+    await until(one_paid, "a payment")
+    owner.kill()
+    async with client_of(next(each for each in aegra.instances if each is not owner)) as client:
+        later: Any = await client.runs.wait(thread, "payments", input=asking("charge joe 10"))
+        await client.runs.join(thread, run)
+        killed = await client.runs.get(thread, run)
+        history: Any = await client.threads.get_state(thread)
+    aegra.replace_killed()
+
+    paid = Counter(line["customer"] for line in aegra.payments(thread))
+    said = [message["content"] for message in history["values"]["messages"] if message["type"] == "human"]
+    assert (killed["status"], said, later["messages"][-1]["content"]) == (
+        "error",
+        [WAVE, "charge joe 10"],
+        DONE.format(10, "joe"),
+    )
+    assert (max(paid.values()), paid["joe"]) == (1, 1)

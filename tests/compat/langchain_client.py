@@ -28,6 +28,12 @@ def main(url: str, key: str) -> None:
     secret = SecretStr(key)
     models: dict[str, Any] = {
         "openai": ChatOpenAI(model="parrot", base_url=f"{url}/v1", api_key=secret, stream_usage=True, max_retries=0),
+        "responses": ChatOpenAI(
+            model="parrot", base_url=f"{url}/v1", api_key=secret, use_responses_api=True, max_retries=0
+        ),
+        "chained": ChatOpenAI(
+            model="parrot", base_url=f"{url}/v1", api_key=secret, use_previous_response_id=True, max_retries=0
+        ),
         "anthropic": ChatAnthropic(model="parrot", base_url=url, api_key=secret, max_retries=0),
     }
     json.dump({name: told(model) for name, model in models.items()}, sys.stdout)
@@ -44,6 +50,7 @@ def told(model: Any) -> dict[str, Any]:
     return {
         "whole": answered(model.invoke([SystemMessage("Be brief."), HumanMessage("hello")])),
         "streamed": answered(streamed),
+        "second turn": model.invoke([HumanMessage("one"), model.invoke("one"), HumanMessage("two")]).text,
         "batch": [message.text for message in model.batch(["one", "two"])],
         "tools": handed_back(model.bind_tools([paint])),
         "structured": [model.with_structured_output(PLACE, method=way).invoke(said) for way, said in shaped.items()],
@@ -52,7 +59,7 @@ def told(model: Any) -> dict[str, Any]:
 
 def answered(message: Any) -> list[Any]:
     metadata = message.response_metadata
-    ending = metadata.get("finish_reason") or metadata.get("stop_reason")
+    ending = metadata.get("finish_reason") or metadata.get("stop_reason") or metadata.get("status")
     return [message.text, ending, message.usage_metadata["total_tokens"]]
 
 

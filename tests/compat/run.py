@@ -1,4 +1,4 @@
-"""Check released clients, official and LangChain's, against a served agent, each in an environment of its own.
+"""Check released clients, official and others, against a served agent, in environments of their own.
 
 It installs them, so it needs a package index; nothing else leaves this machine. `make compat` runs it.
 """
@@ -6,6 +6,7 @@ It installs them, so it needs a package index; nothing else leaves this machine.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,17 +21,26 @@ from tests.server.process import Served, serving
 KEY = "compat-0123456789abcdef"
 AT_ONCE = 2
 # The oldest with tools need an httpx of their time.
-CLIENTS: dict[str, tuple[str, list[str]]] = {
-    "openai 1, old": ("openai", ["openai==1.6.1", "httpx<0.28"]),
-    "openai 1": ("openai", ["openai<2"]),
-    "openai 3": ("openai", ["openai>=3,<4"]),
-    "anthropic with x-api-key": ("anthropic", ["anthropic==0.28.1", "httpx<0.28"]),
-    "langchain": ("langchain", ["langchain-openai", "langchain-anthropic"]),
+CLIENTS: dict[str, tuple[list[str], list[str]]] = {
+    "openai 1, old": (["openai"], ["openai==1.6.1", "httpx<0.28"]),
+    "openai 1.66": (["responses"], ["openai==1.66.0"]),
+    "openai 1": (["openai", "responses"], ["openai<2"]),
+    "openai 3": (["openai", "responses"], ["openai>=3,<4"]),
+    "anthropic with x-api-key": (["anthropic"], ["anthropic==0.28.1", "httpx<0.28"]),
+    "langchain": (["langchain"], ["langchain-openai", "langchain-anthropic"]),
+    "agents": (
+        ["agents", "pydantic_ai"],
+        ["openai-agents>=0.24", "pydantic-ai-slim[openai]"],
+    ),
+    "litellm, as installed": (["litellm"], []),
+    "vercel": (["vercel"], ["ai@7", "@ai-sdk/openai@4", "zod@4"]),
 }
+"""Name → scripts, and the requirements of their environment; none for this one, those of `vercel` are of npm."""
 _NO_MODEL = "There is no model 'banana' here; known: parrot."
 _NO_KEY = "An API key is needed: send it as 'Authorization: Bearer' or 'x-api-key'."
 _BOTH_TOOLS = "look_up said: the value of k; paint said: painted"
 _OF_LANGCHAIN: dict[str, Any] = {
+    "second turn": "You said: one / two",
     "batch": ["You said: one", "You said: two"],
     "tools": [[{"color": "red"}, {"color": "blue"}], f"{_BOTH_TOOLS} red; paint said: painted blue"],
     "structured": [{"city": "Bergen"}, {"city": "Bergen"}],
@@ -79,7 +89,66 @@ TOLD: dict[str, dict[str, Any]] = {
             "streamed": ["You said: hello there", ending, 30],
             **_OF_LANGCHAIN,
         }
-        for api, ending in (("openai", "stop"), ("anthropic", "end_turn"))
+        for api, ending in (
+            ("openai", "stop"),
+            ("responses", "completed"),
+            ("chained", "completed"),
+            ("anthropic", "end_turn"),
+        )
+    },
+    "responses": {
+        "whole": ["You said: hello", "completed", 30, True],
+        "streamed": [
+            "You said: hello there",
+            [
+                "response.created",
+                "response.in_progress",
+                "response.output_item.added",
+                "response.content_part.added",
+                "response.output_text.delta",
+                "response.output_text.done",
+                "response.content_part.done",
+                "response.output_item.done",
+                "response.completed",
+            ],
+        ],
+        "second turn": "You said: one / two",
+        "handed back": [["paint", {"color": "red"}], _BOTH_TOOLS],
+        "structured": {"city": "Bergen"},
+        "in mid-stream": [
+            "You said: one …break",
+            "The model's provider refused this server; its operator has to look at the model's key.",
+        ],
+    },
+    "agents": {
+        "whole": "You said: hello",
+        "second turn": ["You said: hello / again", "You said: hello / two", "You said: one / two"],
+        "handed back": [f"{_BOTH_TOOLS} red; paint said: painted blue"] * 3,
+        "streamed": True,
+        "structured": {"city": "Bergen"},
+    },
+    "pydantic_ai": {
+        "api": "OpenAIResponsesModel",
+        "whole": "You said: hello",
+        "streamed": "You said: hello there",
+        "second turn": "You said: hello / again",
+        "handed back": f"{_BOTH_TOOLS} red; paint said: painted blue",
+        "structured": [{"city": "Bergen"}] * 2,
+    },
+    "litellm": {
+        "whole": "You said: one",
+        "streamed": "response.completed",
+        "second turn": "You said: one / two",
+        "bridged": "You said: hello there",
+        "handed back": _BOTH_TOOLS,
+        "structured": {"city": "Bergen"},
+    },
+    "vercel": {
+        "whole": ["You said: hello", "stop", 30],
+        "second turn": ["You said: hello / again"] * 2,
+        "handed back": f"{_BOTH_TOOLS} red; paint said: painted blue",
+        "streamed": [f"{_BOTH_TOOLS} red; paint said: painted blue", "stop"],
+        "structured": {"city": "Bergen"},
     },
 }
 
@@ -88,18 +157,44 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="graph-agent-compat-") as scratch:
         folder = Path(scratch)
         with serving(folder, environment={"GRAPH_AGENT_API_KEYS": KEY}) as server, ThreadPoolExecutor(AT_ONCE) as pool:
-            looked_at = {name: pool.submit(told, server, folder, *client) for name, client in CLIENTS.items()}
-            wrong = [name for name, future in looked_at.items() if not _is_right(name, future.result())]
+            checks = {name: pool.submit(told, server, folder, name) for name in CLIENTS}
+            wrong = [
+                f"{name} ({script})"
+                for name, future in checks.items()
+                for script, found in future.result().items()
+                if not _is_right(name, script, found)
+            ]
     if wrong:
         sys.exit(f"These clients were not told what they should be: {', '.join(wrong)}.")
 
 
-def told(server: Served, folder: Path, package: str, requirements: list[str]) -> dict[str, Any]:
-    """The server's responses to a client in a new environment."""
-    python = _environment(folder / "".join(char for char in requirements[0] if char.isalnum()), requirements)
-    script = Path(__file__).with_name(f"{package}_client.py")
-    command = [python, str(script), server.url, KEY]
-    done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=60)
+def told(server: Served, folder: Path, name: str) -> dict[str, dict[str, Any]]:
+    """The server's responses to a client in a new environment, by script."""
+    scripts, requirements = CLIENTS[name]
+    home = folder / "".join(char for char in name if char.isalnum())
+    sources = Path(__file__).parent
+    if name == "vercel":
+        if shutil.which("npm") is None:
+            return {scripts[0]: {"failed": "npm is not installed; install Node.js 20 or newer."}}
+        home.mkdir()
+        subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", *requirements], check=True, cwd=home)
+        # A module is resolved from its own folder.
+        program = ["node", str(shutil.copy(sources / "vercel_client.mjs", home))]
+        return {scripts[0]: _run(program, server, home)}
+    python = _environment(home, requirements) if requirements else sys.executable
+    return {script: _run([python, str(sources / f"{script}_client.py")], server, folder) for script in scripts}
+
+
+def _run(program: list[str], server: Served, folder: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [*program, server.url, KEY],
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"},
+    )
     if done.returncode:
         return {"failed": done.stderr[-2000:]}
     found: dict[str, Any] = json.loads(done.stdout)
@@ -118,10 +213,10 @@ def _environment(folder: Path, requirements: list[str]) -> str:
     return python
 
 
-def _is_right(name: str, found: dict[str, Any]) -> bool:
-    expected = TOLD[CLIENTS[name][0]]
+def _is_right(name: str, script: str, found: dict[str, Any]) -> bool:
+    expected = TOLD[script]
     differs = [part for part in {**expected, **found} if found.get(part) != expected.get(part)]
-    print(f"{name}: {'as it should be' if not differs else 'not as it should be'}")  # noqa: T201 - a check prints its findings
+    print(f"{name} ({script}): {'as it should be' if not differs else 'not as it should be'}")  # noqa: T201 - a check prints its findings
     for part in differs:
         print(f"  {part}: {found.get(part)!r}\n  and not {expected.get(part)!r}")  # noqa: T201 - as above
     return not differs

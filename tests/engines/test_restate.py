@@ -65,7 +65,7 @@ def graph_of(model: ScriptedChatModel, *tools: Any, **options: Any) -> Any:
 
 
 async def run(agent: Any, delivery: Delivery, text: str) -> Any:
-    return await agent.handlers["run"].fn(delivery, RunRequest(input=text))
+    return await agent.handlers["run"].fn(delivery, RunRequest.model_validate({"input": text}))
 
 
 async def failure(work: Awaitable[Any]) -> tuple[str, int, str]:
@@ -142,7 +142,7 @@ async def test_a_cancelled_invocation_aborts_its_run() -> None:
     await gate.reached()
     delivery.cancelled.set()
 
-    assert (await cancelled, (await Session(graph, "s1").result()).status) == (
+    assert (await cancelled, await Session(graph, "s1").status()) == (
         ("TerminalError", 409, "cancelled"),
         "ABORTED",
     )

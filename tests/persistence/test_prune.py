@@ -172,7 +172,7 @@ async def test_the_tables_of_langgraphs_savers_are_pruned(request: pytest.Fixtur
     builder.add_edge(START, "reply")
     builder.add_edge("reply", END)
     async with AsyncSqliteSaver.from_conn_string(str(file)) as saver:
-        graph = builder.compile(checkpointer=saver)
+        graph: Any = builder.compile(checkpointer=saver)
         theirs = create_graph_agent(ScriptedChatModel(["One.", "Two.", "Three."]), checkpointer=saver)
         for text in ("a", "b", "c"):
             await graph.ainvoke(says(text), thread("plain"))
@@ -327,3 +327,15 @@ def test_a_namespace_is_removed_with_the_checkpoint_of_its_task() -> None:
         "tools:c": ["12"],
         "kept": ["015", "02", "025", "04"],
     }
+
+
+async def test_a_repeated_input_is_recognized_after_pruning(url: str) -> None:
+    async with open_saver(url) as saver:
+        graph = create_graph_agent(ScriptedChatModel(["One.", "Two.", "Three."]), checkpointer=saver)
+        await Session(graph, "s1").run("before")
+        await Session(graph, "s1").run("first", input_id="i1")
+        await Session(graph, "s1").run("second")
+        report = await prune(url, keep_last=1)
+        repeated = await Session(graph, "s1").run("first", input_id="i1")
+
+    assert (repeated.answer, report.checkpoints > 0) == ("Two.", True)

@@ -108,10 +108,9 @@ async def test_killed_workers_with_postgres_lose_and_repeat_no_call(postgres_fle
 
 async def test_an_approval_is_a_result_and_resume_answers_it_once_though_its_worker_is_killed(fleet: Fleet) -> None:
     fleet.close_gate()
-    waiting = await fleet.call("approved", "run", {"input": "pay 1"})
-    decided = asyncio.create_task(
-        fleet.call("approved", "resume", {"answer": {"decisions": [{"type": "approve"}]}, "decided_by": "ana"})
-    )
+    approval = {"answer": {"decisions": [{"type": "approve"}]}, "decided_by": "ana"}
+    waiting = await fleet.call("approved", "run", {"input": "pay 1"}, key="k")
+    decided = asyncio.create_task(fleet.call("approved", "resume", approval, key="k"))
     await fleet.until("approved", lambda calls: calls == {"transfer": "started"})
     async with asyncio.timeout(WITHIN_S):
         while not fleet.effects("pay 1"):

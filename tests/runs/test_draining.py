@@ -54,7 +54,7 @@ def look_up() -> str:
 
 @pytest.mark.parametrize("finalize", ["auto", "compose"])
 async def test_a_drained_run_gives_its_answer(finalize: Any) -> None:
-    model = DrainingModel(["No more actions.", "Hello."] if finalize == "compose" else ["Hello."])
+    model = DrainingModel(responses=["No more actions.", "Hello."] if finalize == "compose" else ["Hello."])
     agent = create_graph_agent(
         model, tools=[look_up], config=LoopConfig(finalize=finalize), checkpointer=InMemorySaver()
     )
@@ -65,7 +65,7 @@ async def test_a_drained_run_gives_its_answer(finalize: Any) -> None:
 
 
 async def test_a_drained_run_starts_no_call() -> None:
-    model = DrainingModel([CALL, "Found."])
+    model = DrainingModel(responses=[CALL, "Found."])
     agent = create_graph_agent(model, tools=[look_up], checkpointer=InMemorySaver())
 
     with pytest.raises(GraphDrained):
@@ -76,7 +76,7 @@ async def test_a_drained_run_starts_no_call() -> None:
 
 
 async def test_a_drained_run_gives_its_answer_through_hooks_of_middleware() -> None:
-    model, hook = DrainingModel(["Hello."]), AfterAgent()
+    model, hook = DrainingModel(responses=["Hello."]), AfterAgent()
     agent = create_graph_agent(model, tools=[look_up], hooks=[hook], checkpointer=InMemorySaver())
 
     state = await agent.ainvoke(says("hi"), thread("s"), control=model._control)
@@ -85,7 +85,7 @@ async def test_a_drained_run_gives_its_answer_through_hooks_of_middleware() -> N
 
 
 async def test_a_drained_run_with_hooks_of_middleware_starts_no_call() -> None:
-    model = DrainingModel([CALL, "Found."])
+    model = DrainingModel(responses=[CALL, "Found."])
     agent = create_graph_agent(model, tools=[look_up], hooks=[AfterAgent()], checkpointer=InMemorySaver())
 
     with pytest.raises(GraphDrained):

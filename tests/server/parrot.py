@@ -2,8 +2,8 @@
 
 `!call NAME {…}` lines ask for calls, all in one wave; `!then NAME {…}` lines for one more wave, when the first has its
 results; `!pid` answers with the process id; `!options` answers with the request's options; `!fail KIND` fails;
-`!wait FILE` waits for a file; `!think TEXT` answers after some reasoning, and repeats earlier reasoning; `!endless`
-has an endless answer; `!empty` has only empty answers.
+`!refuse TEXT` refuses; `!wait FILE` waits for a file; `!think TEXT` answers after some reasoning, and repeats earlier
+reasoning; `!endless` has an endless answer; `!empty` has only empty answers.
 Anything else is echoed, with the results of the calls.
 """
 
@@ -89,6 +89,7 @@ class ParrotModel(BaseChatModel):
         last = AIMessageChunk(
             content="",
             tool_call_chunks=chunks,
+            additional_kwargs=reply.additional_kwargs,
             response_metadata=reply.response_metadata,
             usage_metadata=reply.usage_metadata,
         )
@@ -133,6 +134,8 @@ async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]
         before = [each["reasoning"] for message in said for each in _reasoning(message)]
         blocks: list[Any] = [{"type": "reasoning", "reasoning": thinking[1]}]
         return _message([*blocks, {"type": "text", "text": f"I thought: {' / '.join(before)}."}], [])
+    if refusing := re.search(r"!refuse (.*)", order):
+        return AIMessage("", additional_kwargs={"refusal": refusing[1]}, response_metadata={"finish_reason": "stop"})
     heard = [message.text for message in said if isinstance(message, HumanMessage)]
     told = "; ".join(["You said: " + " / ".join(heard), *(f"{one.name or 'it'} said: {one.text}" for one in results)])
     metadata = {"finish_reason": "length"} if "!length" in order else {}

@@ -19,6 +19,8 @@ from tests.support.chat_client import CHAT, answer, body, chat
 
 load_all_checks()
 _CHECKS = ["status_code_conformance", "content_type_conformance", "response_schema_conformance"]
+_FEW = 5
+"""Examples of an operation that only looks stored objects up."""
 OPERATIONS = [
     "GET /health",
     "GET /memory/sessions",
@@ -28,15 +30,28 @@ OPERATIONS = [
     "GET /sessions",
     "GET /sessions/{session_id}",
     "DELETE /sessions/{session_id}",
+    "GET /v1/conversations/{conversation_id}",
+    "GET /v1/conversations/{conversation_id}/items",
+    "GET /v1/conversations/{conversation_id}/items/{item_id}",
+    "DELETE /v1/conversations/{conversation_id}",
+    "DELETE /v1/conversations/{conversation_id}/items/{item_id}",
     "GET /v1/models",
     "GET /v1/models/{model_id}",
+    "GET /v1/responses/{response_id}",
+    "GET /v1/responses/{response_id}/input_items",
+    "DELETE /v1/responses/{response_id}",
     "POST /sessions/{session_id}/abort",
     "POST /sessions/{session_id}/follow_up",
     "POST /sessions/{session_id}/resume",
     "POST /sessions/{session_id}/steer",
     "POST /v1/chat/completions",
+    "POST /v1/conversations",
+    "POST /v1/conversations/{conversation_id}",
+    "POST /v1/conversations/{conversation_id}/items",
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
+    "POST /v1/responses",
+    "POST /v1/responses/{response_id}/cancel",
 ]
 
 
@@ -65,7 +80,7 @@ def test_responses_conform_to_the_openapi_document(served: Served, label: str, m
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=20,
+        max_examples=_FEW if "{response_id}" in label or "/conversations" in label else 20,
         deadline=None,
         suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
         derandomize=True,
@@ -147,6 +162,29 @@ def test_damage_is_a_400_in_the_apis_own_shape(served: Served, path: str, body: 
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     with served.http() as http:
         response = http.post(path, content=content, headers={"content-type": "application/json"})
+
+    error = response.json()["error"]
+    assert (response.status_code, error["type"], bool(error["message"])) == (400, "invalid_request_error", True)
+
+
+def as_input(body: Any) -> Any:
+    """A damaged chat request as one for a response."""
+    if isinstance(body, bytes):
+        return body.replace(b"messages", b"input").replace(b"max_tokens", b"max_output_tokens")
+    shape = body.get("response_format", {}).get("json_schema")
+    named = {"text": {"format": {"type": "json_schema", **shape}}} if shape else {}
+    fields = {name: value for name, value in body.items() if name in ("model", "stream", "metadata", "tools")}
+    return {**fields, **({"input": body["messages"]} if "messages" in body else {}), **named}
+
+
+DAMAGED_INPUT = [each for each in map(as_input, CORPUS) if each != as_input({"model": "parrot", "messages": [MESSAGE]})]
+
+
+@pytest.mark.parametrize("body", DAMAGED_INPUT, ids=range(len(DAMAGED_INPUT)))
+def test_a_damaged_request_for_a_response_is_a_client_error(served: Served, body: Any) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with served.http() as http:
+        response = http.post("/v1/responses", content=content, headers={"content-type": "application/json"})
 
     error = response.json()["error"]
     assert (response.status_code, error["type"], bool(error["message"])) == (400, "invalid_request_error", True)

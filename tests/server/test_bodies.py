@@ -27,6 +27,8 @@ ROUTES = {
     "/v1/chat/completions": '{"model":"bench","messages":[{"role":"user","content":"hi"}],"x":%s}',
     "/v1/messages": '{"model":"bench","max_tokens":9,"messages":[{"role":"user","content":"hi"}],"x":%s}',
     "/v1/messages/count_tokens": '{"model":"bench","messages":[{"role":"user","content":"hi"}],"x":%s}',
+    "/v1/responses": '{"model":"bench","input":"hi","x":%s}',
+    "/v1/conversations": '{"x":%s}',
     "/sessions/s/steer": '{"text":"hi","x":%s}',
     "/sessions/s/follow_up": '{"text":"hi","x":%s}',
     "/sessions/s/resume": '{"answer":%s}',

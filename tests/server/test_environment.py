@@ -25,7 +25,7 @@ WITHOUT_VARIABLE = {"settings", "list_settings", "verbose", "url", "push_notific
 VALUES: dict[str, Any] = {"public_url": "https://a.example", "cors_origins": ["https://b.example"]} | {
     "credential_headers": {"token": "X-User-Token"}
 }
-"""Values for the settings that are no numbers."""
+"""Values for the settings that are neither numbers nor flags."""
 
 
 def agent_file(folder: Path, **keys: Any) -> Path:
@@ -43,7 +43,8 @@ def test_every_option_of_a_server_has_a_variable(command: Callable[..., object])
 
 @pytest.mark.parametrize("name", sorted(ServerSettings.model_fields.keys() - {"keys"}))
 def test_every_setting_is_read_from_its_variable(name: str) -> None:
-    value = VALUES.get(name, 77)
+    default = ServerSettings.model_fields[name].default
+    value = VALUES.get(name, not default if isinstance(default, bool) else 77)
     variables = {variable_of(name): value if isinstance(value, str) else yaml.safe_dump(value)}
 
     assert settings_from([], variables) == ServerSettings(**{name: value})
@@ -157,3 +158,12 @@ def test_a_service_link_of_kubernetes_is_no_port(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "serve", GRAPH_AGENT_PORT="tcp://10.0.0.7:8000")
 
     assert (done.returncode, "enableServiceLinks: false" in done.stderr) == (2, True)
+
+
+def test_the_doctor_reports_an_address_with_an_unset_variable(tmp_path: Path) -> None:
+    server = {"transport": "http", "url": "${NOT_SET}/mcp"}
+    agent_file(tmp_path, mcp_servers={"s": server})
+
+    done = run_cli(tmp_path, "doctor", script=["Hello."])
+
+    assert "problem  MCP: s: MCP server 's': the environment variable NOT_SET in '${NOT_SET}' is not set" in done.stdout

@@ -27,7 +27,6 @@ from tests.server.process import Served, serving
 from tests.support.agents import asks, echo
 from tests.support.chat_client import (
     CHAT,
-    answer,
     body,
     events,
     slow_tool_orders,
@@ -191,35 +190,41 @@ def test_clients_of_anthropic_get_the_same_answer_whole_and_streamed(anthropic_c
 
 def test_requests_whose_server_is_killed_are_completed_once_by_another_server(tmp_path: Path) -> None:
     db = ["--db", f"sqlite:///{tmp_path / 'sessions.db'}"]
-    folders = [tmp_path / name for name in ("a", "b", "in a session", "alone")]
+    folders = [tmp_path / name for name in ("a", "b", "in a session", "alone", "a2a")]
     for folder in folders:
         folder.mkdir()
     sessions: list[dict[str, str]] = [{"X-Session-Id": "s"}, {}]
-    posted: list[dict[str, Any]] = [
-        {
-            "json": body(slow_tool_orders(folder)),
-            "headers": {"Idempotency-Key": "k", **session},
-            "timeout": 120,
-            "trust_env": False,
-        }
-        for folder, session in zip(folders[2:], sessions, strict=True)
+    posted: list[tuple[str, dict[str, Any]]] = [
+        (CHAT, {"json": body(slow_tool_orders(folder)), "headers": {"Idempotency-Key": "k", **session}})
+        for folder, session in zip(folders[2:4], sessions, strict=True)
     ]
+    parts = [{"text": slow_tool_orders(folders[4])}]
+    message = {"messageId": "m", "contextId": "talk", "role": "ROLE_USER", "parts": parts}
+    posted.append(("/a2a/rest/message:send", {"json": {"message": message}, "headers": {"A2A-Version": "1.0"}}))
     with ExitStack() as stack:
-        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor())
+        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(6))
         first, second = [stack.enter_context(serving(folder, *db)) for folder in folders[:2]]
-        lost = [pool.submit(httpx.post, f"{first.url}{CHAT}", **each) for each in posted]
+        clients = [stack.enter_context(server.http()) for server in (first, second)]
+        lost = [pool.submit(clients[0].post, path, timeout=120, **request) for path, request in posted]
         for folder in folders[2:]:
             wait_for_slow_tool(folder)
-        waiting = [pool.submit(httpx.post, f"{second.url}{CHAT}", **each) for each in posted]
+        waiting = [pool.submit(clients[1].post, path, timeout=120, **request) for path, request in posted]
         first.kill_all()
         for folder in folders[2:]:
             (folder / "go").touch()
-        responses = [each.result() for each in waiting]
-        repeated = [httpx.post(f"{second.url}{CHAT}", **each) for each in posted]
-        with second.http() as http:
-            given = events(http, "s", type="user_message")
+        responses = [each.result().json() for each in waiting]
+        repeated = [clients[1].post(path, timeout=120, **request).json() for path, request in posted]
+        given = [len(events(clients[1], session, type="user_message")) for session in ("s", "talk")]
 
-    texts = [answer(response) for response in responses]
-    assert ([type(each.exception()) for each in lost], len(given)) == ([httpx.RemoteProtocolError] * 2, 1)
-    assert [answer(response) for response in repeated] == texts
-    assert [(text.count("You said"), text.count("the value of k")) for text in texts] == [(1, 1)] * 2
+    texts, texts_again = [
+        [*(each["choices"][0]["message"]["content"] for each in found[:2]), _artifact(found[2])]
+        for found in (responses, repeated)
+    ]
+    assert ([type(each.exception()) for each in lost], given) == ([httpx.RemoteProtocolError] * 3, [1, 1])
+    assert texts_again == texts
+    assert [(text.count("You said"), text.count("the value of k")) for text in texts] == [(1, 1)] * 3
+
+
+def _artifact(response: dict[str, Any]) -> str:
+    """The text of a task's answer."""
+    return "".join(part["text"] for part in response["task"]["artifacts"][0]["parts"])

@@ -13,8 +13,8 @@ BASE = "give the client a base URL that ends in /v1."
     ("path", "hint"),
     [
         (
-            "/v1/responses",
-            " OpenAI's Responses API is not served. Have the client use /v1/chat/completions.",
+            "/responses",
+            f" Responses are at /v1/responses: {BASE}",
         ),
         ("/chat/completions", f" Chat completions are at /v1/chat/completions: {BASE}"),
         ("/models", f" The models are at /v1/models: {BASE}"),

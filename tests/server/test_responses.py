@@ -366,3 +366,42 @@ def test_encrypted_reasoning_comes_back_to_the_model(
         ["reasoning", "message"],
         "I thought: it over.",
     )
+
+
+def test_an_idempotency_key_repeats_the_response(openai_client: openai.OpenAI) -> None:
+    key = {"Idempotency-Key": "one-of-the-responses"}
+    first = ask(openai_client, MIXED, tools=[PAINT], extra_headers=key)
+    again = openai_client.responses.with_raw_response.create(
+        model="parrot", input=MIXED, tools=[PAINT], extra_headers=key
+    )
+    *_, streamed = ask(openai_client, MIXED, tools=[PAINT], extra_headers=key, stream=True)
+    with pytest.raises(openai.UnprocessableEntityError, match="belongs to a different request"):
+        ask(openai_client, "another", extra_headers=key)
+
+    assert (again.parse(), again.headers["idempotent-replayed"], streamed.response) == (first, "true", first)
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_a_lost_response_is_repeated_by_its_key(openai_client: openai.OpenAI, store: bool) -> None:
+    """The second response to a key must have no second input, also when the first was not stored."""
+    first = ask(openai_client, "one", store=True)
+    key = {"Idempotency-Key": f"lost-{store}"}
+    second = ask(openai_client, "two", previous_response_id=first.id, extra_headers=key, store=store)
+    if store:
+        openai_client.responses.delete(second.id)
+    again = ask(openai_client, "two", previous_response_id=first.id, extra_headers=key, store=store)
+
+    assert (second.output_text, again.output_text) == ("You said: one / two", "You said: one / two")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_refusal_is_no_text(openai_client: openai.OpenAI, stream: bool) -> None:
+    answer = ask(openai_client, "!refuse I will not.", stream=stream)
+    events = list(answer) if stream else []
+    answer = events[-1].response if stream else answer
+
+    [item] = answer.output
+    assert [(part.type, part.refusal) for part in item.content] == [("refusal", "I will not.")]
+    assert [event.delta for event in events if event.type == "response.refusal.delta"] == (
+        ["I will not."] if stream else []
+    )

@@ -18,6 +18,7 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.events.calls import result_event
 from graph_agent.session.results import (
     CallState,
     Custom,
@@ -29,6 +30,7 @@ from graph_agent.session.results import (
     RunPart,
     Token,
 )
+from graph_agent.session.stream_parts import StreamParts
 from tests.support.agents import asks, echo, says, thread
 
 END = ["No more actions.", "Done."]
@@ -359,3 +361,19 @@ async def test_a_delegates_usage_is_the_same_when_it_is_watched() -> None:
 
     assert isinstance(watched, Done)
     assert watched.result.usage == (await talk().run("go")).usage
+
+
+def test_a_fast_call_is_reported_before_the_event_of_a_slow_call_before_it() -> None:
+    stream_parts = StreamParts("s1", 3, ["slow", "fast"])
+
+    def ended(id_: str) -> list[Any]:
+        update = {"tools": {"events": [result_event(id_, "look", "success", id_, 1)]}}
+        return [
+            part.event["id"] if isinstance(part, EventAdded) else part  # type: ignore[typeddict-item]  # of a result
+            for part in stream_parts.take("updates", update)
+        ]
+
+    assert (ended("fast"), ended("slow")) == (
+        [CallState("fast", "look", "success")],
+        ["slow", CallState("slow", "look", "success"), "fast"],
+    )

@@ -29,6 +29,9 @@ def read(path: str) -> str:
 def in_etc(call):
     return call["arguments"]["path"].startswith("/etc")
 
+def nothing():
+    return True
+
 def make():
     calls = [("1", "write", "a"), ("2", "read", "b"), ("3", "read", "/etc/c")]
     listed = [{"id": id_, "name": name, "args": {"path": path}, "type": "tool_call"} for id_, name, path in calls]
@@ -74,7 +77,8 @@ async def test_an_empty_list_lets_a_run_add_patterns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("approve", "message"),
     [
-        (["parts:nothing"], "approve.0: .*nothing"),
+        (["parts:nothing_here"], "approve.0: .*nothing_here"),
+        (["parts:nothing"], r"approve.0: 'parts:nothing': an approval function takes one argument, the call"),
         (["parts:NUMBER"], "approve.0: 'parts:NUMBER' is no function of a call, but 5"),
         (["wirte"], "no tool or delegate is named 'wirte'"),
         (5, r"approve=5: list patterns of names such as 'write_\*', and functions as 'module:function'\.$"),
@@ -85,4 +89,10 @@ async def test_an_empty_list_lets_a_run_add_patterns(tmp_path: Path) -> None:
 async def test_an_invalid_rule_is_refused_with_its_place(approve: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         async with open_agent(load_spec(agent_file(tmp_path, approve=approve))):
+            pass
+
+
+async def test_an_invalid_rule_of_the_configuration_is_refused_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"agent\.yaml: config\.approve: no tool or delegate is named 'wirte'"):
+        async with open_agent(load_spec(agent_file(tmp_path, approve=["read"], config={"approve": ["wirte"]}))):
             pass

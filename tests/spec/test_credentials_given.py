@@ -218,3 +218,13 @@ def test_a_value_is_read_from_its_variable() -> None:
     found = read_credentials(sources_from(["token=env:A", "key=env:B"]), {"A": "a=b:c", "B": "x"})
 
     assert {name: secret.get_secret_value() for name, secret in found.items()} == {"token": "a=b:c", "key": "x"}
+
+
+async def test_a_missing_variable_is_reported_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOOR_TOKEN", raising=False)
+    file = tmp_path / "agent.yaml"
+    file.write_text("name: a\nmodel: openai:gpt-4o-mini\ncredentials: {door: {env: DOOR_TOKEN}}\n")
+
+    with pytest.raises(ConfigError, match=r"agent\.yaml: credentials: These credentials have no value"):
+        async with open_agent(load_spec(file), db=""):
+            pass

@@ -82,6 +82,7 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("a limit of cost without prices", {"config": {"max_cost": 1}}),
     ("two names of one setting", {"config": {"max_steps": 1, "max_rounds": 1}}),
     ("no model in a list", {"model": []}),
+    ("an empty approval pattern", {"approve": [""]}),
     ("the path, which the loader sets", {"path": "a.yaml"}),
 ]
 

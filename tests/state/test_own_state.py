@@ -173,6 +173,12 @@ async def test_an_input_with_a_value_that_is_not_plain_is_refused() -> None:
     )
 
 
+@pytest.mark.parametrize("given", [[1], "x", 5])
+async def test_a_state_that_is_no_mapping_is_refused(given: Any) -> None:
+    with pytest.raises(InputError, match="give a mapping of own state fields to values, or None"):
+        await shop(ScriptedChatModel(["Hello."])).run("go", state=given)
+
+
 async def test_a_value_that_a_reducer_cannot_use_is_refused_and_the_session_goes_on() -> None:
     @tool
     def bad(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:

@@ -56,7 +56,7 @@ def read_stages(file: Path, path: str = "/usr/local/bin:/usr/local/sbin:/usr/bin
         words = tuple(command.value)
         if command.cmd != "RUN" and not command.json:
             words = tuple(string.Template(word).safe_substitute(known) for word in words)
-        flags = dict(flag.removeprefix("--").partition("=")[::2] for flag in command.flags)
+        flags = {name: value for name, _, value in (flag.removeprefix("--").partition("=") for flag in command.flags)}
         match command.cmd:
             case "FROM":
                 stages.append(Stage(words[2] if len(words) > 2 else "", words[0]))

@@ -46,6 +46,8 @@ class DevServer:
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     # In a folder of its own, as the server keeps the threads it has seen in the current one.
     folder = tmp_path_factory.mktemp("langgraph_dev")
+    # It resolves the files of graphs from there.
+    (folder / "examples").symlink_to(ROOT / "examples")
     url = f"http://127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "langgraph_cli", "dev", "--config", str(ROOT / "langgraph.json")]
     options = ["--port", url.rpartition(":")[2], "--no-browser", "--no-reload", "--n-jobs-per-worker", "10"]

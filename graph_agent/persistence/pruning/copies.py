@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from graph_agent._compat import delta_snapshot, replay_delta
+from graph_agent._compat.deltas import delta_snapshot, replay_delta
 from graph_agent.events.types import append_events
 from graph_agent.state.schema import MessagesChannel
 

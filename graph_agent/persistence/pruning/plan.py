@@ -50,6 +50,10 @@ class Node:
     """Those of `deltas` whose reducer is known."""
     stored: frozenset[str] = NO_CHANNELS
     """Channels with a value of their own; only those that are a delta channel somewhere matter."""
+    has_input_id: bool = False
+    """Whether it belongs to an input with an id, by which a repeated request is recognized."""
+    is_leftover: bool = False
+    """Whether a pruning that was interrupted has removed its descendants, so that it is no branch."""
     size: int = 0
     """Bytes of the checkpoint and its writes."""
     writes: int = 0
@@ -65,15 +69,21 @@ class Rule:
     Args:
         keep_last: Number of the newest checkpoints of each namespace to keep.
         not_before: Keep checkpoints from this time on: ISO 8601, UTC; None for no such rule.
+        input_ids_since: Keep checkpoints from the first one on that belongs to an input with an id and is not older
+            than this; None for no such rule.
     """
 
     keep_last: int = 1
     not_before: str | None = None
+    input_ids_since: str | None = None
 
     def keeps(self, newest_first: list[Node]) -> Iterable[str]:
         """Return the ids of the checkpoints to keep by age or position."""
+        since = self.input_ids_since
+        repeatable = [node.id for node in newest_first if node.has_input_id and since is not None and node.ts >= since]
         for position, node in enumerate(newest_first):
-            if position < self.keep_last or (self.not_before is not None and node.ts >= self.not_before):
+            is_young = self.not_before is not None and node.ts >= self.not_before
+            if position < self.keep_last or is_young or (repeatable and node.id >= repeatable[-1]):
                 yield node.id
 
 
@@ -133,7 +143,10 @@ def _keep(plan: NamespacePlan, rule: Rule, around: NamespacePlan | None, *, is_r
     nodes = plan.nodes
     newest_first = sorted(nodes.values(), key=lambda node: node.id, reverse=True)
     parents = {node.parent for node in nodes.values()}
-    chosen = {*rule.keeps(newest_first), *(id_ for id_ in nodes if id_ not in parents)}
+    chosen = {
+        *rule.keeps(newest_first),
+        *(id_ for id_, node in nodes.items() if id_ not in parents and not node.is_leftover),
+    }
     if around is not None:
         chosen |= _replayed(newest_first, around)
     first = [node for node in nodes.values() if node.parent is None or node.parent not in nodes]

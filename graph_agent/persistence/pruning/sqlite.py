@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,9 @@ from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent.persistence.pruning.copies import At, Copies
 from graph_agent.persistence.pruning.plan import Node
 from graph_agent.persistence.pruning.tables import (
+    LEFTOVER,
     METADATA,
+    Batch,
     Row,
     StoredWrite,
     ThreadChangedError,
@@ -50,6 +52,11 @@ _UPDATE = f"UPDATE checkpoints SET checkpoint = ? WHERE {_AT}"
 _NEWER = f"SELECT parent_checkpoint_id FROM checkpoints WHERE {_IN} AND checkpoint_id > ?"
 _SET_PARENT = f"UPDATE checkpoints SET parent_checkpoint_id = ? WHERE {_AT}"
 _DELETE = (f"DELETE FROM writes WHERE {_AT}", f"DELETE FROM checkpoints WHERE {_AT}")
+_DELETE_NOTES = f"DELETE FROM writes WHERE {_AT} AND task_id = ?"
+_NOTE = (
+    "INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
+    " VALUES (?, ?, '', ?, ?, ?, 'null', x'')"
+)
 _INCREMENTAL = 2
 """The value of `PRAGMA auto_vacuum` for files from which pages can be freed in small steps."""
 _PAGES = 2000
@@ -94,18 +101,18 @@ class SqliteTables:
 
         return await call_in_thread(self._with_connection, add)
 
-    async def remove(
-        self, at: At, ids: Sequence[str], parents: Mapping[str, str | None], newest: str, doomed: set[str]
-    ) -> None:
-        """Remove checkpoints and their writes, and change the parents of others, in one transaction."""
+    async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str]) -> None:
+        """Remove checkpoints and their writes, in one transaction."""
 
         def remove(db: sqlite3.Connection) -> None:
             with _transaction(db):
                 if any(parent in doomed for (parent,) in db.execute(_NEWER, (*at, newest))):
                     raise ThreadChangedError
                 for sql in _DELETE:
-                    db.executemany(sql, [(*at, id_) for id_ in ids])
-                db.executemany(_SET_PARENT, [(parent, *at, id_) for id_, parent in parents.items()])
+                    db.executemany(sql, [(*at, id_) for id_ in batch.ids])
+                db.executemany(_SET_PARENT, [(parent, *at, id_) for id_, parent in batch.parents.items()])
+                db.execute(_DELETE_NOTES, (*at, "", LEFTOVER))
+                db.executemany(_NOTE, [(*at, LEFTOVER, number, id_) for number, id_ in enumerate(batch.leftovers)])
 
         await call_in_thread(self._with_connection, remove)
 

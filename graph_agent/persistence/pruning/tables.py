@@ -11,8 +11,10 @@ from langgraph.checkpoint.serde.types import TASKS
 from graph_agent.errors import OperatorError
 from graph_agent.persistence.pruning.copies import At, Copies, agent_deltas
 from graph_agent.persistence.pruning.plan import Node
+from graph_agent.runs.checkpoint_format import FORMAT, FORMAT_KEY
+from graph_agent.runs.input_marks import INPUT_ID
 
-METADATA = ("counters_since_delta_snapshot", "parents", "source")
+METADATA = ("counters_since_delta_snapshot", "parents", "source", INPUT_ID, FORMAT_KEY)
 """The keys of a checkpoint's metadata that are read."""
 
 
@@ -55,6 +57,20 @@ class StoredWrite:
     value: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Checkpoints that are removed together."""
+
+    ids: Sequence[str]
+    """The checkpoints; no other remaining one is a descendant, except those in `parents` and theirs."""
+    parents: Mapping[str, str | None]
+    """Remaining checkpoint whose parent is removed → its new parent; None for none."""
+    leftovers: Sequence[str]
+    """Checkpoints without descendants that are removed next; noted in case the process ends before."""
+
+
+LEFTOVER = "graph_agent_pruning"
+"""Task id of the notes of leftovers: writes of a checkpoint without an id, whose channel is the leftover's id."""
 Written = Mapping[tuple[str, str], Mapping[str, tuple[int, int]]]
 """Namespace and checkpoint → channel → number and bytes of its stored writes."""
 
@@ -89,15 +105,12 @@ class Tables(Protocol):
         """
         ...
 
-    async def remove(
-        self, at: At, ids: Sequence[str], parents: Mapping[str, str | None], newest: str, doomed: set[str]
-    ) -> None:
-        """Remove checkpoints and their writes, and change the parents of others, in one transaction.
+    async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str]) -> None:
+        """Remove checkpoints and their writes, in one transaction.
 
         Args:
             at: Their thread and namespace.
-            ids: The checkpoints.
-            parents: Remaining checkpoint → its new parent; None for none.
+            batch: The checkpoints.
             newest: The newest checkpoint that is known.
             doomed: All checkpoints that are to be removed; a newer checkpoint must not have one of them as its parent.
 
@@ -135,10 +148,17 @@ def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
     Args:
         rows: Its checkpoints.
         written: Their writes.
+
+    Raises:
+        UnreadableCheckpointError: If a newer version of this package has stored one.
     """
     found = list(rows)
     deltas = {row.namespace: set[str]() for row in found}
     for row in found:
+        if (stored := row.metadata.get(FORMAT_KEY) or 1) > FORMAT:
+            raise UnreadableCheckpointError(
+                f"its checkpoints have format {stored}, of a newer version of graph-agent; this version reads {FORMAT}"
+            )
         deltas[row.namespace] |= _counted(row) | agent_deltas(row.versions)
     shared: dict[frozenset[str], frozenset[str]] = {}
 
@@ -150,6 +170,7 @@ def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
         own = agent_deltas(row.versions)
         rebuilt = ((_counted(row) | own) & row.versions) - row.values
         writes = written.get((row.namespace, row.id), {})
+        leftovers = written.get((row.namespace, ""), {})
         names = deltas[row.namespace]
         nodes[row.namespace].append(
             Node(
@@ -165,6 +186,8 @@ def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
                 deltas=share(rebuilt),
                 foldable=share(rebuilt & own),
                 stored=share(row.values & names),
+                is_leftover=row.id in leftovers,
+                has_input_id=row.metadata.get(INPUT_ID) is not None,
                 size=row.size + sum(size for _, size in writes.values()),
                 writes=sum(number for number, _ in writes.values()),
                 delta_bytes=sum(size for name, (_, size) in writes.items() if name in names)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -13,7 +15,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from graph_agent.errors import SessionBusyError
 from graph_agent.persistence.pruning.copies import At, full_copies
 from graph_agent.persistence.pruning.plan import NamespacePlan, Rule, plan_thread
-from graph_agent.persistence.pruning.tables import Tables, ThreadChangedError, UnreadableCheckpointError
+from graph_agent.persistence.pruning.tables import Batch, Tables, ThreadChangedError, UnreadableCheckpointError
 from graph_agent.runs.database_identity import place_of
 from graph_agent.runs.registry import is_idle, maintained
 
@@ -21,6 +23,8 @@ _BATCH = 500
 """Checkpoints per transaction; in SQLite, other processes cannot write meanwhile."""
 _PAUSE_S = 0.005
 """Seconds between two transactions, in which other processes write."""
+_REPEATABLE = timedelta(days=1)
+"""Age up to which the checkpoints of inputs with an id remain, as a caller may send such an input again."""
 _RUNNING = "a run of it is under way"
 _CHANGED = "a run continued it from an old checkpoint meanwhile"
 
@@ -47,8 +51,19 @@ class _SessionInUseError(Exception):
     """A run of the session is under way."""
 
 
+def rule(keep_last: int = 1, not_before: datetime | None = None) -> Rule:
+    """Return a rule that also keeps the checkpoints of inputs with an id for a day.
+
+    Args:
+        keep_last: As for `Rule`.
+        not_before: As for `Rule`, with its zone.
+    """
+    since = datetime.now(UTC) - _REPEATABLE
+    return Rule(keep_last, not_before.isoformat() if not_before is not None else None, since.isoformat())
+
+
 async def prune_thread(
-    tables: Tables, saver: BaseCheckpointSaver[Any], place: Hashable, thread_id: str, rule: Rule, *, dry_run: bool
+    tables: Tables, saver: BaseCheckpointSaver[Any], place: Hashable, thread_id: str, keep: Rule, *, dry_run: bool
 ) -> PrunedSession:
     """Prune one thread; at every moment, each stored checkpoint reads as before.
 
@@ -57,13 +72,13 @@ async def prune_thread(
         saver: A saver of the same database.
         place: The identity of the database, for the locks of sessions.
         thread_id: The thread.
-        rule: Which checkpoints to keep.
+        keep: Which checkpoints to keep.
         dry_run: Whether to count only.
     """
     if not await is_idle(saver, thread_id):
         return PrunedSession(thread_id, skipped=_RUNNING)
     try:
-        plans = plan_thread(await tables.load(thread_id), rule)
+        plans = plan_thread(await tables.load(thread_id), keep)
     except UnreadableCheckpointError as error:
         return PrunedSession(thread_id, skipped=str(error))
     done = _Progress(tables, saver, place, dry_run=dry_run)
@@ -105,7 +120,7 @@ async def prune_to_newest(
         if strategy == "delete":
             await saver.adelete_thread(thread_id)
             continue
-        pruned = await prune_thread(tables, saver, place, thread_id, Rule(), dry_run=False)
+        pruned = await prune_thread(tables, saver, place, thread_id, rule(), dry_run=False)
         if pruned.skipped is not None:
             raise SessionBusyError(f"Session {thread_id!r} was not pruned: {pruned.skipped}. Try again later.")
 
@@ -131,14 +146,21 @@ class _Progress:
                 self.bytes -= await self._tables.add_copies(at, checkpoint_id, copies, dry_run=self._dry_run)
         newest, doomed = max(plan.nodes), {node.id for node in removed}
         orphans = [id_ for id_ in plan.kept if plan.nodes[id_].parent in doomed]
+        children = Counter(node.parent for node in plan.nodes.values())
         gone = set[str]()
+        leftovers: set[str | None] = {node.id for node in removed if node.is_leftover}
         for start in range(0, len(removed), _BATCH):
             batch = removed[start : start + _BATCH]
-            gone |= {node.id for node in batch}
+            ids = {node.id for node in batch}
+            gone.update(ids)
+            children.subtract(node.parent for node in batch)
             if not self._dry_run:
-                parents = {id_: plan.remaining_ancestor(id_, gone) for id_ in orphans if plan.nodes[id_].parent in gone}
+                moved = [id_ for id_ in orphans if plan.nodes[id_].parent in ids]
+                parents = {id_: plan.remaining_ancestor(id_, doomed) for id_ in moved}
+                leftovers |= {node.parent for node in batch if node.parent in doomed and not children[node.parent]}
+                leftovers -= gone
                 async with self._held(at[0]):
-                    await self._tables.remove(at, [node.id for node in batch], parents, newest, doomed)
+                    await self._tables.remove(at, Batch([*ids], parents, [*filter(None, leftovers)]), newest, doomed)
                 await asyncio.sleep(_PAUSE_S)
             self.checkpoints += len(batch)
             self.writes += sum(node.writes for node in batch)

@@ -15,7 +15,7 @@ from graph_agent.runs.input_marks import InputMark, check_input_id, digest_of
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.chat.approvals import parked_question
 from graph_agent.server.chat.request import ChatRequest, trailing_results
-from graph_agent.server.chat.run_spec import PARKED_ID, RunSpec, resolve_run
+from graph_agent.server.chat.run_spec import PARKED_ID, RunSpec, presented, resolve_run
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host
 from graph_agent.session.results import open_interrupts
@@ -65,7 +65,7 @@ async def resolve_once(host: Host, caller: Caller, request: ChatRequest) -> RunS
     if (mark := request.mark) is None:
         return await resolve_run(host, caller, request)
     token = token_of_key(caller, mark.id)
-    spec = _repeated(host, caller, request, token)
+    spec = presented(_repeated(host, caller, request, token), request)
     seen = await Admission(host.saver, host.kept.aget_state, spec.thread).seen(mark)
     if seen is None or (seen == "recorded" and open_interrupts(await host.kept.aget_state(spec.config))):
         spec = await resolve_run(host, caller, request)

@@ -99,14 +99,15 @@ def read_outcome(spec: RunSpec, state: StateSnapshot) -> ChatOutcome:
         status=result.status.value,
         question=question,
         approvals=waiting_approvals(result.interrupts, spec.token or spec.call_token),
-        refusal=not calls and _is_refusal(recent),
+        refusal=not calls and is_refusal(recent),
         reply=next((message for message in reversed(messages) if isinstance(message, AIMessage)), None),
         problem=problem,
         **_token_details(messages),
     )
 
 
-def _is_refusal(events: Sequence[StoredEvent]) -> bool:
+def is_refusal(events: Sequence[StoredEvent]) -> bool:
+    """Whether the model or its provider refused to answer, according to some events."""
     return any(event["type"] == "warning" and str(event.get("message")).endswith(REFUSAL_WARNING) for event in events)
 
 

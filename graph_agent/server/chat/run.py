@@ -23,10 +23,10 @@ from graph_agent.errors import InputConflictError, InputSupersededError, Session
 from graph_agent.events.types import StoredEvent
 from graph_agent.execution.inputs import InputStoredError
 from graph_agent.runs.run import Run
-from graph_agent.server.chat.outcomes import ChatOutcome, read_outcome
+from graph_agent.server.chat.outcomes import ChatOutcome, is_refusal, read_outcome
 from graph_agent.server.chat.reasoning import ReasoningReader
 from graph_agent.server.chat.run_spec import RunSpec
-from graph_agent.server.errors.problems import ProblemError, problem_of_failure, stopping
+from graph_agent.server.errors.problems import ProblemError, key_reused, problem_of_failure, stopping, superseded
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.session.repeated_input import wait_for_input
@@ -124,6 +124,7 @@ class ServerRun:
         streams = streams and "response_schema" not in spec.context
         self._streams = streams
         self._streamed_ids: set[str | None] = set()
+        self._refused = False
         self._open_calls: dict[str, datetime] = {}
         self._control = RunControl()
         self._parts: asyncio.Queue[Part | BaseException] = asyncio.Queue(_MOST_WAITING)
@@ -197,10 +198,10 @@ class ServerRun:
             status, last = "DRAINED", stopping()
         except SessionBusyError:
             status, last = "BUSY", ProblemError("busy", "This session is answering another request.", retry_after_s=1)
-        except InputConflictError as error:
-            status, last = "REFUSED", ProblemError("key_reused", str(error), param="Idempotency-Key")
-        except InputSupersededError as error:
-            status, last = "REFUSED", ProblemError("conflict", str(error), param="Idempotency-Key")
+        except InputConflictError:
+            status, last = "REFUSED", key_reused()
+        except InputSupersededError:
+            status, last = "REFUSED", superseded()
         except UserError as error:
             status, last = "REFUSED", ProblemError("invalid", str(error))
         except ProblemError as problem:
@@ -296,7 +297,12 @@ class ServerRun:
         await self._pieces.add(text)
 
     async def _emit_unstreamed(self, updates: Mapping[str, Any]) -> None:
-        """Emit an answer that no model streamed, such as the sentence of a limit."""
+        """Emit an answer that no model streamed, such as the sentence of a limit; a refusal is only in the outcome."""
+        self._refused = self._refused or any(
+            is_refusal(change.get("events", ())) for change in updates.values() if isinstance(change, dict)
+        )
+        if self._refused:
+            return
         for message in (updates.get("finalize") or {}).get("messages", ()):
             # A failed run is answered with an error instead of its final message.
             if isinstance(message, AIMessage) and message.id not in self._streamed_ids and failure_of(message) is None:

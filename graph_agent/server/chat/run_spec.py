@@ -139,6 +139,11 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
     host.check_agentic_loops(request.options.get("max_agentic_loops"))
     spec = await _resolve(host, caller, request)
     spec.scope.before = request.before
+    return presented(spec, request)
+
+
+def presented(spec: RunSpec, request: ChatRequest) -> RunSpec:
+    """Return a run with the parts and ids of its output that a request asks for."""
     return replace(
         spec,
         call_token=request.new_call_token,

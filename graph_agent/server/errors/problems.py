@@ -171,6 +171,25 @@ def problem_of_failure(error: BaseException) -> ProblemError:
     return ProblemError("internal", "The server could not answer; its log says why.")
 
 
+def key_reused() -> ProblemError:
+    """Return the problem for an idempotency key of a different request."""
+    return ProblemError(
+        "key_reused",
+        "This Idempotency-Key belongs to a different request. Send each new request with a new key.",
+        param="Idempotency-Key",
+    )
+
+
+def superseded() -> ProblemError:
+    """Return the problem for an idempotency key whose request a later one replaced."""
+    return ProblemError(
+        "conflict",
+        "The request with this Idempotency-Key has no answer: a later request of the session came before it was "
+        "finished. Read the session's events, and send what is still needed with a new key.",
+        param="Idempotency-Key",
+    )
+
+
 def stopping() -> ProblemError:
     """Return the problem for a request that the server cannot answer because it is stopping."""
     return ProblemError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from graph_agent.server.admission.off_loop import off_loop
-from graph_agent.server.chat.handler import SESSION_HEADER
+from graph_agent.server.chat.handler import REPLAYED, SESSION_HEADER
+from graph_agent.server.chat.idempotency import with_key
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.chat.run_spec import client_interrupts
@@ -21,8 +23,9 @@ from graph_agent.server.responses.chain import Chains, input_of
 from graph_agent.server.responses.conversations import Conversations
 from graph_agent.server.responses.ids import new_token
 from graph_agent.server.responses.input_items import as_items, read_items, replace_references
+from graph_agent.server.responses.once import Key, replay
 from graph_agent.server.responses.output import ResponseDialect
-from graph_agent.server.responses.records import Record, Records
+from graph_agent.server.responses.records import OPEN, Record, Records
 from graph_agent.server.responses.requests import ENCRYPTED_REASONING, check_supported
 from graph_agent.server.responses.resource import new_response, summary_wanted
 from graph_agent.server.responses.schemas import CreateResponse, InputItem
@@ -69,13 +72,29 @@ class ResponsesEndpoint:
         conversation = await self._conversation(body)
         given = [InputItem.model_validate(item) for item in conversation.pending] if conversation else []
         content = await off_loop(self.endpoint.request, read_items, [*given, *items])
-        token = new_token()
-        request = await Chains(host, records).resolve(body, content, token, self._session_id(body))
+        given_key = self.endpoint.idempotency_key
+        key = Key.of(host, caller, given_key, body) if body.is_stored else None
+        first = await key.first() if key is not None else None
+        if first is not None and (answer := await self._stored(body, records, first["token"])) is not None:
+            return answer
+        token = first["token"] if first is not None else new_token()
+        session_id = self._session_id(body)
+        has_begun = key is not None and first is not None and await key.has_begun(first["session"])
+        if has_begun and first is not None:
+            session_id = first["session"]
+        request = await Chains(host, records).resolve(body, content, token, session_id)
+        request = replace(request, progress_as_field=self.endpoint.progress_as_field)
         if conversation is not None:
             request = replace(request, adds_all=True, before=conversation.consume)
-        request = replace(request, progress_as_field=self.endpoint.progress_as_field)
         if self.shows_calls is not None:
             request = replace(request, shows_calls=self.shows_calls)
+        if key is None:
+            request = await off_loop(self.endpoint.request, with_key, request, given_key)
+        else:
+            request = replace(request, mark=key.mark)
+            if not has_begun:
+                request = replace(request, session_id=key.session_of(request, token))
+                await key.put(token, request.session_id or "")
         dialect = ResponseDialect(
             new_response(body, token),
             token,
@@ -88,12 +107,25 @@ class ResponsesEndpoint:
         keeper = _Keeper(records, items, request, dialect, conversation)
         if body.background:
             return await self._run_in_background(request, keeper)
-        return await server.chat.answer(
-            self.endpoint.request,
-            caller,
-            request,
-            dialect,
-            keeper.keep if body.is_stored else None,
+        keep = keeper.keep if body.is_stored else None
+        return await server.chat.answer(self.endpoint.request, caller, request, dialect, keep)
+
+    async def _stored(self, body: CreateResponse, records: Records, token: str) -> Response | None:
+        """Return the answer that repeats a stored response; None if it is not stored, or is not complete."""
+        record = await self.background.read(records, token)
+        if record is None or (record["response"]["status"] in OPEN and not record["response"]["background"]):
+            return None
+        response = record["response"]
+        headers = {SESSION_HEADER: record["session"], **REPLAYED}
+        if not body.stream:
+            return JSONResponse(response, headers=headers)
+        settings = self.endpoint.services.chat.runs.host.settings
+        follows = self.background.follow(records, token, -1, settings.keepalive_s)
+        return EventStream(
+            follows if response["background"] else _each(replay(response)),
+            send_timeout_s=settings.send_timeout_s,
+            close=_nothing,
+            headers=headers,
         )
 
     async def _run_in_background(self, request: ChatRequest, keeper: _Keeper) -> Response:
@@ -143,6 +175,11 @@ class ResponsesEndpoint:
             if not body.is_stored:
                 raise ProblemError("invalid", "A session keeps the response, and store is false.", param="store")
         return named or body.conversation_id
+
+
+async def _each(frames: Iterable[str]) -> AsyncGenerator[str, None]:
+    for text in frames:
+        yield text
 
 
 async def _nothing() -> None:

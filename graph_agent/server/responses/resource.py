@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.errors.openai import openai_error
 from graph_agent.server.errors.problems import ProblemError
-from graph_agent.server.responses.ids import created_of, response_id
+from graph_agent.server.responses.ids import response_id
 from graph_agent.server.responses.schemas import CreateResponse, FunctionTool
 
 
@@ -25,7 +26,7 @@ def new_response(body: CreateResponse, token: str) -> dict[str, Any]:
     return {
         "id": response_id(token),
         "object": "response",
-        "created_at": created_of(token),
+        "created_at": int(time.time()),
         "completed_at": None,
         "status": "in_progress",
         "background": bool(body.background),

@@ -242,11 +242,9 @@ class Sessions:
         return state
 
     async def _events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
-        found = await self._memory.get_session_events(self._caller.thread(session_id))
+        found = await self._memory.get_session_events(self._caller.thread(session_id), after=after)
         return [
-            {**public_value(event), "session_id": session_id}
-            for event in found
-            if event["seq"] > after and (not types or event["type"] in types)
+            {**public_value(event), "session_id": session_id} for event in found if not types or event["type"] in types
         ]
 
 

@@ -1,0 +1,191 @@
+"""Commands `sessions export`, `import` and `rm`, and `prune`, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.persistence import open_saver, open_store
+from graph_agent.runs.inbox import StoreInbox, new_note
+from graph_agent.runs.registry import lock_idle_session
+from graph_agent.session.exporting import export_session
+from graph_agent.session.importing import import_session
+from tests.support.cli import run_cli
+from tests.support.postgres_server import on_postgres
+from tests.support.pruning import agent, read_all, take_step
+
+KINDS = ["sqlite", pytest.param("postgres", marks=on_postgres)]
+LINES = ["No more actions.", "The end."]
+
+
+def address(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
+    """The address of an empty database."""
+    return str(request.getfixturevalue("postgres_url")) if kind == "postgres" else f"sqlite:///{folder / 'a.db'}"
+
+
+async def exported(url: str, **options: Any) -> list[str]:
+    return [json.dumps(line) async for line in export_session(url, "s1", **options)]
+
+
+@pytest.mark.parametrize(("source", "target"), [("sqlite", "sqlite"), *[
+    pytest.param(*kinds, marks=on_postgres) for kinds in (("sqlite", "postgres"), ("postgres", "sqlite"))
+]])  # fmt: skip
+async def test_an_imported_session_is_answered_where_the_other_waits(
+    source: str, target: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    first, second = address(source, request, tmp_path), address(target, request, tmp_path / "other")
+    async with open_saver(first) as saver, open_store(first) as store:
+        for number, step in enumerate(("wave", "answer", "delegate_asks")):
+            await take_step(saver, step, number)
+        await StoreInbox(store).add("s1", new_note("follow_up", "one more"))
+        lines = await exported(first)
+        events = await Session(agent(saver, []), "s1").events()
+    imported = await import_session(second, lines, session_id="copy")
+    async with open_saver(second) as saver, open_store(second) as store:
+        graph = agent(saver, [*LINES, "Followed up."], ["No more actions.", "Asked."], store=store)
+        same = [{**event, "session_id": "s1"} for event in await Session(graph, "copy").events()] == events
+        result = await Session(graph, "copy").resume("yes")
+
+    assert (imported, same, result.answer, result.results) == ("copy", True, "The end.", {"d2": "Asked."})
+    assert [each.answer for each in result.follow_ups] == ["Followed up."]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_export_of_all_checkpoints_restores_each(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = address(kind, request, tmp_path)
+    async with open_saver(url) as saver:
+        for number, step in enumerate(("wave", "ask", "resume", "cancelled")):
+            await take_step(saver, step, number)
+        before = await read_all(saver)
+        lines = await exported(url, all_checkpoints=True)
+    await import_session(url, lines, replace=True)
+    async with open_saver(url) as saver:
+        after = await read_all(saver)
+
+    assert after == before
+
+
+async def test_an_export_shows_the_session(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    async with open_saver(url) as saver:
+        await Session(create_graph_agent(ScriptedChatModel(["Hi."]), checkpointer=saver), "s1").run("Hello")
+        lines = [json.loads(line) for line in await exported(url)]
+
+    header = {name: lines[0][name] for name in ("type", "format", "version", "id", "title", "status", "turns", "state")}
+    assert header == {
+        "type": "session",
+        "format": "graph-agent-session",
+        "version": 1,
+        "id": "s1",
+        "title": "Hello",
+        "status": "COMPLETED",
+        "turns": 0,
+        "state": {},
+    }
+    assert [line["message"]["data"]["content"] for line in lines if line["type"] == "message"] == ["Hello", "Hi."]
+    assert [line["event"]["type"] for line in lines if line["type"] == "event"] == [
+        "user_message",
+        "status",
+        "agent_response",
+        "status",
+    ]
+    assert lines[-1] == {"type": "end", "lines": len(lines) - 1}
+
+
+async def test_the_commands_move_and_delete_a_session(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    async with open_saver(url) as saver, open_store(url) as store:
+        for session_id in ("s1", "s2"):
+            graph = create_graph_agent(ScriptedChatModel(["Hi."]), checkpointer=saver)
+            await Session(graph, session_id).run("Hello")
+        await StoreInbox(store).add("s1", new_note("steer", "never read"))
+    a, b = ("--db", "sqlite:///a.db"), ("--db", "sqlite:///b.db")
+    (tmp_path / "cut.jsonl").write_text(
+        '{"type": "session", "format": "graph-agent-session", "version": 1, "id": "x"}\n'
+    )
+    (tmp_path / "new.jsonl").write_text(
+        '{"type": "session", "format": "graph-agent-session", "version": 2, "id": "x"}\n'
+    )
+
+    ran = [
+        run_cli(tmp_path, "sessions", *arguments)
+        for arguments in (
+            ("export", "s1", *a, "--out", "s1.jsonl"),
+            ("export", "s1", *a, "--out", "s1.jsonl"),
+            ("export", "nobody", *a, "--out", "nobody.jsonl"),
+            ("import", "s1.jsonl", *b),
+            ("import", "s1.jsonl", *b),
+            ("import", "s1.jsonl", *b, "--replace"),
+            ("import", "s1.jsonl", *b, "--as", "copy"),
+            ("import", "cut.jsonl", *b),
+            ("import", "new.jsonl", *b),
+            ("import", "missing.jsonl", *b),
+            ("rm", "s1", *a),
+            ("rm", "s1", "nobody", *a, "--yes"),
+            ("rm", "s1", *a, "--yes"),
+            ("--quiet", *a),
+            ("--quiet", *b),
+        )
+    ]
+
+    assert [(each.returncode, each.stdout.split()) for each in ran] == [
+        (0, []),
+        (2, []),
+        (2, []),
+        (0, ["s1"]),
+        (2, []),
+        (0, ["s1"]),
+        (0, ["copy"]),
+        (2, []),
+        (2, []),
+        (2, []),
+        (2, []),
+        (2, []),
+        (0, []),
+        (0, ["s2"]),
+        (0, ["s1", "copy"]),
+    ]
+    reasons = ["exists already", "no session 'nobody'", "exists already", "not complete", "version 2", "cannot be read"]
+    failed = [each.stderr for each in ran if each.returncode]
+    assert [text in error for text, error in zip(reasons, failed, strict=False)] == [True] * 6
+    async with open_store(url) as store:
+        assert await StoreInbox(store).read("s1") == []
+
+
+async def test_a_running_session_is_not_deleted(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    async with open_saver(url) as saver:
+        await Session(create_graph_agent(ScriptedChatModel(["Hi."]), checkpointer=saver), "s1").run("Hello")
+        async with lock_idle_session(saver, "s1"):
+            refused = run_cli(tmp_path, "sessions", "rm", "s1", "--yes", "--db", url)
+        listed = run_cli(tmp_path, "sessions", "--quiet", "--db", url)
+
+    assert (refused.returncode, "is running" in refused.stderr, listed.stdout) == (2, True, "s1\n")
+
+
+async def test_the_command_prune_reports_each_session(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    async with open_saver(url) as saver:
+        graph = create_graph_agent(ScriptedChatModel(["Hi."], cycle=True), checkpointer=saver)
+        for _ in range(3):
+            await Session(graph, "s1").run("Hello")
+    planned = run_cli(tmp_path, "prune", "--db", url, "--keep-last", "1", "--dry-run", "--json")
+    done = run_cli(tmp_path, "prune", "--db", url, "--keep-last", "1", "--json")
+    shown = run_cli(tmp_path, "prune", "--db", url, "--older-than", "90m")
+    wrong = [
+        run_cli(tmp_path, "prune", "--db", url, *options)
+        for options in (("--older-than", "5 years"), ("--keep-last", "0"), ("--keep-last", "1", "--older-than", "1d"))
+    ]
+
+    session, totals = (json.loads(line) for line in done.stdout.splitlines())
+    assert (json.loads(planned.stdout.splitlines()[0]), session["session"], session["skipped"]) == (session, "s1", None)
+    assert (totals["checkpoints"], totals["bytes"]) == (session["checkpoints"], session["bytes"])
+    assert shown.stdout.startswith("Removed 0 checkpoints with 0 writes: 0 B of stored data.\nThe database takes ")
+    assert [each.returncode for each in wrong] == [2, 2, 2]
