@@ -70,7 +70,7 @@ def read_stages(file: Path, path: str = "/usr/local/bin:/usr/local/sbin:/usr/bin
                     stage.environment |= given
                     stage.variables |= given
         if stages and stage is not None and command.cmd != "FROM":
-            stage.steps.append(Step(command.cmd, words, flags, command.json))
+            stage.steps.append(Step(command.cmd, tuple(words), flags, command.json))
     return stages
 
 
