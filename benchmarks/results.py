@@ -34,6 +34,7 @@ MODULES = (
     "guards",
     "a2a",
     "postgres",
+    "long_session",
 )
 _VERSIONS = ("langgraph", "langchain-core", "langchain", "pydantic", "fastapi", "uvicorn", "a2a-sdk")
 _INTRODUCTION = """\

@@ -15,7 +15,8 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import get_runtime
 from langgraph.types import Command, StateSnapshot, StreamMode
 
-from graph_agent._compat import NO_PERSISTENCE, checkpointer_of, in_namespace, is_resuming, parent_checkpoint
+from graph_agent._compat import NO_PERSISTENCE, checkpointer_of, is_resuming
+from graph_agent._compat.nested import in_namespace, parent_checkpoint
 from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.sync_bridge import in_blocking_run
 from graph_agent._internal.text import as_text, plain

@@ -140,7 +140,7 @@ def _unprivileged() -> pwd.struct_passwd | None:
         return pwd.getpwnam("nobody")
 
 
-def _wait_for(socket: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for(socket: Path, process: subprocess.Popen[Any], log: Path) -> None:
     deadline = time.monotonic() + _UP_WITHIN_S
     while not socket.exists():
         if process.poll() is not None or time.monotonic() > deadline:

@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHandler  # other modules name the type
+
+from graph_agent._compat.nested import SCRATCHPAD
 
 if TYPE_CHECKING:
     # Imported in functions where they are called: only an agent with tools needs them.
@@ -44,7 +45,6 @@ SubPattern: type[Any] = _parser.SubPattern
 
 _CHECKPOINTER = "__pregel_checkpointer"
 _READ = "__pregel_read"
-_SCRATCHPAD = "__pregel_scratchpad"
 _DURABILITY = "__pregel_durability"
 _RESUMING = "__pregel_resuming"
 _RUNTIME = "__pregel_runtime"
@@ -133,27 +133,6 @@ def is_resuming(config: RunnableConfig) -> bool:
     return bool(config["configurable"].get(_RESUMING))
 
 
-def in_namespace(config: RunnableConfig, namespace: str) -> dict[str, Any]:
-    """Return the `configurable` with which code of a node runs or reads a graph in a given checkpoint namespace.
-
-    Args:
-        config: The node's config.
-        namespace: The namespace, of an earlier run of the graph in this thread.
-    """
-    scratchpad = config["configurable"].get(_SCRATCHPAD)
-    own: dict[str, Any] = {"checkpoint_ns": namespace}
-    if scratchpad is not None:
-        # LangGraph appends a number to the namespace of each further graph that one task runs.
-        own[_SCRATCHPAD] = replace(scratchpad, subgraph_counter=lambda: 0)
-    return own
-
-
-def parent_checkpoint(configurable: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return namespace and id of the checkpoint that the node of a config runs from; no id without checkpoints."""
-    namespace = str(configurable.get("checkpoint_ns", "")).rpartition("|")[0]
-    return namespace, configurable.get("checkpoint_map", {}).get(namespace)
-
-
 def loads_older_checkpoint(configurable: Mapping[str, Any]) -> bool:
     """Whether a run names the checkpoint it starts from, which may not be the newest of its namespace.
 
@@ -228,7 +207,7 @@ def count_resume_values(config: RunnableConfig) -> int:
     Args:
         config: The task's config.
     """
-    scratchpad = config["configurable"].get(_SCRATCHPAD)
+    scratchpad = config["configurable"].get(SCRATCHPAD)
     if scratchpad is None:
         return 0
     return len(scratchpad.resume) + (scratchpad.get_null_resume(False) is not None)
@@ -240,7 +219,7 @@ def newest_resume_value(config: RunnableConfig) -> Any:
     Args:
         config: The task's config.
     """
-    scratchpad = config["configurable"].get(_SCRATCHPAD)
+    scratchpad = config["configurable"].get(SCRATCHPAD)
     return scratchpad.resume[-1] if scratchpad is not None and scratchpad.resume else None
 
 

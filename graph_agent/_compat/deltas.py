@@ -34,15 +34,8 @@ def let_channels_decide_on_copies() -> None:
         deciding = {name: channel for name, channel in channels.items() if hasattr(channel, _COPY_DUE)}
         others = {name: channel for name, channel in channels.items() if name not in deciding}
         due: set[str] = before(others, counters, versions)
-        for name, channel in deciding.items():
-            if (
-                name in counters
-                and name in versions
-                and channel.is_available()
-                and channel.is_copy_due(counters[name][0])
-            ):
-                due.add(name)
-        return due
+        written = [name for name in deciding if name in counters and name in versions]
+        return due | {name for name in written if channels[name].is_copy_due(*counters[name])}
 
     for module in _modules:
         setattr(module, _DECIDES, to_snapshot)

@@ -77,8 +77,9 @@ for command in (
 
 
 sessions_app = typer.Typer(invoke_without_command=True, callback=sessions)
-for name, command in (("export", export_), ("import", import_), ("rm", rm)):
-    sessions_app.command(name)(command)
+sessions_app.command("export")(export_)
+sessions_app.command("import")(import_)
+sessions_app.command("rm")(rm)
 app.add_typer(sessions_app, name="sessions")
 
 

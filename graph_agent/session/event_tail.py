@@ -21,6 +21,7 @@ async def read_tail(
     *,
     last: int | None = None,
     after: int = -1,
+    pending: bool = False,
 ) -> tuple[int, list[StoredEvent]]:
     """Return the newest events up to a checkpoint.
 
@@ -34,6 +35,7 @@ async def read_tail(
         whole: Reads the whole history.
         last: Maximum number of events; None for all after `after`.
         after: Only events with a higher index.
+        pending: Whether the writes of the newest checkpoint itself count, as in a session's current state.
 
     Returns:
         The index of the first event, and the events.
@@ -42,9 +44,11 @@ async def read_tail(
     def begin(total: int) -> int:
         return min(total, max(after + 1, 0 if last is None else total - last))
 
-    batches: list[list[StoredEvent]] = []
-    at, count, total = newest, 0, None
-    for _ in range(_MAX_CHECKPOINTS):
+    unfinished = _written(newest) if pending else []
+    batches: list[list[StoredEvent]] = [unfinished or []]
+    at, count = newest, len(batches[0])
+    total = None if not pending or (counted := _counted(newest)) is None else counted + count
+    for _ in range(_MAX_CHECKPOINTS if unfinished is not None else 0):
         if "events" in at.checkpoint["channel_values"]:
             break
         if at.parent_config is None:

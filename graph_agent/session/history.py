@@ -61,7 +61,8 @@ class SessionMemory:
         newest = await self._saver.aget_tuple(config)
         if newest is None:
             return []
-        first, stored = await read_tail(self._saver, newest, whole, last=last, after=after)
+        pending = checkpoint_id is None
+        first, stored = await read_tail(self._saver, newest, whole, last=last, after=after, pending=pending)
         return read_events(stored, session_id, first)
 
     async def get_session_status(self, session_id: str) -> SessionStatus:

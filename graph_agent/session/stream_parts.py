@@ -52,6 +52,8 @@ class StreamParts:
         self._session_id = session_id
         self._order = _HistoryOrder(seq, running)
         self._is_agent = is_agent
+        self._reported: set[str] = set()
+        """Ids of the calls whose end was reported before their event had its place."""
 
     def take(self, mode: str, payload: Any) -> Iterable[RunPart]:
         """Return the parts of one chunk.
@@ -79,16 +81,27 @@ class StreamParts:
 
     def _events(self, update: Mapping[str, Any]) -> Iterator[RunPart]:
         events = _added_events(update)
+        placed = self._order.add(events)
         for event in events:
-            # At once: the event itself waits for those of the calls before it.
-            if event["type"] in _RESULTS:
-                yield CallState(event["id"], call_name(event) or "", event["status"])
-        yield from self._placed(self._order.add(events))
+            if event["type"] in _RESULTS and not any(event is one for _, one in placed):
+                # The event waits for those of the calls before it; a reader learns at once that the call has ended.
+                self._reported.add(event["id"])
+                yield _call_state(event)
+        yield from self._placed(placed)
 
     def _placed(self, events: Iterable[tuple[int, StoredEvent]]) -> Iterator[RunPart]:
         for seq, event in events:
             yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self._session_id}))
-            yield from _parts_of(event)
+            if event["type"] not in _RESULTS:
+                yield from _parts_of(event)
+            elif event["id"] in self._reported:
+                self._reported.discard(event["id"])
+            else:
+                yield _call_state(event)
+
+
+def _call_state(result: StoredEvent) -> CallState:
+    return CallState(result["id"], call_name(result) or "", result["status"])
 
 
 class _HistoryOrder:

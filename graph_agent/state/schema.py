@@ -40,8 +40,8 @@ NEXT: dict[SessionStatus, frozenset[SessionStatus]] = {
 SNAPSHOT_EVERY = 1000
 """Minimum number of updates between two full copies of a delta channel; see `GrowingDelta`."""
 _MOST_STEPS = 10_000
-"""Maximum supersteps between two full copies: LangGraph's SQLite saver reads them by one query with a parameter for each
-and for both delta channels, and SQLite's default maximum is 32,766 parameters."""
+"""Maximum supersteps between two full copies: LangGraph's SQLite saver reads them by one query with a parameter for
+each and for both delta channels, and SQLite's default maximum is 32,766 parameters."""
 _ID = attrgetter("id")
 
 
@@ -114,13 +114,17 @@ class GrowingDelta(DeltaChannel[list[Any]]):
         new.copied = len(new.value)
         return new
 
-    def is_copy_due(self, updates: int) -> bool:
+    def is_copy_due(self, updates: int, supersteps: int) -> bool:
         """Whether to write a full copy now; the caller then writes it.
 
         Args:
             updates: Number of updates since the last full copy.
+            supersteps: Number of supersteps since then.
         """
-        if updates < self.snapshot_frequency or len(self.value) < 2 * self.copied:
+        if not self.is_available():
+            return False
+        has_doubled = updates >= self.snapshot_frequency and len(self.value) >= 2 * self.copied
+        if not has_doubled and supersteps < _MOST_STEPS:
             return False
         self.copied = len(self.value)
         return True

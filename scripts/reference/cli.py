@@ -11,6 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from typer import Context, Typer
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
 from graph_agent.cli.app import app
@@ -29,14 +30,17 @@ _EXIT_STATUS = [
 
 def page() -> str:
     """Return the page."""
-    commands = {_name(each): each.callback for each in app.registered_commands if each.callback is not None}
+    commands = dict(_commands(app))
     return document(
         "Command line",
         f"{app.info.help} `{_PROGRAM} COMMAND --help` prints the text of one command, and "
         f"`{_PROGRAM} --version` the version.",
         table(
             ("Command", "Description"),
-            [(f"[`{name}`](#{_PROGRAM}-{name})", cleandoc(run.__doc__ or "")) for name, run in commands.items()],
+            [
+                (f"[`{name}`](#{_PROGRAM}-{name.replace(' ', '-')})", cleandoc(run.__doc__ or ""))
+                for name, run in commands.items()
+            ],
         ),
         *(part for name, run in commands.items() for part in _section(name, run)),
         "## Server settings",
@@ -48,6 +52,24 @@ def page() -> str:
     )
 
 
+def _anchor(name: str) -> str:
+    return f"{_PROGRAM}-{name.replace(' ', '-')}"
+
+
+def _commands(of: Typer, prefix: str = "") -> Iterator[tuple[str, Callable[..., object]]]:
+    """Yield the commands and those of groups, each group's own callback first, with their names."""
+    for group in of.registered_groups:
+        assert group.typer_instance is not None
+        info = group.typer_instance.info
+        name = f"{prefix}{group.name}"
+        if callable(info.callback):
+            yield name, info.callback
+        yield from _commands(group.typer_instance, f"{name} ")
+    for each in of.registered_commands:
+        if each.callback is not None:
+            yield f"{prefix}{_name(each)}", each.callback
+
+
 def _name(command: CommandInfo) -> str:
     return command.name or getattr(command.callback, "__name__", "").replace("_", "-")
 
@@ -56,6 +78,8 @@ def _section(name: str, run: Callable[..., object]) -> Iterator[str]:
     types = get_type_hints(run, include_extras=True)
     arguments, options = [], []
     for parameter in signature(run).parameters.values():
+        if types[parameter.name] is Context:
+            continue
         kind, info = get_args(types[parameter.name])
         if isinstance(info, ArgumentInfo):
             required = parameter.default is Parameter.empty

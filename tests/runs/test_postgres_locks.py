@@ -232,7 +232,7 @@ async def test_a_process_whose_locks_expired_goes_on_if_no_other_has_continued_i
         os.kill(process.pid, signal.SIGCONT)
         out, _ = await process.communicate()
 
-    assert json.loads(out) == {"answer": "Done.", "status": "COMPLETED", "results": ["worked", "worked"]}
+    assert json.loads(out) == {"answer": "Done.", "status": "COMPLETED", "results": {"1": "worked", "2": "worked"}}
 
 
 @pytest.mark.parametrize("mid_pipeline", [False, True])

@@ -128,6 +128,7 @@ async def test_an_input_that_waits_returns_its_question_again() -> None:
 
 async def test_an_answer_whose_run_fails_at_any_write_is_used_once() -> None:
     faults: list[tuple[int, Any]] = []
+    number = 0
     for number in itertools.count():
         saver = WatchedMemorySaver(serde=strict_serializer())
         desk = Desk(asks(("1", "write", {"path": "a"})), *["Done."] * 9, checkpointer=saver)
@@ -156,6 +157,7 @@ async def test_an_answer_to_each_question_of_one_tool_is_used_for_its_own_questi
 
     asking = marked(pack, effect="read")
     faults: list[tuple[int, Any]] = []
+    number = 0
     for number in itertools.count():
         saver = WatchedMemorySaver(serde=strict_serializer())
         talk = new_session(ScriptedChatModel([asks(("1", "pack", {})), *["Done."] * 9]), asking, checkpointer=saver)
@@ -271,6 +273,7 @@ async def test_the_bare_graph_returns_the_open_question_without_running_a_call()
 
 async def test_a_run_that_a_server_delivers_again_is_completed_once() -> None:
     faults: list[tuple[int, Any]] = []
+    number = 0
     for number in itertools.count():
         saver = WatchedMemorySaver(serde=strict_serializer())
         desk = Desk(asks(("1", "write", {"path": "a"})), *["Done."] * 9, approve=None, checkpointer=saver)

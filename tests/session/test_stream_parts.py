@@ -375,5 +375,5 @@ def test_a_fast_call_is_reported_before_the_event_of_a_slow_call_before_it() -> 
 
     assert (ended("fast"), ended("slow")) == (
         [CallState("fast", "look", "success")],
-        [CallState("slow", "look", "success"), "slow", "fast"],
+        ["slow", CallState("slow", "look", "success"), "fast"],
     )

@@ -18,7 +18,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
-from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent import LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import sqlite_writer
 from graph_agent.persistence.open import open_saver, strict_serializer
 from tests.support.agents import asks
@@ -208,6 +208,7 @@ async def _go_on(folder: Path, variant: dict[str, Any], how: str, url: str) -> l
         if how == "abort":
             # Only a started and unfinished session can be aborted.
             assert await session.abort() == ((await session.status()) == "ABORTED"), await session.status()
+        results: list[RunResult] = []
         if how == "again":
             first = await session.run("go", input_id=variant["input_id"])
             results = [first, await session.run("go", input_id=variant["input_id"])]

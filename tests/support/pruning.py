@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -14,10 +18,17 @@ from langgraph.pregel._checkpoint import achannels_from_checkpoint
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.persistence import open_saver, prune
 from tests.support.agents import asks, echo, says, thread
 
 STEPS = ("answer", "wave", "ask", "delegate", "delegate_asks", "cancelled", "resume", "fork", "edit", "go_back")
 """What a session can do; see `take_step`."""
+RANDOM_STEPS = st.lists(
+    st.one_of(st.tuples(st.sampled_from(STEPS), st.integers(0, 40)), st.tuples(st.just("prune"), st.integers(1, 6))),
+    min_size=2,
+    max_size=9,
+)
+"""Steps, some of which are prunings."""
 _ENDED = ["No more actions.", "Done."]
 
 
@@ -183,6 +194,47 @@ async def continuation(saver: Any, at: str | None = None) -> Any:
     ]
     messages = [(type(each).__name__, each.content, getattr(each, "tool_calls", None)) for each in state["messages"]]
     return result.answer, result.status, result.results, result.usage, messages, events, state["loop"]["turn"]
+
+
+async def pruned_and_unpruned(steps: Sequence[tuple[str, int]], keep: int, position: int) -> tuple[list[Any], Any, Any]:
+    """Let a session take random steps, prune it in between and at the end, and continue it and an unpruned copy.
+
+    Args:
+        steps: Steps and their choice of a checkpoint; `prune` with the number of checkpoints to keep.
+        keep: Checkpoints to keep at the end.
+        position: Choice of the checkpoint from which both continue.
+
+    Returns:
+        The differences that pruning made to remaining checkpoints and to its own dry run, and both continuations.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        url = f"sqlite:///{folder / 'a.db'}"
+        found: list[Any] = []
+        async with open_saver(url) as saver:
+            await take_step(saver, "answer", 0)
+            for number, (step, choice) in enumerate(steps, 1):
+                before = await read_all(saver)
+                if step != "prune":
+                    ids = sorted(id_ for namespace, id_ in before if not namespace)
+                    await take_step(saver, step, number, ids[choice % len(ids)])
+                    continue
+                await prune(url, keep_last=choice)
+                found += differences(before, await read_all(saver))
+            before = await read_all(saver)
+        await asyncio.to_thread(shutil.copytree, folder, folder / "twin")
+        planned = await prune(url, keep_last=keep, dry_run=True)
+        done = await prune(url, keep_last=keep)
+        if done.sessions != planned.sessions:
+            found.append((planned, done))
+        async with open_saver(url) as saver:
+            after = await read_all(saver)
+            found += differences(before, after)
+            ids = sorted(id_ for namespace, id_ in after if not namespace)
+            at = ids[position % len(ids)]
+            pruned = await continuation(saver, at)
+        async with open_saver(f"sqlite:///{folder / 'twin' / 'a.db'}") as twin:
+            return found, pruned, await continuation(twin, at)
 
 
 def _plain(value: Any) -> Any:

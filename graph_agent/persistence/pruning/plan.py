@@ -52,6 +52,8 @@ class Node:
     """Channels with a value of their own; only those that are a delta channel somewhere matter."""
     has_input_id: bool = False
     """Whether it belongs to an input with an id, by which a repeated request is recognized."""
+    is_leftover: bool = False
+    """Whether a pruning that was interrupted has removed its descendants, so that it is no branch."""
     size: int = 0
     """Bytes of the checkpoint and its writes."""
     writes: int = 0
@@ -141,7 +143,10 @@ def _keep(plan: NamespacePlan, rule: Rule, around: NamespacePlan | None, *, is_r
     nodes = plan.nodes
     newest_first = sorted(nodes.values(), key=lambda node: node.id, reverse=True)
     parents = {node.parent for node in nodes.values()}
-    chosen = {*rule.keeps(newest_first), *(id_ for id_ in nodes if id_ not in parents)}
+    chosen = {
+        *rule.keeps(newest_first),
+        *(id_ for id_, node in nodes.items() if id_ not in parents and not node.is_leftover),
+    }
     if around is not None:
         chosen |= _replayed(newest_first, around)
     first = [node for node in nodes.values() if node.parent is None or node.parent not in nodes]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, LiteralString
 
 from psycopg import AsyncConnection
@@ -12,7 +11,15 @@ from psycopg_pool import AsyncConnectionPool
 
 from graph_agent.persistence.pruning.copies import At, Copies
 from graph_agent.persistence.pruning.plan import Node
-from graph_agent.persistence.pruning.tables import METADATA, Row, StoredWrite, ThreadChangedError, nodes_of
+from graph_agent.persistence.pruning.tables import (
+    LEFTOVER,
+    METADATA,
+    Batch,
+    Row,
+    StoredWrite,
+    ThreadChangedError,
+    nodes_of,
+)
 from graph_agent.runs.checkpoint_format import FORMAT_KEY
 from graph_agent.runs.input_marks import INPUT_ID
 
@@ -58,6 +65,11 @@ _NEWER: LiteralString = f"SELECT parent_checkpoint_id AS parent FROM checkpoints
 _DELETE: tuple[LiteralString, ...] = (
     f"DELETE FROM checkpoint_writes WHERE {_IN} AND checkpoint_id = ANY(%s)",
     f"DELETE FROM checkpoints WHERE {_IN} AND checkpoint_id = ANY(%s)",
+)
+_DELETE_NOTES: LiteralString = f"DELETE FROM checkpoint_writes WHERE {_AT} AND task_id = %s"
+_NOTE: LiteralString = (
+    "INSERT INTO checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob)"
+    " SELECT %s, %s, '', %s, number, id, 'null', '' FROM unnest(%s::text[]) WITH ORDINALITY AS noted (id, number)"
 )
 _SET_PARENTS: LiteralString = (
     "UPDATE checkpoints c SET parent_checkpoint_id = changed.parent FROM unnest(%s::text[], %s::text[])"
@@ -127,17 +139,17 @@ class PostgresTables:
                 await connection.execute(_MARK_VALUES, [Jsonb(dict.fromkeys(copies, True)), *at, checkpoint_id])
         return sum(len(stored) for _, stored in copies.values())
 
-    async def remove(
-        self, at: At, ids: Sequence[str], parents: Mapping[str, str | None], newest: str, doomed: set[str]
-    ) -> None:
-        """Remove checkpoints and their writes, and change the parents of others, in one transaction."""
+    async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str]) -> None:
+        """Remove checkpoints and their writes, in one transaction."""
         async with self._pool.connection() as connection, connection.transaction():
             newer = await (await connection.execute(_NEWER, [*at, newest])).fetchall()
             if any(row["parent"] in doomed for row in newer):
                 raise ThreadChangedError
             for sql in _DELETE:
-                await connection.execute(sql, [*at, list(ids)])
-            await connection.execute(_SET_PARENTS, [list(parents), list(parents.values()), *at])
+                await connection.execute(sql, [*at, list(batch.ids)])
+            await connection.execute(_SET_PARENTS, [list(batch.parents), list(batch.parents.values()), *at])
+            await connection.execute(_DELETE_NOTES, [*at, "", LEFTOVER])
+            await connection.execute(_NOTE, [*at, LEFTOVER, list(batch.leftovers)])
 
     async def clean(self, at: At, gone: set[str], *, dry_run: bool) -> int:
         """Remove the stored values that no remaining checkpoint refers to; return their bytes."""

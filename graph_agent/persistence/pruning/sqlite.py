@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,9 @@ from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent.persistence.pruning.copies import At, Copies
 from graph_agent.persistence.pruning.plan import Node
 from graph_agent.persistence.pruning.tables import (
+    LEFTOVER,
     METADATA,
+    Batch,
     Row,
     StoredWrite,
     ThreadChangedError,
@@ -50,6 +52,11 @@ _UPDATE = f"UPDATE checkpoints SET checkpoint = ? WHERE {_AT}"
 _NEWER = f"SELECT parent_checkpoint_id FROM checkpoints WHERE {_IN} AND checkpoint_id > ?"
 _SET_PARENT = f"UPDATE checkpoints SET parent_checkpoint_id = ? WHERE {_AT}"
 _DELETE = (f"DELETE FROM writes WHERE {_AT}", f"DELETE FROM checkpoints WHERE {_AT}")
+_DELETE_NOTES = f"DELETE FROM writes WHERE {_AT} AND task_id = ?"
+_NOTE = (
+    "INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
+    " VALUES (?, ?, '', ?, ?, ?, 'null', x'')"
+)
 _INCREMENTAL = 2
 """The value of `PRAGMA auto_vacuum` for files from which pages can be freed in small steps."""
 _PAGES = 2000
@@ -68,18 +75,15 @@ class SqliteTables:
 
     async def threads(self) -> list[str]:
         """Return the ids of all threads."""
-        return await call_in_thread(self._with_connection, lambda db: [id_ for (id_,) in db.execute(_THREADS)])
+        return await self._in_thread(lambda db: [id_ for (id_,) in db.execute(_THREADS)])
 
     async def load(self, thread_id: str) -> dict[str, list[Node]]:
         """Return the checkpoints of a thread by namespace."""
-        return await call_in_thread(self._with_connection, lambda db: _load(db, thread_id))
+        return await self._in_thread(lambda db: _load(db, thread_id))
 
     async def stored_writes(self, thread_id: str) -> list[StoredWrite]:
         """Return all writes of a thread; those of one task are in their order."""
-        return await call_in_thread(
-            self._with_connection,
-            lambda db: [StoredWrite(*row) for row in db.execute(_STORED_WRITES, (thread_id,))],
-        )
+        return await self._in_thread(lambda db: [StoredWrite(*row) for row in db.execute(_STORED_WRITES, (thread_id,))])
 
     async def add_copies(self, at: At, checkpoint_id: str, copies: Copies, *, dry_run: bool) -> int:
         """Add full copies of channels to a checkpoint; return the bytes by which it grows."""
@@ -92,22 +96,22 @@ class SqliteTables:
                     db.execute(_UPDATE, (after, *at, checkpoint_id))
             return len(after) - len(before)
 
-        return await call_in_thread(self._with_connection, add)
+        return await self._in_thread(add)
 
-    async def remove(
-        self, at: At, ids: Sequence[str], parents: Mapping[str, str | None], newest: str, doomed: set[str]
-    ) -> None:
-        """Remove checkpoints and their writes, and change the parents of others, in one transaction."""
+    async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str]) -> None:
+        """Remove checkpoints and their writes, in one transaction."""
 
         def remove(db: sqlite3.Connection) -> None:
             with _transaction(db):
                 if any(parent in doomed for (parent,) in db.execute(_NEWER, (*at, newest))):
                     raise ThreadChangedError
                 for sql in _DELETE:
-                    db.executemany(sql, [(*at, id_) for id_ in ids])
-                db.executemany(_SET_PARENT, [(parent, *at, id_) for id_, parent in parents.items()])
+                    db.executemany(sql, [(*at, id_) for id_ in batch.ids])
+                db.executemany(_SET_PARENT, [(parent, *at, id_) for id_, parent in batch.parents.items()])
+                db.execute(_DELETE_NOTES, (*at, "", LEFTOVER))
+                db.executemany(_NOTE, [(*at, LEFTOVER, number, id_) for number, id_ in enumerate(batch.leftovers)])
 
-        await call_in_thread(self._with_connection, remove)
+        await self._in_thread(remove)
 
     async def clean(self, at: At, gone: set[str], *, dry_run: bool) -> int:
         """Do nothing: a checkpoint holds its own values."""
@@ -120,7 +124,10 @@ class SqliteTables:
 
     async def reclaim(self, *, idle: bool) -> None:
         """Free pages in small steps if the file supports it; else rewrite it if no run is under way."""
-        await call_in_thread(self._with_connection, lambda db: _reclaim(db, idle=idle))
+        await self._in_thread(lambda db: _reclaim(db, idle=idle))
+
+    async def _in_thread(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        return await call_in_thread(lambda: self._with_connection(work))
 
     def _with_connection(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with closing(LockWaitConnection(self._file, isolation_level=None, check_same_thread=False)) as connection:

@@ -57,6 +57,20 @@ class StoredWrite:
     value: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Checkpoints that are removed together."""
+
+    ids: Sequence[str]
+    """The checkpoints; no other remaining one is a descendant, except those in `parents` and theirs."""
+    parents: Mapping[str, str | None]
+    """Remaining checkpoint whose parent is removed → its new parent; None for none."""
+    leftovers: Sequence[str]
+    """Checkpoints without descendants that are removed next; noted in case the process ends before."""
+
+
+LEFTOVER = "graph_agent_pruning"
+"""Task id of the notes of leftovers: writes of a checkpoint without an id, whose channel is the leftover's id."""
 Written = Mapping[tuple[str, str], Mapping[str, tuple[int, int]]]
 """Namespace and checkpoint → channel → number and bytes of its stored writes."""
 
@@ -91,15 +105,12 @@ class Tables(Protocol):
         """
         ...
 
-    async def remove(
-        self, at: At, ids: Sequence[str], parents: Mapping[str, str | None], newest: str, doomed: set[str]
-    ) -> None:
-        """Remove checkpoints and their writes, and change the parents of others, in one transaction.
+    async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str]) -> None:
+        """Remove checkpoints and their writes, in one transaction.
 
         Args:
             at: Their thread and namespace.
-            ids: The checkpoints.
-            parents: Remaining checkpoint → its new parent; None for none.
+            batch: The checkpoints.
             newest: The newest checkpoint that is known.
             doomed: All checkpoints that are to be removed; a newer checkpoint must not have one of them as its parent.
 
@@ -159,6 +170,7 @@ def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
         own = agent_deltas(row.versions)
         rebuilt = ((_counted(row) | own) & row.versions) - row.values
         writes = written.get((row.namespace, row.id), {})
+        leftovers = written.get((row.namespace, ""), {})
         names = deltas[row.namespace]
         nodes[row.namespace].append(
             Node(
@@ -174,6 +186,7 @@ def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
                 deltas=share(rebuilt),
                 foldable=share(rebuilt & own),
                 stored=share(row.values & names),
+                is_leftover=row.id in leftovers,
                 has_input_id=row.metadata.get(INPUT_ID) is not None,
                 size=row.size + sum(size for _, size in writes.values()),
                 writes=sum(number for number, _ in writes.values()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from graph_agent.errors import SessionBusyError
 from graph_agent.persistence.pruning.copies import At, full_copies
 from graph_agent.persistence.pruning.plan import NamespacePlan, Rule, plan_thread
-from graph_agent.persistence.pruning.tables import Tables, ThreadChangedError, UnreadableCheckpointError
+from graph_agent.persistence.pruning.tables import Batch, Tables, ThreadChangedError, UnreadableCheckpointError
 from graph_agent.runs.database_identity import place_of
 from graph_agent.runs.registry import is_idle, maintained
 
@@ -145,14 +146,21 @@ class _Progress:
                 self.bytes -= await self._tables.add_copies(at, checkpoint_id, copies, dry_run=self._dry_run)
         newest, doomed = max(plan.nodes), {node.id for node in removed}
         orphans = [id_ for id_ in plan.kept if plan.nodes[id_].parent in doomed]
+        children = Counter(node.parent for node in plan.nodes.values())
         gone = set[str]()
+        leftovers: set[str | None] = {node.id for node in removed if node.is_leftover}
         for start in range(0, len(removed), _BATCH):
             batch = removed[start : start + _BATCH]
-            gone |= {node.id for node in batch}
+            ids = {node.id for node in batch}
+            gone.update(ids)
+            children.subtract(node.parent for node in batch)
             if not self._dry_run:
-                parents = {id_: plan.remaining_ancestor(id_, gone) for id_ in orphans if plan.nodes[id_].parent in gone}
+                moved = [id_ for id_ in orphans if plan.nodes[id_].parent in ids]
+                parents = {id_: plan.remaining_ancestor(id_, doomed) for id_ in moved}
+                leftovers |= {node.parent for node in batch if node.parent in doomed and not children[node.parent]}
+                leftovers -= gone
                 async with self._held(at[0]):
-                    await self._tables.remove(at, [node.id for node in batch], parents, newest, doomed)
+                    await self._tables.remove(at, Batch([*ids], parents, [*filter(None, leftovers)]), newest, doomed)
                 await asyncio.sleep(_PAUSE_S)
             self.checkpoints += len(batch)
             self.writes += sum(node.writes for node in batch)

@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
@@ -268,7 +267,9 @@ class ServerRun:
         spec = self.spec
         shows_reasoning = self._streams and spec.shows_reasoning
         reader = ReasoningReader(lambda text: self._emit(ReasoningPiece(text)))
-        config: RunnableConfig = {**spec.config, **({"callbacks": [reader]} if shows_reasoning else {})}
+        config = spec.config.copy()
+        if shows_reasoning:
+            config["callbacks"] = [reader]
         stream = spec.graph.astream(
             spec.graph_input,
             config,

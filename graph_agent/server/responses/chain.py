@@ -79,7 +79,8 @@ class Chains:
         return replace(request, parked_token=parked, new_call_token=None)
 
     def _request(self, body: CreateResponse, content: Conversation, token: str) -> ChatRequest:
-        messages, system = list(content.messages), list(content.instructions)
+        messages: list[AnyMessage] = list(content.messages)
+        system = list(content.instructions)
         if not messages and not content.decisions and system:
             messages = [HumanMessage(system.pop())]  # clients that have only a system prompt
         decisions: dict[tuple[str, int], dict[str, Any]] = {}

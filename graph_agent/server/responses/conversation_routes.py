@@ -81,7 +81,7 @@ async def create_conversation(
     owned: _Conversations, server: Annotated[Services, Depends(services)], body: CreateConversation | None = None
 ) -> ConversationObject:
     """Create a conversation."""
-    body = body or CreateConversation()
+    body = body or CreateConversation(items=None)
     token = new_token()
     id_ = f"conv_{token}"
     items = _checked(body.items or [], server, token)

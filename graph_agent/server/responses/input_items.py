@@ -223,7 +223,7 @@ def _check_arguments(items: Sequence[InputItem]) -> None:
 
 def as_items(value: str | Sequence[InputItem]) -> list[InputItem]:
     """Return a request's input as items; text is one user message."""
-    return [InputItem(role="user", content=value)] if isinstance(value, str) else list(value)
+    return [InputItem.model_validate({"role": "user", "content": value})] if isinstance(value, str) else list(value)
 
 
 def replace_references(items: Sequence[InputItem], known: Mapping[str, dict[str, Any]]) -> list[InputItem]:
