@@ -248,8 +248,9 @@ async def maintained(place: Hashable, session_id: str) -> AsyncIterator[bool]:
             held.append(key)
         yield key in held
     finally:
-        for each in reversed(held):
-            await await_thread_future(_locks.give_back(*each))
+        # All are given back before the first wait, which a cancellation may end.
+        for given_back in [_locks.give_back(*each) for each in reversed(held)]:
+            await await_thread_future(given_back)
 
 
 def _marker(place: Hashable, session_id: str) -> tuple[Hashable, str]:
@@ -295,8 +296,10 @@ async def _session(place: Hashable, run: Run, *, dispatched: bool = False) -> As
             yield
     finally:
         if taken:
-            await await_thread_future(_locks.give_back(*key))
-            run.ended.set_result(None)
+            try:
+                await await_thread_future(_locks.give_back(*key))
+            finally:
+                run.ended.set_result(None)
 
 
 async def _take(key: tuple[Hashable, str]) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
+from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver
@@ -17,7 +18,7 @@ from langgraph.store.base import BaseStore
 from graph_agent.errors import InputError
 from graph_agent.persistence.maintenance import open_tables
 from graph_agent.persistence.open import open_store
-from graph_agent.runs.inbox import StoreInbox, inbox_namespace, note_from
+from graph_agent.runs.inbox import Note, StoreInbox, inbox_namespace, note_from
 from graph_agent.runs.registry import lock_idle_session
 from graph_agent.session.exporting import FORMAT, VERSION
 
@@ -88,17 +89,42 @@ async def import_session(
                     raise InputError(
                         f"The session {id_!r} exists already; import it under another id, or replace the existing one."
                     )
+                # Stored under another id first, so that the session is deleted only for one that can be read.
+                rehearsal = f"{id_}/import/{uuid4().hex}"
+                try:
+                    await _store(saver, store, rehearsal, checkpoints, [])
+                finally:
+                    await _delete(saver, store, rehearsal)
                 await _delete(saver, store, id_)
             try:
-                for each in checkpoints:
-                    await each.store(saver, id_)
-                for note in notes:
-                    if note is not None:
-                        await StoreInbox(store).add(id_, note)
+                await _store(saver, store, id_, checkpoints, notes)
             except BaseException:
                 await _delete(saver, store, id_)
                 raise
     return id_
+
+
+async def _store(
+    saver: BaseCheckpointSaver[Any],
+    store: BaseStore,
+    session_id: str,
+    checkpoints: Iterable[_Checkpoint],
+    notes: Iterable[Note | None],
+) -> None:
+    """Store a session, and read its newest checkpoint.
+
+    Raises:
+        InputError: If the checkpoints do not fit together.
+    """
+    try:
+        for each in checkpoints:
+            await each.store(saver, session_id)
+        await saver.aget_tuple({"configurable": {"thread_id": session_id}})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"The export has a checkpoint that cannot be stored: {error!r}. Export it again.") from error
+    for note in notes:
+        if note is not None:
+            await StoreInbox(store).add(session_id, note)
 
 
 async def remove_session(saver: BaseCheckpointSaver[Any], store: BaseStore, session_id: str) -> bool:
@@ -178,7 +204,7 @@ def _checkpoint(number: int, line: Line, saver: BaseCheckpointSaver[Any]) -> _Ch
         return _Checkpoint(
             namespace=line["namespace"],
             parent=line["parent"],
-            checkpoint=_loads(saver, line["checkpoint"]),
+            checkpoint=_fields(_loads(saver, line["checkpoint"])),
             metadata=line["metadata"],
             writes=[
                 (each["task_id"], each["task_path"], each["channel"], _loads(saver, each["value"]))
@@ -187,6 +213,17 @@ def _checkpoint(number: int, line: Line, saver: BaseCheckpointSaver[Any]) -> _Ch
         )
     except (KeyError, TypeError, ValueError, NotImplementedError, binascii.Error) as error:
         raise InputError(f"Line {number} of the export is no valid checkpoint: {error!r}.") from None
+
+
+def _fields(checkpoint: Any) -> Any:
+    """Return a checkpoint that has the fields of LangGraph's.
+
+    Raises:
+        TypeError: If it has not.
+    """
+    if not isinstance(checkpoint, dict) or not {"id", "ts", "channel_values", "channel_versions"} <= checkpoint.keys():
+        raise TypeError(f"it holds a {type(checkpoint).__name__} in place of a checkpoint")
+    return checkpoint
 
 
 def _loads(saver: BaseCheckpointSaver[Any], packed: tuple[str, str]) -> Any:

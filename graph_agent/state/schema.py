@@ -100,7 +100,7 @@ class GrowingDelta(DeltaChannel[list[Any]]):
     """
 
     copied = 0
-    """Length of the list in its last full copy; 0 before the first."""
+    """Length of the list in the last full copy before the run; 0 before the first."""
 
     def copy(self) -> Self:
         """Return a channel that shares the list, which is never modified in place."""
@@ -115,7 +115,9 @@ class GrowingDelta(DeltaChannel[list[Any]]):
         return new
 
     def is_copy_due(self, updates: int, supersteps: int) -> bool:
-        """Whether to write a full copy now; the caller then writes it.
+        """Whether to write a full copy now.
+
+        LangGraph asks several times about one copy, so the answer changes nothing. After a copy, `updates` begins at 0.
 
         Args:
             updates: Number of updates since the last full copy.
@@ -124,10 +126,7 @@ class GrowingDelta(DeltaChannel[list[Any]]):
         if not self.is_available():
             return False
         has_doubled = updates >= self.snapshot_frequency and len(self.value) >= 2 * self.copied
-        if not has_doubled and supersteps < _MOST_STEPS:
-            return False
-        self.copied = len(self.value)
-        return True
+        return has_doubled or supersteps >= _MOST_STEPS
 
 
 class MessagesChannel(GrowingDelta):

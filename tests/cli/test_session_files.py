@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.errors import InputError
 from graph_agent.persistence import open_saver, open_store
 from graph_agent.runs.inbox import StoreInbox, new_note
 from graph_agent.runs.registry import lock_idle_session
@@ -70,6 +71,22 @@ async def test_an_export_of_all_checkpoints_restores_each(
         after = await read_all(saver)
 
     assert after == before
+
+
+@pytest.mark.parametrize("damage", [["msgpack", "AAAA"], ["msgpack", "gaF4AQ=="]], ids=["no mapping", "no checkpoint"])
+async def test_a_damaged_export_replaces_no_session(damage: list[str], tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    async with open_saver(url) as saver:
+        await take_step(saver, "answer", 0)
+        before = await read_all(saver)
+        lines = [json.loads(line) for line in await exported(url)]
+    next(line for line in lines if line["type"] == "checkpoint")["checkpoint"] = damage
+
+    with pytest.raises(InputError, match="is no valid checkpoint"):
+        await import_session(url, map(json.dumps, lines), replace=True)
+
+    async with open_saver(url) as saver:
+        assert await read_all(saver) == before
 
 
 async def test_an_export_shows_the_session(tmp_path: Path) -> None:

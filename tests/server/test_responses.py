@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -379,6 +380,24 @@ def test_an_idempotency_key_repeats_the_response(openai_client: openai.OpenAI) -
         ask(openai_client, "another", extra_headers=key)
 
     assert (again.parse(), again.headers["idempotent-replayed"], streamed.response) == (first, "true", first)
+
+
+def test_requests_with_one_key_at_once_are_one_input(openai_client: openai.OpenAI) -> None:
+    first = ask(openai_client, "one", store=True)
+
+    def send(_: int) -> Any:
+        key = {"Idempotency-Key": "at-once"}
+        return ask(openai_client, "two", previous_response_id=first.id, extra_headers=key, store=True)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(send, range(4)))
+    after = ask(openai_client, "three", previous_response_id=answers[0].id, store=True)
+
+    assert ({answer.id for answer in answers}, {answer.output_text for answer in answers}, after.output_text) == (
+        {answers[0].id},
+        {"You said: one / two"},
+        "You said: one / two / three",
+    )
 
 
 @pytest.mark.parametrize("store", [True, False])

@@ -10,7 +10,6 @@ from typing import Any
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 from langgraph.types import StateSnapshot
 
-from graph_agent.errors import SessionBusyError
 from graph_agent.server.chat.approvals import parked_question
 from graph_agent.server.chat.request import ChatRequest, trailing_results
 from graph_agent.server.errors.problems import ProblemError
@@ -110,7 +109,7 @@ class Chains:
 
     async def _check_newest(self, record: Record) -> None:
         if not await self._is_newest(record):
-            raise SessionBusyError("Another request has continued the session.")
+            raise ProblemError("busy", "Another request has continued the session.", retry_after_s=1)
 
     async def _is_newest(self, record: Record) -> bool:
         """Whether nothing has continued the session of a response since."""

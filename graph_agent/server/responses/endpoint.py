@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,15 +74,17 @@ class ResponsesEndpoint:
         content = await off_loop(self.endpoint.request, read_items, [*given, *items])
         given_key = self.endpoint.idempotency_key
         key = Key.of(host, caller, given_key, body) if body.is_stored else None
-        first = await key.first() if key is not None else None
-        if first is not None and (answer := await self._stored(body, records, first["token"])) is not None:
-            return answer
-        token = first["token"] if first is not None else new_token()
-        session_id = self._session_id(body)
-        has_begun = key is not None and first is not None and await key.has_begun(first["session"])
-        if has_begun and first is not None:
-            session_id = first["session"]
-        request = await Chains(host, records).resolve(body, content, token, session_id)
+        chains, named = Chains(host, records), self._session_id(body)
+        async with key.claimed() if key is not None else nullcontext():
+            first = await key.first() if key is not None else None
+            if first is not None and (answer := await self._stored(body, records, first["token"])) is not None:
+                return answer
+            token = first["token"] if first is not None else new_token()
+
+            async def resolve(session_id: str | None) -> ChatRequest:
+                return await chains.resolve(body, content, token, session_id or named)
+
+            request = await (resolve(None) if key is None else key.resolve(first, resolve, token))
         request = replace(request, progress_as_field=self.endpoint.progress_as_field)
         if conversation is not None:
             request = replace(request, adds_all=True, before=conversation.consume)
@@ -90,11 +92,6 @@ class ResponsesEndpoint:
             request = replace(request, shows_calls=self.shows_calls)
         if key is None:
             request = await off_loop(self.endpoint.request, with_key, request, given_key)
-        else:
-            request = replace(request, mark=key.mark)
-            if not has_begun:
-                request = replace(request, session_id=key.session_of(request, token))
-                await key.put(token, request.session_id or "")
         dialect = ResponseDialect(
             new_response(body, token),
             token,
@@ -217,7 +214,9 @@ class _Keeper:
     conversation: _Conversation | None
 
     async def keep(self, run: ServerRun) -> None:
-        """Store the response of a run that has ended."""
+        """Store the response of a run that has ended, unless an earlier request with the same key has stored it."""
+        if run.replayed and await self.records.find(self.dialect.token) is not None:
+            return
         record = self.record(run)
         await self.records.put(self.dialect.token, record)
         if self.conversation is not None and record["response"]["status"] != "failed":

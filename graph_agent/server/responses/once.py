@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from typing_extensions import TypedDict
 
+from graph_agent.errors import SessionBusyError
 from graph_agent.execution.inputs import Admission
 from graph_agent.runs.input_marks import InputMark, digest_of
+from graph_agent.runs.registry import lock_idle_session
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.chat.idempotency import token_of_key, with_key
 from graph_agent.server.chat.request import ChatRequest
@@ -22,6 +27,9 @@ from graph_agent.server.sse import frame
 _EMPTY: dict[str, Any] = {"status": "in_progress", "content": [], "arguments": ""}
 """Fields of an item at its begin."""
 _KEYS = ("graph_agent", "response_keys")
+_CLAIM_S = 30.0
+"""Maximum seconds to wait until another request with the same key has its session."""
+_POLL_S = 0.02
 
 
 class KeyedResponse(TypedDict):
@@ -74,6 +82,62 @@ class Key:
     @property
     def _token(self) -> str:
         return token_of_key(self.caller, self.mark.id)
+
+    @asynccontextmanager
+    async def claimed(self) -> AsyncIterator[None]:
+        """Exclude other requests with this key, in every process on the database, while a session is chosen.
+
+        Raises:
+            ProblemError: If another one takes longer than `_CLAIM_S` seconds.
+        """
+        clock = asyncio.get_running_loop()
+        until = clock.time() + _CLAIM_S
+        async with AsyncExitStack() as stack:
+            while True:
+                try:
+                    await stack.enter_async_context(lock_idle_session(self.host.saver, f"response-key/{self._token}"))
+                    break
+                except SessionBusyError:
+                    if clock.time() > until:
+                        message = "Another request with this idempotency key is being prepared."
+                        raise ProblemError("busy", message, param="Idempotency-Key", retry_after_s=1) from None
+                await asyncio.sleep(_POLL_S)
+            yield
+
+    async def resolve(
+        self, first: KeyedResponse | None, resolve: Callable[[str | None], Awaitable[ChatRequest]], token: str
+    ) -> ChatRequest:
+        """Return a request with its session: that of the first request with this key, once it has received the input.
+
+        Args:
+            first: The first request; None if this is the first one.
+            resolve: Returns the request for a session; None as its argument: for the session that it names or begins.
+            token: The token of the response.
+
+        Raises:
+            ProblemError: If the request cannot be resolved.
+        """
+        while True:
+            begun = first["session"] if first is not None and await self.has_begun(first["session"]) else None
+            try:
+                request = await resolve(begun)
+            except ProblemError:
+                if begun is None and first is not None and await self.has_begun(first["session"]):
+                    continue  # the first request has moved the session meanwhile
+                raise
+            if begun is not None:
+                return replace(request, mark=self.mark)
+            if first is None or not await self.has_begun(first["session"]):
+                break
+        session = self.session_of(request, token)
+        await self.put(token, session)
+        before = None if request.before is None else partial(self._unless_begun, session, request.before)
+        return replace(request, mark=self.mark, session_id=session, before=before)
+
+    async def _unless_begun(self, session: str, check: Callable[[], Awaitable[None]]) -> None:
+        """Check that a session can receive the input, unless it has received it from a request with this key."""
+        if not await self.has_begun(session):
+            await check()
 
     async def first(self) -> KeyedResponse | None:
         """Return the response of the first request with this key; None for a new key.
