@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks/RESULTS.md", ROOT / "docs/scale.md"
+RESTATE = ROOT / "docs/guides/restate.md"
 
 TURN_EVERY_S = 30
 """Seconds from one turn of an active session to its next: the model's time, and the person's."""
@@ -143,9 +144,27 @@ def with_parts(page: str, parts: Mapping[str, str]) -> str:
     return page
 
 
-def written(results: str, page: str) -> str:
-    """Return the page with the figures of the results."""
-    return with_parts(page, {"recovery": recovery(results), "capacity": capacity(read_measured(results))})
+def recovery_of_restate(guide: str) -> str:
+    """Return the table of recovery times in the guide to Restate.
+
+    Raises:
+        ValueError: If the guide has none.
+    """
+    found = re.search(r"^\|.*\|$(?:\n\|.*\|$)*", guide.partition("## Measured")[2], re.MULTILINE)
+    if found is None:
+        raise ValueError("The guide to Restate has no table of measured times.")
+    return found[0]
+
+
+def written(page: str) -> str:
+    """Return the page with the figures of the results and of the guide to Restate."""
+    results, guide = RESULTS.read_text(encoding="utf-8"), RESTATE.read_text(encoding="utf-8")
+    parts = {
+        "recovery": recovery(results),
+        "restate": recovery_of_restate(guide),
+        "capacity": capacity(read_measured(results)),
+    }
+    return with_parts(page, parts)
 
 
 def _kb_of_a_turn(measured: Measured) -> float:
@@ -192,8 +211,7 @@ def _number(cell: str) -> float:
 
 def write() -> None:
     """Write the figures of the results into the page."""
-    page = written(RESULTS.read_text(encoding="utf-8"), PAGE.read_text(encoding="utf-8"))
-    PAGE.write_text(page, encoding="utf-8")
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def main() -> None:

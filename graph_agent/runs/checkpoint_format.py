@@ -14,13 +14,7 @@ from graph_agent.errors import NewerFormatError
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
-    from langgraph.checkpoint.base import (
-        BaseCheckpointSaver,
-        ChannelVersions,
-        Checkpoint,
-        CheckpointMetadata,
-        CheckpointTuple,
-    )
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointMetadata, CheckpointTuple
 
 FORMAT = 2
 """The format of this version's checkpoints, and the newest that it reads. Version 0.1.0 has format 1."""
@@ -47,24 +41,16 @@ def check_format(metadata: Mapping[str, Any], thread_id: str) -> None:
         )
 
 
-def guard_format(saver: BaseCheckpointSaver[Any]) -> None:
-    """Patch a saver to store the format number with agents' checkpoints, and to refuse those of a newer format.
+def with_format(metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """Return the metadata of a checkpoint with the format number of this version."""
+    return cast("CheckpointMetadata", {**metadata, FORMAT_KEY: FORMAT})
 
-    Checkpoints of other graphs are not affected.
-    """
+
+def guard_format(saver: BaseCheckpointSaver[Any]) -> None:
+    """Patch a saver to refuse checkpoints of a newer format; those of other graphs have no number."""
     if getattr(saver, _PATCHED, False):
         return
-    put, aput, get_tuple, aget_tuple = saver.put, saver.aput, saver.get_tuple, saver.aget_tuple
-
-    def storing(
-        config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
-    ) -> RunnableConfig:
-        return put(config, checkpoint, _numbered(metadata, config), new_versions)
-
-    async def astoring(
-        config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
-    ) -> RunnableConfig:
-        return await aput(config, checkpoint, _numbered(metadata, config), new_versions)
+    get_tuple, aget_tuple = saver.get_tuple, saver.aget_tuple
 
     def reading(config: RunnableConfig) -> CheckpointTuple | None:
         return _checked(get_tuple(config))
@@ -73,20 +59,9 @@ def guard_format(saver: BaseCheckpointSaver[Any]) -> None:
         return _checked(await aget_tuple(config))
 
     # Patched in place: `database_identity` reads the saver's connection, which a wrapper would hide.
-    saver.put = storing  # type: ignore[method-assign]
-    saver.aput = astoring  # type: ignore[method-assign]
     saver.get_tuple = reading  # type: ignore[method-assign]
     saver.aget_tuple = areading  # type: ignore[method-assign]
     setattr(saver, _PATCHED, True)
-
-
-def _numbered(metadata: CheckpointMetadata, config: RunnableConfig) -> CheckpointMetadata:
-    # Imported here: it loads LangGraph, which reading the sessions of a file does not need.
-    from graph_agent.runs.run import RUN
-
-    if RUN not in config.get("configurable", {}):
-        return metadata
-    return cast("CheckpointMetadata", {**metadata, FORMAT_KEY: FORMAT})
 
 
 def _checked(found: CheckpointTuple | None) -> CheckpointTuple | None:

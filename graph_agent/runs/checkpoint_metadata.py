@@ -1,4 +1,4 @@
-"""Changes to the metadata of checkpoints: the mark of a run's input is added, and its `configurable` is removed.
+"""Changes to the metadata of agents' checkpoints: format number and input mark are added, `configurable` is removed.
 
 LangGraph's savers copy every text, number and boolean of `configurable` into a checkpoint's metadata, unless its key
 begins with two underscores. A secret that a program passes there, to reach its tools, would be in the database in plain
@@ -15,6 +15,7 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, Checkpoint, CheckpointMetadata
 
+from graph_agent.runs.checkpoint_format import with_format
 from graph_agent.runs.dispatch import RECENT_RUNS
 from graph_agent.runs.run import RUN, Run
 
@@ -23,7 +24,7 @@ _PATCHED = "_stores_run_metadata"
 
 
 def patch_metadata(saver: BaseCheckpointSaver[Any]) -> None:
-    """Patch a saver to store the input mark of agents' runs, and nothing of their `configurable`.
+    """Patch a saver to store format number and input mark of agents' runs, and nothing of their `configurable`.
 
     Runs of other graphs are not affected.
     """
@@ -59,14 +60,16 @@ def _without_configurable(config: RunnableConfig) -> RunnableConfig:
 
 
 def _marked(metadata: CheckpointMetadata, config: RunnableConfig) -> CheckpointMetadata:
-    """Return the metadata of a checkpoint with the mark of its run's input; delegates and subgraphs have none.
+    """Return the metadata of a checkpoint with its format, and with the mark of its run's input.
 
-    A run of a server adds the ids of the runs before it.
+    Delegates and subgraphs have no mark. A run of a server adds the ids of the runs before it.
     """
     configurable = config.get("configurable", {})
-    run = configurable.get(RUN)
-    if not isinstance(run, Run) or configurable.get("checkpoint_ns"):
+    if RUN not in configurable:
         return metadata
+    numbered, run = with_format(metadata), configurable[RUN]
+    if not isinstance(run, Run) or configurable.get("checkpoint_ns"):
+        return numbered
     mark = run.mark.metadata if run.mark is not None else {}
     recent = {RECENT_RUNS: list(run.recent_runs)} if run.recent_runs else {}
-    return cast("CheckpointMetadata", {**metadata, **mark, **recent})
+    return cast("CheckpointMetadata", {**numbered, **mark, **recent})

@@ -401,7 +401,7 @@ def test_a_command_to_the_running_session_needs_one(working: Path) -> None:
 
     done = run_cli(working, "steer", "Be brief.")
 
-    assert (done.returncode, "No session is running. Name one with --session" in done.stderr) == (1, True)
+    assert (done.returncode, "No session is running. Name one with --session" in done.stderr) == (2, True)
 
 
 def test_an_empty_session_id_is_refused(working: Path) -> None:

@@ -32,10 +32,11 @@ CLIENTS: dict[str, tuple[list[str], list[str]]] = {
         ["agents", "pydantic_ai"],
         ["openai-agents>=0.24", "pydantic-ai-slim[openai]"],
     ),
-    "litellm, as installed": (["litellm"], []),
+    # It needs an older openai than the others.
+    "litellm": (["litellm"], ["litellm", "mcp>=2"]),
     "vercel": (["vercel"], ["ai@7", "@ai-sdk/openai@4", "zod@4"]),
 }
-"""Name → scripts, and the requirements of their environment; none for this one, those of `vercel` are of npm."""
+"""Name → scripts, and the requirements of their environment; those of `vercel` are of npm."""
 _NO_MODEL = "There is no model 'banana' here; known: parrot."
 _NO_KEY = "An API key is needed: send it as 'Authorization: Bearer' or 'x-api-key'."
 _BOTH_TOOLS = "look_up said: the value of k; paint said: painted"
@@ -181,7 +182,7 @@ def told(server: Served, folder: Path, name: str) -> dict[str, dict[str, Any]]:
         # A module is resolved from its own folder.
         program = ["node", str(shutil.copy(sources / "vercel_client.mjs", home))]
         return {scripts[0]: _run(program, server, home)}
-    python = _environment(home, requirements) if requirements else sys.executable
+    python = _environment(home, requirements)
     return {script: _run([python, str(sources / f"{script}_client.py")], server, folder) for script in scripts}
 
 
@@ -192,7 +193,7 @@ def _run(program: list[str], server: Served, folder: Path) -> dict[str, Any]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"},
     )
     if done.returncode:

@@ -168,7 +168,11 @@ async def test_a_run_waits_while_its_session_is_maintained(url: str) -> None:
 async def test_the_tables_of_langgraphs_savers_are_pruned(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     file = tmp_path / "stock.db"
     builder = StateGraph(MessagesState)
-    builder.add_node("reply", lambda state: {"messages": [("ai", f"reply {len(state['messages'])}")]})
+
+    def reply(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [("ai", f"reply {len(state['messages'])}")]}
+
+    builder.add_node(reply)
     builder.add_edge(START, "reply")
     builder.add_edge("reply", END)
     async with AsyncSqliteSaver.from_conn_string(str(file)) as saver:

@@ -53,9 +53,9 @@ def read_stages(file: Path, path: str = "/usr/local/bin:/usr/local/sbin:/usr/bin
         stage = stages[-1] if stages else None
         # As in a build: FROM sees the arguments before the first stage, and no other.
         known = shared if stage is None or command.cmd == "FROM" else {"PATH": path, **stage.variables}
-        words: tuple[str, ...] = tuple(command.value)
+        words = [str(word) for word in command.value]
         if command.cmd != "RUN" and not command.json:
-            words = tuple(string.Template(word).safe_substitute(known) for word in words)
+            words = [string.Template(word).safe_substitute(known) for word in words]
         flags = {name: value for name, _, value in (flag.removeprefix("--").partition("=") for flag in command.flags)}
         match command.cmd:
             case "FROM":
@@ -70,7 +70,7 @@ def read_stages(file: Path, path: str = "/usr/local/bin:/usr/local/sbin:/usr/bin
                     stage.environment |= given
                     stage.variables |= given
         if stages and stage is not None and command.cmd != "FROM":
-            stage.steps.append(Step(command.cmd, words, flags, command.json))
+            stage.steps.append(Step(command.cmd, tuple(words), flags, command.json))
     return stages
 
 

@@ -28,6 +28,7 @@ NOT_RUN = {
     "needs a cluster": 2,
     "needs a container engine": 2,
     "needs a PostgreSQL server": 1,
+    "needs Python 3.12, PostgreSQL and Redis": 1,
     "needs a Restate server": 1,
     "needs LangGraph's server": 1,
     "rendered by the tests of the manifests": 1,
