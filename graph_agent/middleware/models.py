@@ -19,7 +19,7 @@ from graph_agent._compat import chain_model_calls
 from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError
 from graph_agent.hooks.copies import copied
-from graph_agent.hooks.protocol import tool_schema
+from graph_agent.hooks.protocol import HookError, tool_schema
 from graph_agent.middleware.admission import AdmittedMiddleware
 from graph_agent.models.binding import ModelCall
 from graph_agent.models.cleaning import without_calls
@@ -203,17 +203,17 @@ class ModelMiddleware:
         """Write the state updates that middleware returned with its responses.
 
         Raises:
-            ConfigError: If one of them is more than an update of own fields.
+            HookError: If one of them is more than an update of own fields.
         """
         for command in commands:
             if command.goto or command.resume or command.graph:
-                raise ConfigError(
+                raise HookError(
                     f"A middleware returned {command!r} with a model response; it may update own state fields only. "
                     "Use `jump_to` in a before_model or after_model hook."
                 )
             for name, value in dict(command.update or {}).items():
                 if (fault := self._own.fault(name, value)) is not None:
-                    raise ConfigError(f"A middleware wrote, with a model response, {fault}; it may write own fields.")
+                    raise HookError(f"A middleware wrote, with a model response, {fault}; it may write own fields.")
                 write_own_field(name, value)
 
 
@@ -363,12 +363,12 @@ async def _call(composed: Any, request: ModelRequest[Any], handler: Any) -> Any:
 
 def _only_reply(response: Any) -> AIMessage:
     if not isinstance(response, ModelResponse):
-        raise ConfigError(
+        raise HookError(
             f"A middleware answered a model request with {response!r}; give a ModelResponse or AIMessage."
         )
     reply = response.result[-1] if response.result else None
     if len(response.result) != 1 or not isinstance(reply, AIMessage):
-        raise ConfigError(f"A middleware answered a model request with {response.result!r}; give one AIMessage.")
+        raise HookError(f"A middleware answered a model request with {response.result!r}; give one AIMessage.")
     return reply
 
 

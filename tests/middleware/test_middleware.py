@@ -26,7 +26,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.errors import ConfigError
 from graph_agent.session.results import Token
 from tests.support.agents import add, asks, at_step_limit, dialogue, echo, says
 from tests.support.openai_stub import Failure, Reply, StubFactory, openai_stub
@@ -417,14 +416,14 @@ async def test_a_reply_without_any_model(openai_stub: StubFactory) -> None:
     ],
     ids=["reserved", "goto", "nothing", "text"],
 )
-async def test_an_answer_that_cannot_be_used(answer: Any, message: str) -> None:
+async def test_an_answer_that_cannot_be_used_fails_the_input(answer: Any, message: str) -> None:
     @wrap_model_call
     async def odd(request: ModelRequest[Any], handler: Any) -> Any:
         return answer
 
-    graph = create_graph_agent(ScriptedChatModel(["never"]), tools=[echo], hooks=[odd])
+    session = Session(
+        create_graph_agent(ScriptedChatModel([]), tools=[echo], hooks=[odd], checkpointer=InMemorySaver()), "s1"
+    )
+    result = await session.run("go")
 
-    with pytest.raises(ConfigError) as caught:
-        await graph.ainvoke(says("go"))
-
-    assert message in str(caught.value)
+    assert (result.status, message in result.error) == ("FAILED", True)
