@@ -60,8 +60,10 @@ def checked_answers(
         The answers by interrupt id, with the person's name in those to approval requests.
 
     Raises:
-        InputError: As for `answers_by_id`, or when a decision does not fit its call.
+        InputError: As for `answers_by_id`, or when a decision does not fit its call or `decided_by` is empty.
     """
+    if decided_by is not None and not decided_by.strip():
+        raise InputError(f"decided_by={decided_by!r}: give the person's name, or None for `user`.")
     asked = open_interrupts(state)
     answers = answers_by_id(answer, asked)
     requests = {each.id: request for each in asked if (request := request_of(each)) is not None}

@@ -611,3 +611,15 @@ async def test_requests_of_langchain_s_middleware_in_a_delegate_are_answered_in_
     result = await desk.session.resume("1: approve\n2: reject: too much")
 
     assert (waiting.waiting, ran, result.results) == ("approval", ["paid 5"], {"d": "Paid."})
+
+
+async def test_a_decision_without_a_name_is_refused_and_the_question_stays() -> None:
+    desk = Desk(ONE, "Done.")
+    await desk.session.run("go")
+    with pytest.raises(InputError, match=r"decided_by=' ': give the person's name"):
+        await desk.session.resume(approve(), decided_by=" ")
+    waiting = len(await desk.session.interrupts())
+
+    result = await desk.session.resume(approve(), decided_by="ana")
+
+    assert (waiting, result.answer) == (1, "Done.")
