@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
@@ -163,6 +163,26 @@ async def test_a_run_waits_while_its_session_is_maintained(url: str) -> None:
         result = await run
 
     assert (is_held, len(done), result.answer) == (True, 0, "One.")
+
+
+async def test_a_cancelled_maintenance_gives_its_locks_back(url: str) -> None:
+    async def maintain(place: Hashable, inside: asyncio.Event) -> None:
+        async with maintained(place, "s1"):
+            inside.set()
+
+    held: list[bool] = []
+    async with open_saver(url) as saver:
+        place = await place_of(saver)
+        for _ in range(5):
+            inside = asyncio.Event()
+            task = asyncio.create_task(maintain(place, inside))
+            await inside.wait()
+            task.cancel()
+            await asyncio.wait([task])
+            async with maintained(place, "s1") as is_held:
+                held.append(is_held)
+
+    assert held == [True] * 5
 
 
 async def test_the_tables_of_langgraphs_savers_are_pruned(request: pytest.FixtureRequest, tmp_path: Path) -> None:
