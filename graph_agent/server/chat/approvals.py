@@ -94,7 +94,11 @@ def answers_to_approvals(
         else:
             raise ProblemError("invalid", f"{len(calls)} calls wait together; decide all of them at once.")
     if remaining:
-        raise ProblemError("invalid", "An approval response belongs to no call that waits: it is decided already.")
+        raise ProblemError(
+            "invalid",
+            "An approval response belongs to no call that waits. The call is decided already, or the id is wrong; "
+            "GET /sessions/{id} lists the open questions of a session.",
+        )
     return answers
 
 

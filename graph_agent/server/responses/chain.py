@@ -71,7 +71,10 @@ class Chains:
         if body.is_stored:
             if request.decisions:
                 raise ProblemError(
-                    "invalid", "The calls of these approval responses no longer wait: they are decided.", param="input"
+                    "invalid",
+                    "The calls of these approval responses no longer wait: they are decided, or their response is not "
+                    "stored for this API key. Name the session, or the response that asked.",
+                    param="input",
                 )
             return replace(request, session_id=response_id(token))
         parked = _answered_token(content) if request.decisions else None
