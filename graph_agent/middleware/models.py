@@ -363,9 +363,7 @@ async def _call(composed: Any, request: ModelRequest[Any], handler: Any) -> Any:
 
 def _only_reply(response: Any) -> AIMessage:
     if not isinstance(response, ModelResponse):
-        raise HookError(
-            f"A middleware answered a model request with {response!r}; give a ModelResponse or AIMessage."
-        )
+        raise HookError(f"A middleware answered a model request with {response!r}; give a ModelResponse or AIMessage.")
     reply = response.result[-1] if response.result else None
     if len(response.result) != 1 or not isinstance(reply, AIMessage):
         raise HookError(f"A middleware answered a model request with {response.result!r}; give one AIMessage.")
