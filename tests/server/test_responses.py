@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import openai
@@ -376,7 +377,7 @@ def test_an_idempotency_key_repeats_the_response(openai_client: openai.OpenAI) -
         model="parrot", input=MIXED, tools=[PAINT], extra_headers=key
     )
     *_, streamed = ask(openai_client, MIXED, tools=[PAINT], extra_headers=key, stream=True)
-    with pytest.raises(openai.UnprocessableEntityError, match="belongs to a different request"):
+    with pytest.raises(openai.UnprocessableEntityError, match="This Idempotency-Key belongs to a different request"):
         ask(openai_client, "another", extra_headers=key)
 
     assert (again.parse(), again.headers["idempotent-replayed"], streamed.response) == (first, "true", first)
@@ -411,6 +412,51 @@ def test_a_lost_response_is_repeated_by_its_key(openai_client: openai.OpenAI, st
     again = ask(openai_client, "two", previous_response_id=first.id, extra_headers=key, store=store)
 
     assert (second.output_text, again.output_text) == ("You said: one / two", "You said: one / two")
+
+
+def test_a_replayed_response_has_the_usage_of_the_first(openai_client: openai.OpenAI) -> None:
+    """Deleted responses are read from the session, whose usage covers the calls handed to the caller, too."""
+    waiting = ask(openai_client, MIXED, tools=[PAINT])
+    key = {"Idempotency-Key": "usage-of-the-first"}
+    answers = []
+    for _ in range(2):
+        answers.append(
+            ask(openai_client, outputs_of(waiting), tools=[PAINT], previous_response_id=waiting.id, extra_headers=key)
+        )
+        openai_client.responses.delete(answers[-1].id)
+
+    assert (answers[1].output_text, answers[1].usage) == (answers[0].output_text, answers[0].usage)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_requests_that_continue_one_response_at_once_are_branches(openai_client: openai.OpenAI, stream: bool) -> None:
+    first = ask(openai_client, "one")
+    begin = Barrier(5)
+
+    def send(text: str) -> tuple[str, str]:
+        begin.wait(60)
+        answer = ask(openai_client, text, previous_response_id=first.id, stream=stream)
+        answer = list(answer)[-1].response if stream else answer
+        return answer.output_text, ask(openai_client, "on", previous_response_id=answer.id).output_text
+
+    with ThreadPoolExecutor(5) as pool:
+        answers = list(pool.map(send, "abcde"))
+
+    assert answers == [(f"You said: one / {text}", f"You said: one / {text} / on") for text in "abcde"]
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_two_outputs_of_one_call_are_refused(openai_client: openai.OpenAI, chained: bool) -> None:
+    first = ask(openai_client, MIXED, tools=[PAINT])
+    given = outputs_of(first)
+    doubled = [*given, {**given[0], "output": "painted twice"}]
+    before = [] if chained else [{"role": "user", "content": MIXED}, *items_of(first)]
+    named: Any = {"previous_response_id": first.id} if chained else {"store": False}
+    with pytest.raises(openai.BadRequestError, match=f"The call '{given[0]['call_id']}' has two results"):
+        ask(openai_client, [*before, *doubled], tools=[PAINT], **named)
+    answer = ask(openai_client, [*before, *given], tools=[PAINT], **named)
+
+    assert "painted red" in answer.output_text
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -12,7 +12,7 @@ from langgraph.types import StateSnapshot
 
 from graph_agent.server.chat.approvals import parked_question
 from graph_agent.server.chat.request import ChatRequest, trailing_results
-from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.errors.problems import BusySessionError, ProblemError
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.responses.ids import place_of_approval, response_id, token_of_item, token_of_response
 from graph_agent.server.responses.input_items import Conversation
@@ -35,7 +35,7 @@ class Chains:
     records: Records
 
     async def resolve(
-        self, body: CreateResponse, content: Conversation, token: str, session_id: str | None
+        self, body: CreateResponse, content: Conversation, token: str, session_id: str | None, *, branches: bool
     ) -> ChatRequest:
         """Return the chat request for a request's content.
 
@@ -44,6 +44,7 @@ class Chains:
             content: The content of its items.
             token: The token of the new response.
             session_id: The session that its headers, metadata or conversation name; None for none.
+            branches: Whether a previous response is continued in a new session, even if it is the newest of its own.
 
         Raises:
             ProblemError: If the response that it continues does not exist, or cannot be continued.
@@ -58,7 +59,7 @@ class Chains:
                 raise ProblemError(
                     "invalid", "The previous response is still in progress.", param="previous_response_id"
                 )
-            if body.is_stored and await self._is_newest(previous):
+            if body.is_stored and not branches and await self._is_newest(previous):
                 return replace(
                     request,
                     session_id=previous["session"],
@@ -89,7 +90,9 @@ class Chains:
         for id_, decision in content.decisions.items():
             if (place := place_of_approval(id_)) is None:
                 raise ProblemError("invalid", f"There is no approval request {id_!r}.", param="input")
-            decisions[place] = decision
+            if decisions.setdefault(place, decision) != decision:
+                message = f"The call of the approval request {id_!r} has two different responses; send one."
+                raise ProblemError("invalid", message, param="input")
         return ChatRequest(
             messages=messages,
             instructions="\n\n".join(filter(None, [body.instructions, *system])),
@@ -112,7 +115,7 @@ class Chains:
 
     async def _check_newest(self, record: Record) -> None:
         if not await self._is_newest(record):
-            raise ProblemError("busy", "Another request has continued the session.", retry_after_s=1)
+            raise BusySessionError("Another request has continued the session.")
 
     async def _is_newest(self, record: Record) -> bool:
         """Whether nothing has continued the session of a response since."""

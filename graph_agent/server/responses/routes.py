@@ -17,7 +17,7 @@ from graph_agent.server.response_models import DeletedResponse, ItemPage, OpenAI
 from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.endpoint import ResponsesEndpoint
 from graph_agent.server.responses.ids import token_of_response
-from graph_agent.server.responses.pages import page_of
+from graph_agent.server.responses.pages import After, Limit, Order, page_of
 from graph_agent.server.responses.records import OPEN, Records
 from graph_agent.server.responses.schemas import CreateResponse
 from graph_agent.server.sse import EventStream
@@ -137,9 +137,9 @@ async def delete_response(response_id: _ResponseId, caller_records: _CallerRecor
 async def list_input_items(
     response_id: _ResponseId,
     caller_records: _CallerRecords,
-    limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of items.")] = 20,
-    order: Annotated[Literal["asc", "desc"], Query(description="Order of the items.")] = "desc",
-    after: Annotated[str | None, Query(description="List only the items after this one.")] = None,
+    limit: Limit = 20,
+    order: Order = "desc",
+    after: After = None,
 ) -> ItemPage:
     """List the input items of a stored response."""
     return page_of((await caller_records.get(response_id))["input"], limit=limit, order=order, after=after)
