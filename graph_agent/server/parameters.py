@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from fastapi import Depends, Header, Request
 from pydantic import BaseModel
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from graph_agent.server.admission.gate import caller
@@ -106,7 +107,7 @@ class Services:
         check_amount(messages, tools, settings.max_messages, settings.max_tools)
 
 
-async def services(request: Request) -> Services:
+async def services(request: HTTPConnection) -> Services:
     """Return the server's services; a dependency of routes, async because FastAPI runs sync ones in a thread.
 
     Raises:

@@ -244,8 +244,10 @@ def test_what_cannot_be_honoured_is_refused(served: Served, fields: dict[str, An
 
 
 def test_an_unknown_response_is_not_found(openai_client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="Previous response with id 'resp_1' not found") as caught:
+        ask(openai_client, "on", previous_response_id="resp_1")
+    assert caught.value.code == "previous_response_not_found"
     for send in (
-        lambda: ask(openai_client, "on", previous_response_id="resp_1"),
         lambda: openai_client.responses.retrieve("resp_000000000000000000000000"),
         lambda: openai_client.responses.delete("resp_1"),
     ):
@@ -257,7 +259,7 @@ def test_a_deleted_response_is_gone(openai_client: openai.OpenAI) -> None:
     first = ask(openai_client, "one")
     openai_client.responses.delete(first.id)
 
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.BadRequestError, match="not found"):
         ask(openai_client, "two", previous_response_id=first.id)
 
 
@@ -470,3 +472,40 @@ def test_a_refusal_is_no_text(openai_client: openai.OpenAI, stream: bool) -> Non
     assert [event.delta for event in events if event.type == "response.refusal.delta"] == (
         ["I will not."] if stream else []
     )
+
+
+def test_a_compacted_conversation_is_continued(openai_client: openai.OpenAI, served: Served) -> None:
+    image: Any = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}", "detail": "auto"}
+    first = ask(openai_client, [{"role": "user", "content": [{"type": "input_text", "text": "one"}, image]}])
+    compacted = openai_client.responses.compact(model="parrot", input="one")
+    body = {"model": "parrot", "input": "two", "previous_response_id": first.id}
+    with served.http() as http:
+        *messages, item = http.post("/v1/responses/compact", json=body).json()["output"]
+    after = ask(openai_client, [*messages, item, {"role": "user", "content": "three"}])
+
+    assert (item["type"], compacted.object, compacted.usage.total_tokens) == ("compaction", "response.compaction", 15)
+    assert [part["type"] for message in messages for part in message["content"]] == [
+        "input_text",
+        "input_image",
+        "input_text",
+    ]
+    assert after.output_text.startswith("You said: one / two / [A note, not the user's words")
+    assert after.output_text.endswith("/ three")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({}, 400, "There is no conversation to compact"),
+        ({"input": "one", "previous_response_id": "resp_1"}, 400, "Previous response with id 'resp_1' not found"),
+        ({"input": "one", "model": "banana"}, 404, "There is no model 'banana'"),
+        ({"input": [{"type": "compaction", "encrypted_content": "eyJhIjoxfQ=="}]}, 400, "is not from this server"),
+        ({"input": "!fail x"}, 502, "refused this server"),
+        ({"input": "one", "unheard_of": 1}, 400, "unheard_of"),
+    ],
+)
+def test_what_cannot_be_compacted_is_refused(served: Served, body: dict[str, Any], status: int, message: str) -> None:
+    with served.http() as http:
+        answer = http.post("/v1/responses/compact", json={"model": "parrot", **body})
+
+    assert (answer.status_code, message in answer.json()["error"]["message"]) == (status, True)

@@ -121,7 +121,7 @@ def test_a_decision_is_taken_once_and_only_from_its_owner(client: openai.OpenAI,
     waiting = ask(client, '!call look_up {"key": "k"}')
     decision = [decide(requests_of(waiting)[0], approve=True)]
     with openai.OpenAI(base_url=f"{asking.url}/v1", api_key=f"{KEY}-of-bob", max_retries=0) as bob:
-        with pytest.raises(openai.NotFoundError):
+        with pytest.raises(openai.BadRequestError, match=r"Previous response with id .* not found"):
             ask(bob, decision, previous_response_id=waiting.id)
         with pytest.raises(openai.BadRequestError, match="no longer wait"):
             ask(bob, decision)

@@ -109,7 +109,7 @@ class Chains:
     async def _previous(self, body: CreateResponse, content: Conversation) -> Record | None:
         """Return the response that a request continues: by its id, or as the one whose calls it answers."""
         if body.previous_response_id is not None:
-            return await self.records.get(body.previous_response_id, "previous_response_id")
+            return await self.records.previous(body.previous_response_id)
         token = _answered_token(content) or parked_question(content.messages)
         return await self.records.find(token) if token is not None else None
 
@@ -130,18 +130,26 @@ class Chains:
         Raises:
             ProblemError: If the history is no longer stored.
         """
+        messages = await self.history(record)
+        raw = record["calls"]
+        return replace(request, messages=[*messages, *(_with_raw_id(message, raw) for message in request.messages)])
+
+    async def history(self, record: Record) -> list[AnyMessage]:
+        """Return the messages of a session at the end of a response.
+
+        Raises:
+            ProblemError: If they are no longer stored.
+        """
         place = {"thread_id": self.records.thread(record), "checkpoint_id": record["checkpoint"]}
         state = await self.host.kept.aget_state({"configurable": place})
         if record["checkpoint"] is None or not state.values:
             raise ProblemError(
-                "not_found",
+                "previous_response",
                 "The history of the previous response is not stored: its session was deleted or pruned, or its run was "
                 "stopped. Send the conversation as input.",
                 param="previous_response_id",
             )
-        raw = record["calls"]
-        messages = _history(state, set(raw.values()))
-        return replace(request, messages=[*messages, *(_with_raw_id(message, raw) for message in request.messages)])
+        return _history(state, set(record["calls"].values()))
 
 
 def _answered_token(content: Conversation) -> str | None:

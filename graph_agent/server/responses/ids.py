@@ -7,7 +7,7 @@ import secrets
 import time
 from typing import Literal
 
-ItemKind = Literal["msg", "rs", "fc", "mcp"]
+ItemKind = Literal["msg", "rs", "fc", "mcp", "cmp"]
 _CONVERSATION = re.compile(r"conv_[0-9a-f]{24}")
 _RESPONSE = re.compile(r"resp_([0-9a-f]{24})")
 _ITEM = re.compile(r"(?:msg|rs|fc|mcp)_([0-9a-f]{24})[0-9a-f]{4,}")
