@@ -129,13 +129,9 @@ class Records:
 
 @asynccontextmanager
 async def deleting_expired(host: Host) -> AsyncIterator[None]:
-    """Delete expired responses within the context, every hour."""
-
-    async def delete() -> None:
-        await asyncio.sleep(_EVERY_S)
-        await poll_forever(lambda: delete_expired(host), _EVERY_S, logger, "Deleting expired responses")
-
-    deleting = asyncio.create_task(delete())
+    """Delete expired responses within the context, at its begin and every hour."""
+    polling = poll_forever(lambda: delete_expired(host), _EVERY_S, logger, "Deleting expired responses")
+    deleting = asyncio.create_task(polling)
     try:
         yield
     finally:
