@@ -67,6 +67,7 @@ class ChatBody(Protocol):
 
 
 B = TypeVar("B", bound=ChatBody)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,22 @@ async def services(request: HTTPConnection) -> Services:
     Raises:
         ProblemError: If the server is not open.
     """
-    found = getattr(request.app.state, "graph_agent", None)
-    if not isinstance(found, Services):
+    return open_part(request, "graph_agent", Services)
+
+
+def open_part(request: HTTPConnection, name: str, kind: type[T]) -> T:
+    """Return a part of the server that it has while it is open.
+
+    Args:
+        request: A request.
+        name: The part's name in the application's state.
+        kind: Its type.
+
+    Raises:
+        ProblemError: If the server is not open.
+    """
+    found = getattr(request.app.state, name, None)
+    if not isinstance(found, kind):
         raise stopping()
     return found
 

@@ -78,10 +78,10 @@ def test_a_response_continues_the_one_it_names(openai_client: openai.OpenAI, ser
     second = ask(openai_client, "two", previous_response_id=first.id)
     third = ask(openai_client, "three", previous_response_id=second.id)
     with served.http() as http:
-        told = http.get(f"/memory/sessions/{first.id}/events", params={"type": "user_message"}).json()["events"]
+        received = http.get(f"/memory/sessions/{first.id}/events", params={"type": "user_message"}).json()["events"]
 
     assert (third.output_text, third.previous_response_id) == ("You said: one / two / three", second.id)
-    assert [event["content"] for event in told] == ["one", "two", "three"]
+    assert [event["content"] for event in received] == ["one", "two", "three"]
 
 
 def test_an_older_response_is_branched(openai_client: openai.OpenAI) -> None:
@@ -225,7 +225,7 @@ def test_a_cut_off_answer_is_incomplete(openai_client: openai.OpenAI) -> None:
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"background": True, "store": False}, "background"),
         ({"previous_response_id": "resp_1", "conversation": "c"}, "conversation"),
-        ({"unheard_of": 1}, "unheard_of"),
+        ({"unknown_field": 1}, "unknown_field"),
         ({"metadata": {"a": "b" * 513}}, "metadata.a"),
         ({"input": [{"type": "computer_call"}]}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input"),
@@ -501,7 +501,7 @@ def test_a_compacted_conversation_is_continued(openai_client: openai.OpenAI, ser
         ({"input": "one", "model": "banana"}, 404, "There is no model 'banana'"),
         ({"input": [{"type": "compaction", "encrypted_content": "eyJhIjoxfQ=="}]}, 400, "is not from this server"),
         ({"input": "!fail x"}, 502, "refused this server"),
-        ({"input": "one", "unheard_of": 1}, 400, "unheard_of"),
+        ({"input": "one", "unknown_field": 1}, 400, "unknown_field"),
     ],
 )
 def test_what_cannot_be_compacted_is_refused(served: Served, body: dict[str, Any], status: int, message: str) -> None:

@@ -65,7 +65,7 @@ def opened(server: Served, **headers: str) -> ClientConnection:
 def test_the_events_are_those_of_a_stream(connection: Any, openai_client: openai.OpenAI) -> None:
     order = 'It goes on.\n!call look_up {"key": "k"}'
     events = turn(connection, order)
-    streamed = list(openai_client.responses.create(model="parrot", input=order, stream=True))
+    streamed: list[Any] = list(openai_client.responses.create(model="parrot", input=order, stream=True))
     kept = openai_client.responses.retrieve(events[-1].response.id)
 
     assert kinds(events) == kinds(streamed)
@@ -124,6 +124,12 @@ def test_a_failed_continuation_forgets_the_unstored_response(connection: Any) ->
     assert ("answers no call" in refused.message, after.code) == (True, "previous_response_not_found")
 
 
+def test_a_continuation_without_an_input_is_refused(connection: Any) -> None:
+    first = ask(connection, "one", store=False)
+
+    assert ask(connection, None, store=False, previous_response_id=first.id).param == "input"
+
+
 def test_a_failed_run_is_a_failed_response(connection: Any) -> None:
     events = turn(connection, "one …break two")
     after = ask(connection, "hello")
@@ -146,6 +152,7 @@ def test_a_failed_run_is_a_failed_response(connection: Any) -> None:
         ({"input": "x", "background": True}, {"code": "invalid_request_error", "status": 400, "text": "use HTTP"}),
         ({"input": "x", "model": "banana"}, {"code": "model_not_found", "status": 404, "text": "banana"}),
         ({"input": 3}, {"code": "invalid_request_error", "status": 400, "text": "input"}),
+        ({}, {"code": "invalid_request_error", "status": 400, "text": "input"}),
     ],
 )
 def test_a_faulty_message_is_an_error_and_the_connection_stays_open(served: Served, message: Any, error: Any) -> None:
@@ -223,6 +230,7 @@ def test_a_page_of_another_origin_cannot_connect(served: Served) -> None:
 
 
 def test_a_connection_ends_at_its_limit_after_the_response_that_has_begun() -> None:
+    begun = 0.0
     sent: list[Any] = []
     messages: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -245,7 +253,6 @@ def test_a_connection_ends_at_its_limit_after_the_response_that_has_begun() -> N
             messages.put_nowait({"type": "websocket.receive", "text": '{"type": "response.create"}'})
         await ResponsesSocket(websocket, ServerSettings(), LIMIT_S).serve()
 
-    begun = 0.0
     asyncio.run(run())
     texts = [json.loads(message["text"])["error"] for message in sent if message["type"] == "websocket.send"]
 

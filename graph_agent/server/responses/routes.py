@@ -12,8 +12,8 @@ from graph_agent.server.admission.gate import admitted_caller, caller
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.off_loop import BodyRoute
 from graph_agent.server.errors.openai import openai_refusal
-from graph_agent.server.errors.problems import ProblemError, stopping
-from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, services
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, open_part, services
 from graph_agent.server.response_models import CompactionObject, DeletedResponse, ItemPage, OpenAIError, ResponseObject
 from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.compaction import compact
@@ -55,10 +55,7 @@ async def background_responses(request: Request) -> Background:
     Raises:
         ProblemError: If the server is not open.
     """
-    found = getattr(request.app.state, "background_responses", None)
-    if not isinstance(found, Background):
-        raise stopping()
-    return found
+    return open_part(request, "background_responses", Background)
 
 
 _CallerRecords = Annotated[Records, Depends(records)]

@@ -65,7 +65,7 @@ class ResponsesSocket:
         reading = asyncio.create_task(self._read())
         try:
             until = asyncio.get_running_loop().time() + self._lasts_s
-            while (message := await self._next(until)) is not None:
+            while not self._left.is_set() and (message := await self._next(until)) is not None:
                 await self._answer(message)
         except TimeoutError:
             text = "The connection has reached its limit of 60 minutes; open a new one."
@@ -108,21 +108,21 @@ class ResponsesSocket:
         except ProblemError as problem:
             await self._send(_error_event(problem.status, openai_error(problem)["error"]))
             return
-        previous, given_id = self._previous, given.get("previous_response_id")
-        self._previous = None
         body = {**given, "stream": True}
-        continues = previous is not None and previous.id == given_id
-        if continues and previous is not None:
-            items = [*previous.items, *_items(given.get("input"))]
-            body |= {"previous_response_id": previous.base, "input": items}
-        exchange = _Exchange(self._websocket, given_id if continues else None, wants_end=given.get("store") is False)
+        previous = self._previous
+        named = previous if previous is not None and previous.id == given.get("previous_response_id") else None
+        # An input of another type is refused by the checks of the request.
+        if named is not None and isinstance(given.get("input"), str | list):
+            body |= {"previous_response_id": named.base, "input": [*named.items, *_items(given["input"])]}
+        named_id = named.id if named is not None else None
+        exchange = _Exchange(self._websocket, self._left, named_id, wants_end=given.get("store") is False)
         scope, content = self._scope(), json.dumps(body).encode()
         await self._websocket.app(scope, _Receive(content, self._left), exchange.send)
         if (ended := exchange.ended) is not None:
-            items = [*_items(body.get("input")), *ended["output"]]
+            items = [*_items(body["input"]), *ended["output"]]
             self._previous = _Unstored(ended["id"], body.get("previous_response_id"), items)
-        elif not continues:
-            self._previous = previous
+        elif named is not None:
+            self._previous = None
 
     def _request_of(self, message: str | bytes) -> dict[str, Any]:
         """Return the body of the request in a message.
@@ -153,7 +153,7 @@ class ResponsesSocket:
         headers = [
             (name, value)
             for name, value in scope["headers"]
-            if name.decode() not in _OWN_HEADERS and not name.startswith(b"sec-websocket-")
+            if name.decode("latin-1") not in _OWN_HEADERS and not name.startswith(b"sec-websocket-")
         ]
         state = {name: value for name, value in scope.get("state", {}).items() if name != "caller"}
         return {
@@ -189,12 +189,14 @@ class _Exchange:
 
     Args:
         websocket: The connection.
+        left: Set when the client has left.
         previous_id: `previous_response_id` of the response, if the request itself does not name it; else None.
         wants_end: Whether to keep the response at its end.
     """
 
-    def __init__(self, websocket: WebSocket, previous_id: str | None, *, wants_end: bool) -> None:
+    def __init__(self, websocket: WebSocket, left: asyncio.Event, previous_id: str | None, *, wants_end: bool) -> None:
         self._websocket = websocket
+        self._left = left
         self._previous_id = previous_id
         self._wants_end = wants_end
         self._status = 0
@@ -237,9 +239,11 @@ class _Exchange:
         await self._send(data)
 
     async def _send(self, text: str) -> None:
-        # As over HTTP, what a client that has left does not receive is dropped; `_Receive` ends the request.
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+        try:
             await self._websocket.send_text(text)
+        except (WebSocketDisconnect, RuntimeError):
+            # As over HTTP, the rest is dropped, and `_Receive` ends the request.
+            self._left.set()
 
 
 def _error_event(status: int, error: dict[str, Any]) -> dict[str, Any]:
@@ -248,11 +252,9 @@ def _error_event(status: int, error: dict[str, Any]) -> dict[str, Any]:
     return {"type": "error", "status": status, **fields, "error": {**error, **fields}}
 
 
-def _items(given: Any) -> list[Any]:
-    """Return a request's input as items; an input of another type is left to the checks of the request."""
-    if isinstance(given, str):
-        return [{"type": "message", "role": "user", "content": given}]
-    return given if isinstance(given, list) else []
+def _items(given: str | list[Any]) -> list[Any]:
+    """Return a request's input as items."""
+    return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
 
 
 async def _now(work: Any, message: str | bytes) -> Any:
