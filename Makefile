@@ -19,6 +19,8 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
 .PHONY: demo demo-waves demo-team demo-cluster cluster test attack attack-machines restate compat lint style mypy pyright format notebooks reference docs bench dev clean
+# Processes that the tests start would compile the package each time.
+unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 
