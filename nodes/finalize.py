@@ -52,9 +52,8 @@ async def finalize_node(
     """Answer the input, with a streamed model call if planning gave no answer.
 
     Returns:
-        An update with the answer, its event and the session's status. If a model failed, the status is `FAILED`, there
-        is an `error` event, and the message reports the failure and the finished work. If planning is not over, the
-        node returns to `plan`: a person's edit left no call to run, or the user steered while the answer was composed.
+        An update with the answer, its event and the session's status. If a model failed: status `FAILED`, an `error`
+        event, and a message with the failure. Back to `plan` if an edit left no call to run, or the user steered.
     """
     if "loop" not in state or state["loop"]["outcome"] is None:
         return Command(goto="plan")
