@@ -97,7 +97,8 @@ async def _summary(host: Host, messages: list[AnyMessage], instructions: str | N
     except Exception as error:  # a provider may raise anything
         raise problem_of_run(classify_model_error(error)) from error
     if refusal_text(reply, visible=True) is not None or not reply.text.strip():
-        raise problem_of_run("empty_answer")
+        message = "The model gave no summary of the conversation; send the request again."
+        raise ProblemError("upstream", message, category="empty_answer")
     return reply
 
 
