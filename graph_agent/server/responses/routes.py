@@ -37,6 +37,7 @@ _ERRORS = error_responses(
 _READ_ERRORS: dict[int | str, dict[str, Any]] = {
     status: error for status, error in _ERRORS.items() if status in (400, 401, 403, 404, 408, 413, 500, 503)
 }
+_COMPACT_ERRORS = {status: error for status, error in _ERRORS.items() if status not in (409, 422, 507)}
 _ResponseId = Annotated[str, Path(description="The response.")]
 
 router = APIRouter(prefix="/v1", tags=["Responses"], route_class=BodyRoute)
@@ -79,7 +80,7 @@ async def create_response(
     return await ResponsesEndpoint(endpoint, background, shown).create(body)
 
 
-@router.post("/responses/compact", responses=_ERRORS)
+@router.post("/responses/compact", responses=_COMPACT_ERRORS)
 async def compact_conversation(
     body: CompactResponse,
     sender: Annotated[Caller, Depends(caller)],
