@@ -90,7 +90,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return a checkpoint; a run that resumes is recorded as its owner."""
-        fence, at = fence_of(config), _at(config)
+        fence, at = fence_of(config), at_of(config)
         if fence is None or fence.has_loaded(*at):
             found = await super().aget_tuple(config)
         elif get_checkpoint_id(config):
@@ -130,8 +130,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         async def write(saver: FencedPostgresSaver) -> RunnableConfig:
             return await super().aput(config, checkpoint, metadata, new_versions)
 
-        stored = await self._write(fence, _at(config), write, checkpoint["id"])
-        fence.store(*_at(config), checkpoint["id"])
+        stored = await self._write(fence, at_of(config), write, [checkpoint["id"]])
         return stored
 
     async def aput_writes(
@@ -150,14 +149,14 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         async def write(saver: FencedPostgresSaver) -> None:
             await super().aput_writes(config, writes, task_id, task_path)
 
-        await self._write(fence, _at(config), write)
+        await self._write(fence, at_of(config), write)
 
     async def _write(
         self,
         fence: CheckpointFence,
         at: At,
         write: Callable[[FencedPostgresSaver], Awaitable[T]],
-        new_id: str | None = None,
+        new_ids: Sequence[str] = (),
     ) -> T:
         """Check that the run may write, and write, in one transaction.
 
@@ -165,12 +164,24 @@ class FencedPostgresSaver(AsyncPostgresSaver):
             fence: The run's fence.
             at: The thread and namespace to write to.
             write: Writes with the given saver; called again if the first transaction failed.
-            new_id: The id of the checkpoint to store; None for writes of an existing checkpoint.
+            new_ids: The ids of the checkpoints to store, in order; empty for writes of an existing one.
 
         Raises:
             SessionLostError: If another run has continued the session.
         """
-        own = fence.own_newest(*at, new_id)
+        result = await self._write_fenced(fence, at, write, new_ids)
+        for new_id in new_ids:
+            fence.store(*at, new_id)
+        return result
+
+    async def _write_fenced(
+        self,
+        fence: CheckpointFence,
+        at: At,
+        write: Callable[[FencedPostgresSaver], Awaitable[T]],
+        new_ids: Sequence[str],
+    ) -> T:
+        own = fence.own_newest(*at, new_ids)
         if own and self.supports_pipeline:
             try:
                 async with self._connection() as connection, self._in_one_pipeline(connection) as saver:
@@ -183,7 +194,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
             except DivisionByZero:
                 pass  # `admit` decides
         async with self._exclusive_transaction(at) as (connection, newest, owner):
-            if fence.admit(*at, newest, owner, new_id) and newest is not None:
+            if fence.admit(*at, newest, owner, new_ids) and newest is not None:
                 counted = await _row(connection, _COUNT_WRITES, [*at, newest])
                 fence.check_untouched(*at, counted["writes"] if counted else 0)
                 await self._record_owner(connection, at, newest, fence.owner)
@@ -284,6 +295,6 @@ def _record_loaded(fence: CheckpointFence, at: At, found: CheckpointTuple | None
     fence.load(*at, found.checkpoint["id"] if found is not None else None, owner_in(pending), len(pending))
 
 
-def _at(config: RunnableConfig) -> At:
+def at_of(config: RunnableConfig) -> At:
     at = config["configurable"]
     return str(at["thread_id"]), at.get("checkpoint_ns", "")
