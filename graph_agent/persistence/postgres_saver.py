@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import groupby
 from typing import Any, Literal, LiteralString
@@ -23,12 +24,12 @@ from psycopg.rows import DictRow
 from psycopg_pool import AsyncConnectionPool
 
 from graph_agent.persistence.input_index import postgres_input_checkpoint
-from graph_agent.persistence.postgres_writer import Recorder, Write, WriteQueue, execute
+from graph_agent.persistence.postgres_writer import Recorder, Share, SharedTransactions, Write, WriteQueue, execute
 from graph_agent.persistence.session_index import postgres_threads
 from graph_agent.persistence.write_probe import PROBE_BYTES
 from graph_agent.runs.checkpoint_fence import CheckpointFence
 from graph_agent.runs.deferred_writes import DeferredWrites
-from graph_agent.runs.postgres_fence import FencedPostgresSaver, at_of
+from graph_agent.runs.postgres_fence import FencedPostgresSaver, at_of, lock_key
 from graph_agent.runs.run import deferred_of, fence_of
 
 _PROBE: LiteralString = (
@@ -69,6 +70,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
         self.lock = _NoLock()
         self._pool = pool
         self._queues: dict[DeferredWrites, WriteQueue] = {}
+        self._shared = SharedTransactions(self._pipeline)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return a checkpoint; a run that resumes is recorded as its owner."""
@@ -158,11 +160,23 @@ class SharedPostgresSaver(FencedPostgresSaver):
         for at, group in groupby(batch, key=lambda write: (write.thread_id, write.namespace)):
             writes = [*group]
 
+            new_ids = [one.new_id for one in writes if one.new_id is not None]
+            own = fence.own_newest(*at, new_ids) if self.supports_pipeline else []
+            if own and await self._shared.commit(Share(at, lock_key(at), own, fence.owner, writes)):
+                for new_id in new_ids:
+                    fence.store(*at, new_id)
+                continue
+
             async def write(saver: FencedPostgresSaver, writes: Sequence[Write] = writes) -> None:
                 async with saver._cursor(pipeline=True) as cursor:
                     await execute(cursor, [statement for one in writes for statement in one.statements])
 
-            await self._write(fence, at, write, [one.new_id for one in writes if one.new_id is not None])
+            await self._write(fence, at, write, new_ids)
+
+    @asynccontextmanager
+    async def _pipeline(self) -> AsyncIterator[AsyncConnection[DictRow]]:
+        async with self._connection() as connection, connection.pipeline():
+            yield connection
 
     async def _flush(self, thread_id: str | None = None) -> None:
         """Wait until the queued writes of a thread, or of all threads, have ended."""

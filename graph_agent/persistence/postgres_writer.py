@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, LiteralString, cast
 
@@ -12,13 +12,18 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.base import (
     INSERT_CHECKPOINT_WRITES_SQL,
     UPSERT_CHECKPOINT_BLOBS_SQL,
+    UPSERT_CHECKPOINTS_SQL,
     BasePostgresSaver,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from psycopg import AsyncCursor
+from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import DictRow
+from psycopg_pool import PoolTimeout
 
+from graph_agent.runs import postgres_fence
+from graph_agent.runs.checkpoint_fence import OWNER
 from graph_agent.runs.deferred_writes import DeferredWrites
+from graph_agent.runs.postgres_fence import At
 
 MAX_DELAY_S = 0.005
 """Maximum seconds between the queuing of a write and the start of its transaction."""
@@ -26,21 +31,48 @@ MAX_DELAY_S = 0.005
 Statement = tuple[str, Sequence[Any]]
 """SQL of LangGraph's saver, and a list of its parameters for each execution."""
 
-# LangGraph's statements for one row, and the same for many rows, which are cheaper in one statement. They keep stored
-# rows, so a row may occur twice in one statement.
-_FOR_MANY: dict[str, LiteralString] = {
+# LangGraph's statements for one row, the same for many rows, which cost less in one statement, and the number of
+# columns by which rows are equal if such a statement replaces rows: it accepts each of them once.
+_FOR_MANY: dict[str, tuple[LiteralString, int]] = {
     UPSERT_CHECKPOINT_BLOBS_SQL: (
         "INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob) SELECT * FROM"
         " unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bytea[])"
-        " ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING"
+        " ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING",
+        0,
+    ),
+    UPSERT_CHECKPOINTS_SQL: (
+        "INSERT INTO checkpoints"
+        " (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata) SELECT * FROM"
+        " unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::jsonb[], %s::jsonb[])"
+        " ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id)"
+        " DO UPDATE SET checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata",
+        3,
     ),
     INSERT_CHECKPOINT_WRITES_SQL: (
         "INSERT INTO checkpoint_writes"
         " (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob) SELECT * FROM"
         " unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::int[], %s::text[], %s::text[],"
-        " %s::bytea[]) ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO NOTHING"
+        " %s::bytea[]) ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO NOTHING",
+        0,
     ),
 }
+# As for a single namespace (see `graph_agent.runs.postgres_fence`), but without waiting: a lock that another writer
+# holds, or a check that fails, aborts the transaction with a division by zero.
+_LOCK_ALL: LiteralString = (
+    "SELECT set_config('lock_timeout', %s, true), 1 / bool_and(pg_try_advisory_xact_lock(key))::int FROM unnest(%s::bigint[]) AS keys (key)"
+)
+_CHECK_ALL: LiteralString = (
+    "SELECT 1 / bool_and(newest.checkpoint_id IS NOT NULL)::int FROM"
+    " unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[])"
+    " AS run (thread_id, checkpoint_ns, committed, highest, owner) LEFT JOIN LATERAL (SELECT * FROM"
+    " (SELECT * FROM checkpoints c WHERE c.thread_id = run.thread_id AND c.checkpoint_ns = run.checkpoint_ns"
+    " ORDER BY c.checkpoint_id DESC LIMIT 1) AS c WHERE c.checkpoint_id IN (run.committed, run.highest)"
+    " AND NOT EXISTS (SELECT 1 FROM checkpoint_writes w WHERE w.thread_id = c.thread_id"
+    " AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id AND w.task_id = %s"
+    " AND w.channel NOT IN ('', run.owner))) AS newest ON true"
+)
+_MOST_RUNS = 64
+"""Maximum runs in a transaction, to limit its duration."""
 
 
 class Recorder(PostgresSaver):
@@ -68,8 +100,8 @@ class Recorder(PostgresSaver):
         self.statements.append((sql, rows))
 
 
-async def execute(cursor: AsyncCursor[DictRow], statements: Sequence[Statement]) -> None:
-    """Execute the statements of writes, with as few messages as possible.
+async def execute(cursor: AsyncCursor[DictRow], statements: Iterable[Statement]) -> None:
+    """Execute the statements of writes, each kind of statement once.
 
     The order of different statements is irrelevant, as each writes to its own table, or replaces the rows of another.
 
@@ -84,7 +116,9 @@ async def execute(cursor: AsyncCursor[DictRow], statements: Sequence[Statement])
         if sql not in _FOR_MANY:
             await cursor.executemany(cast("LiteralString", sql), rows)
         elif rows:
-            await cursor.execute(_FOR_MANY[sql], [list(column) for column in zip(*rows, strict=True)])
+            for_many, key = _FOR_MANY[sql]
+            kept = [*{row[:key]: row for row in rows}.values()] if key else rows
+            await cursor.execute(for_many, [list(column) for column in zip(*kept, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +209,71 @@ class WriteQueue:
                 self._start_timer()
             else:
                 self._drained()
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of one run in a transaction of several runs: writes to one namespace."""
+
+    at: At
+    lock: int
+    """The key of the namespace's lock."""
+    own_newest: Sequence[str]
+    """As returned by `CheckpointFence.own_newest`; not empty."""
+    owner: str
+    """The run's id."""
+    writes: Sequence[Write]
+
+
+class SharedTransactions:
+    """Commits the writes of several runs in one transaction; those that arrive during it share the next one.
+
+    Args:
+        connect: Opens a pipeline whose statements are one transaction.
+    """
+
+    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[AsyncConnection[DictRow]]]) -> None:
+        self._connect = connect
+        self._waiting: list[tuple[Share, asyncio.Future[bool]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def commit(self, share: Share) -> bool:
+        """Commit a run's writes together with those of other runs.
+
+        Returns:
+            Whether they are committed. If not, each run must commit alone, which finds the run that has failed.
+
+        Raises:
+            psycopg_pool.PoolTimeout: If the database cannot be reached.
+        """
+        committed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((share, committed))
+        if self._task is None:
+            self._task = asyncio.create_task(self._commit_waiting())
+        return await committed
+
+    async def _commit_waiting(self) -> None:
+        try:
+            while self._waiting:
+                joined, self._waiting = self._waiting[:_MOST_RUNS], self._waiting[_MOST_RUNS:]
+                outcome = await self._execute([share for share, _ in joined])
+                for _, future in joined:
+                    if future.done():
+                        continue  # its caller was cancelled
+                    future.set_result(outcome) if isinstance(outcome, bool) else future.set_exception(outcome)
+        finally:
+            self._task = None
+
+    async def _execute(self, shares: Sequence[Share]) -> bool | PoolTimeout:
+        runs = [(*share.at, *share.own_newest, share.owner) for share in shares]
+        locks = sorted({share.lock for share in shares})
+        try:
+            async with self._connect() as connection, connection.cursor(binary=True) as cursor:
+                await cursor.execute(_LOCK_ALL, [f"{postgres_fence.PAUSE_S}s", locks])
+                await cursor.execute(_CHECK_ALL, [*(list(column) for column in zip(*runs, strict=True)), OWNER])
+                await execute(cursor, [each for share in shares for write in share.writes for each in write.statements])
+        except PoolTimeout as error:
+            return error
+        except Exception:  # noqa: BLE001 - each run commits alone next, and raises its own error
+            return False
+        return True

@@ -185,7 +185,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         if own and self.supports_pipeline:
             try:
                 async with self._connection() as connection, self._in_one_pipeline(connection) as saver:
-                    await connection.execute(_LOCK, [f"{PAUSE_S}s", _key(at)])
+                    await connection.execute(_LOCK, [f"{PAUSE_S}s", lock_key(at)])
                     await connection.execute(_CHECK, [OWNER, *at, own, fence.owner])
                     return await write(saver)
             except LockNotAvailable:
@@ -269,7 +269,7 @@ async def _begin(connection: AsyncConnection[DictRow], at: At) -> DictRow | None
     """Begin a transaction, wait for other writers, and read the newest checkpoint."""
     # Parameters are inserted on the client, as the server accepts none with several statements.
     cursor = AsyncClientCursor(connection, row_factory=dict_row)
-    await cursor.execute(_BEGIN, [f"{PAUSE_S}s", _key(at), OWNER, *at])
+    await cursor.execute(_BEGIN, [f"{PAUSE_S}s", lock_key(at), OWNER, *at])
     while cursor.nextset():
         pass
     return await cursor.fetchone()
@@ -278,10 +278,10 @@ async def _begin(connection: AsyncConnection[DictRow], at: At) -> DictRow | None
 async def _end_stalled(connection: AsyncConnection[DictRow], at: At) -> None:
     """End the connection of another writer whose client stalled during a write."""
     with suppress(InsufficientPrivilege):  # the connection belongs to another role
-        await connection.execute(_END_STALLED, [_key(at), PAUSE_S])
+        await connection.execute(_END_STALLED, [lock_key(at), PAUSE_S])
 
 
-def _key(at: At) -> int:
+def lock_key(at: At) -> int:
     digest = hashlib.sha256("\0".join(at).encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
 
