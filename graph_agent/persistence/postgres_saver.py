@@ -29,7 +29,7 @@ from graph_agent.persistence.session_index import postgres_threads
 from graph_agent.persistence.write_probe import PROBE_BYTES
 from graph_agent.runs.checkpoint_fence import CheckpointFence
 from graph_agent.runs.deferred_writes import DeferredWrites
-from graph_agent.runs.postgres_fence import FencedPostgresSaver, at_of, lock_key
+from graph_agent.runs.postgres_fence import FencedPostgresSaver, at_of
 from graph_agent.runs.run import deferred_of, fence_of
 
 _PROBE: LiteralString = (
@@ -151,9 +151,12 @@ class SharedPostgresSaver(FencedPostgresSaver):
         if queue is None:
             fence = fence_of(config)
             assert fence is not None  # a run that defers its writes has one
-            queue = WriteQueue(deferred, partial(self._commit, fence), partial(self._queues.pop, deferred, None))
+            queue = WriteQueue(deferred, partial(self._commit, fence), partial(self._forget, deferred))
             self._queues[deferred] = queue
         queue.add(Write(*at_of(config), recorded.statements, new_id))
+
+    def _forget(self, deferred: DeferredWrites) -> None:
+        del self._queues[deferred]
 
     async def _commit(self, fence: CheckpointFence, batch: Sequence[Write]) -> None:
         """Commit writes of a run in their order: one transaction for consecutive writes of one namespace."""
@@ -162,14 +165,14 @@ class SharedPostgresSaver(FencedPostgresSaver):
 
             new_ids = [one.new_id for one in writes if one.new_id is not None]
             own = fence.own_newest(*at, new_ids) if self.supports_pipeline else []
-            if own and await self._shared.commit(Share(at, lock_key(at), own, fence.owner, writes)):
+            if own and await self._shared.commit(Share((*at, own[0], own[1], fence.owner), writes)):
                 for new_id in new_ids:
                     fence.store(*at, new_id)
                 continue
 
             async def write(saver: FencedPostgresSaver, writes: Sequence[Write] = writes) -> None:
                 async with saver._cursor(pipeline=True) as cursor:
-                    await execute(cursor, [statement for one in writes for statement in one.statements])
+                    await execute(cursor, writes)
 
             await self._write(fence, at, write, new_ids)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, LiteralString, cast
+from typing import Any, LiteralString
 
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.base import (
@@ -23,7 +23,7 @@ from psycopg_pool import PoolTimeout
 from graph_agent.runs import postgres_fence
 from graph_agent.runs.checkpoint_fence import OWNER
 from graph_agent.runs.deferred_writes import DeferredWrites
-from graph_agent.runs.postgres_fence import At
+from graph_agent.runs.postgres_fence import lock_key
 
 MAX_DELAY_S = 0.005
 """Maximum seconds between the queuing of a write and the start of its transaction."""
@@ -31,38 +31,33 @@ MAX_DELAY_S = 0.005
 Statement = tuple[str, Sequence[Any]]
 """SQL of LangGraph's saver, and a list of its parameters for each execution."""
 
-# LangGraph's statements for one row, the same for many rows, which cost less in one statement, and the number of
-# columns by which rows are equal if such a statement replaces rows: it accepts each of them once.
-_FOR_MANY: dict[str, tuple[LiteralString, int]] = {
-    UPSERT_CHECKPOINT_BLOBS_SQL: (
-        "INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob) SELECT * FROM"
-        " unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bytea[])"
-        " ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING",
-        0,
-    ),
-    UPSERT_CHECKPOINTS_SQL: (
-        "INSERT INTO checkpoints"
-        " (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata) SELECT * FROM"
-        " unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::jsonb[], %s::jsonb[])"
-        " ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id)"
-        " DO UPDATE SET checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata",
-        3,
-    ),
-    INSERT_CHECKPOINT_WRITES_SQL: (
-        "INSERT INTO checkpoint_writes"
-        " (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob) SELECT * FROM"
-        " unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::int[], %s::text[], %s::text[],"
-        " %s::bytea[]) ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO NOTHING",
-        0,
-    ),
-}
+# The rows of LangGraph's statements for one row each, in one statement, which costs a fraction. An upsert accepts each
+# key once. LangGraph's other statement, which replaces writes, is rare.
+_INSERT_ALL: LiteralString = (
+    "WITH blobs AS (INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)"
+    " SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bytea[])"
+    " ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING),"
+    " checkpoints_ AS (INSERT INTO checkpoints"
+    " (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata)"
+    " SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::jsonb[], %s::jsonb[])"
+    " ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id)"
+    " DO UPDATE SET checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata),"
+    " writes AS (INSERT INTO checkpoint_writes"
+    " (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob)"
+    " SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::int[], %s::text[],"
+    " %s::text[], %s::bytea[]) ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO NOTHING)"
+)
+_COLUMNS = {UPSERT_CHECKPOINT_BLOBS_SQL: 6, UPSERT_CHECKPOINTS_SQL: 6, INSERT_CHECKPOINT_WRITES_SQL: 9}
+"""The statements that `_INSERT_ALL` replaces, with their numbers of parameters."""
 # As for a single namespace (see `graph_agent.runs.postgres_fence`), but without waiting: a lock that another writer
 # holds, or a check that fails, aborts the transaction with a division by zero.
 _LOCK_ALL: LiteralString = (
-    "SELECT set_config('lock_timeout', %s, true), 1 / bool_and(pg_try_advisory_xact_lock(key))::int FROM unnest(%s::bigint[]) AS keys (key)"
+    "SELECT set_config('lock_timeout', %s, true), 1 / bool_and(pg_try_advisory_xact_lock(key))::int"
+    " FROM unnest(%s::bigint[]) AS keys (key)"
 )
-_CHECK_ALL: LiteralString = (
-    "SELECT 1 / bool_and(newest.checkpoint_id IS NOT NULL)::int FROM"
+# All parts of a statement read the state before it, so the check does not read the inserted rows.
+_CHECK_AND_INSERT_ALL: LiteralString = (
+    f"{_INSERT_ALL} SELECT 1 / bool_and(newest.checkpoint_id IS NOT NULL)::int FROM"
     " unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[])"
     " AS run (thread_id, checkpoint_ns, committed, highest, owner) LEFT JOIN LATERAL (SELECT * FROM"
     " (SELECT * FROM checkpoints c WHERE c.thread_id = run.thread_id AND c.checkpoint_ns = run.checkpoint_ns"
@@ -100,27 +95,6 @@ class Recorder(PostgresSaver):
         self.statements.append((sql, rows))
 
 
-async def execute(cursor: AsyncCursor[DictRow], statements: Iterable[Statement]) -> None:
-    """Execute the statements of writes, each kind of statement once.
-
-    The order of different statements is irrelevant, as each writes to its own table, or replaces the rows of another.
-
-    Args:
-        cursor: A cursor within a transaction.
-        statements: The statements in the order of the writes.
-    """
-    by_sql: dict[str, list[Any]] = {}
-    for sql, rows in statements:
-        by_sql.setdefault(sql, []).extend(rows)
-    for sql, rows in by_sql.items():
-        if sql not in _FOR_MANY:
-            await cursor.executemany(cast("LiteralString", sql), rows)
-        elif rows:
-            for_many, key = _FOR_MANY[sql]
-            kept = [*{row[:key]: row for row in rows}.values()] if key else rows
-            await cursor.execute(for_many, [list(column) for column in zip(*kept, strict=True)])
-
-
 @dataclass(frozen=True, slots=True)
 class Write:
     """A write of a run."""
@@ -130,6 +104,37 @@ class Write:
     statements: Sequence[Statement]
     new_id: str | None
     """The id of the checkpoint that it stores; None for writes of an existing checkpoint."""
+
+
+Run = tuple[str, str, str, str, str]
+"""A run's thread, namespace, two checkpoint ids of `CheckpointFence.own_newest`, and the id of the run."""
+
+
+async def execute(cursor: AsyncCursor[DictRow], writes: Sequence[Write], runs: Sequence[Run] = ()) -> None:
+    """Execute the statements of writes.
+
+    The order of different statements is irrelevant, as each writes to its own table, or replaces the rows of another.
+
+    Args:
+        cursor: A cursor within a transaction.
+        writes: The writes, in order.
+        runs: Their runs, to be checked in the same statement; empty if they were checked.
+    """
+    by_sql: dict[str, list[Any]] = {sql: [] for sql in _COLUMNS}
+    for sql, rows in (statement for write in writes for statement in write.statements):
+        by_sql.setdefault(sql, []).extend(rows)
+    by_sql[UPSERT_CHECKPOINTS_SQL] = [*{row[:3]: row for row in by_sql[UPSERT_CHECKPOINTS_SQL]}.values()]
+    values = [column for sql, count in _COLUMNS.items() for column in _columns(by_sql.pop(sql), count)]
+    if runs:
+        await cursor.execute(_CHECK_AND_INSERT_ALL, [*values, *_columns(runs, 5), OWNER])
+    else:
+        await cursor.execute(f"{_INSERT_ALL} SELECT 1", values)
+    for sql, rows in by_sql.items():
+        await cursor.executemany(sql, rows)
+
+
+def _columns(rows: Sequence[Sequence[Any]], count: int) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(count)]
 
 
 class WriteQueue:
@@ -215,13 +220,7 @@ class WriteQueue:
 class Share:
     """The part of one run in a transaction of several runs: writes to one namespace."""
 
-    at: At
-    lock: int
-    """The key of the namespace's lock."""
-    own_newest: Sequence[str]
-    """As returned by `CheckpointFence.own_newest`; not empty."""
-    owner: str
-    """The run's id."""
+    run: Run
     writes: Sequence[Write]
 
 
@@ -265,13 +264,12 @@ class SharedTransactions:
             self._task = None
 
     async def _execute(self, shares: Sequence[Share]) -> bool | PoolTimeout:
-        runs = [(*share.at, *share.own_newest, share.owner) for share in shares]
-        locks = sorted({share.lock for share in shares})
+        locks = sorted({lock_key((share.run[0], share.run[1])) for share in shares})
+        writes = [write for share in shares for write in share.writes]
         try:
             async with self._connect() as connection, connection.cursor(binary=True) as cursor:
                 await cursor.execute(_LOCK_ALL, [f"{postgres_fence.PAUSE_S}s", locks])
-                await cursor.execute(_CHECK_ALL, [*(list(column) for column in zip(*runs, strict=True)), OWNER])
-                await execute(cursor, [each for share in shares for write in share.writes for each in write.statements])
+                await execute(cursor, writes, [share.run for share in shares])
         except PoolTimeout as error:
             return error
         except Exception:  # noqa: BLE001 - each run commits alone next, and raises its own error
