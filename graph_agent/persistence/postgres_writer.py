@@ -35,17 +35,17 @@ Statement = tuple[str, Sequence[Any]]
 # key once. LangGraph's other statement, which replaces writes, is rare.
 _INSERT_ALL: LiteralString = (
     "WITH blobs AS (INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)"
-    " SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bytea[])"
+    " SELECT * FROM unnest(%b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bytea[])"
     " ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING),"
     " checkpoints_ AS (INSERT INTO checkpoints"
     " (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata)"
-    " SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::jsonb[], %s::jsonb[])"
+    " SELECT * FROM unnest(%b::text[], %b::text[], %b::text[], %b::text[], %b::jsonb[], %b::jsonb[])"
     " ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id)"
     " DO UPDATE SET checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata),"
     " writes AS (INSERT INTO checkpoint_writes"
     " (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob)"
-    " SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::int[], %s::text[],"
-    " %s::text[], %s::bytea[]) ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO NOTHING)"
+    " SELECT * FROM unnest(%b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::int[], %b::text[],"
+    " %b::text[], %b::bytea[]) ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO NOTHING)"
 )
 _COLUMNS = {UPSERT_CHECKPOINT_BLOBS_SQL: 6, UPSERT_CHECKPOINTS_SQL: 6, INSERT_CHECKPOINT_WRITES_SQL: 9}
 """The statements that `_INSERT_ALL` replaces, with their numbers of parameters."""
@@ -53,12 +53,12 @@ _COLUMNS = {UPSERT_CHECKPOINT_BLOBS_SQL: 6, UPSERT_CHECKPOINTS_SQL: 6, INSERT_CH
 # holds, or a check that fails, aborts the transaction with a division by zero.
 _LOCK_ALL: LiteralString = (
     "SELECT set_config('lock_timeout', %s, true), 1 / bool_and(pg_try_advisory_xact_lock(key))::int"
-    " FROM unnest(%s::bigint[]) AS keys (key)"
+    " FROM unnest(%b::bigint[]) AS keys (key)"
 )
 # All parts of a statement read the state before it, so the check does not read the inserted rows.
 _CHECK_AND_INSERT_ALL: LiteralString = (
     f"{_INSERT_ALL} SELECT 1 / bool_and(newest.checkpoint_id IS NOT NULL)::int FROM"
-    " unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[])"
+    " unnest(%b::text[], %b::text[], %b::text[], %b::text[], %b::text[])"
     " AS run (thread_id, checkpoint_ns, committed, highest, owner) LEFT JOIN LATERAL (SELECT * FROM"
     " (SELECT * FROM checkpoints c WHERE c.thread_id = run.thread_id AND c.checkpoint_ns = run.checkpoint_ns"
     " ORDER BY c.checkpoint_id DESC LIMIT 1) AS c WHERE c.checkpoint_id IN (run.committed, run.highest)"
