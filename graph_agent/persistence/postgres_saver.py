@@ -109,7 +109,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
         Raises:
             SessionLostError: If a run writes it and another run has continued the session.
         """
-        deferred = deferred_of(config)
+        deferred = self._deferred(config)
         if deferred is None:
             await self._flush(at_of(config)[0])
             return await super().aput(config, checkpoint, metadata, new_versions)
@@ -129,7 +129,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
         Raises:
             SessionLostError: If a run writes them and another run has continued the session.
         """
-        deferred = deferred_of(config)
+        deferred = self._deferred(config)
         if deferred is None:
             await self._flush(at_of(config)[0])
             await super().aput_writes(config, writes, task_id, task_path)
@@ -143,6 +143,10 @@ class SharedPostgresSaver(FencedPostgresSaver):
         """Delete all checkpoints and writes of a thread."""
         await self._flush(thread_id)
         await super().adelete_thread(thread_id)
+
+    def _deferred(self, config: RunnableConfig) -> DeferredWrites | None:
+        """Return the queued writes of a run; None if a write must not be queued, as on another event loop."""
+        return deferred_of(config) if asyncio.get_running_loop() is self.loop else None
 
     def _queue(
         self, config: RunnableConfig, deferred: DeferredWrites, recorded: Recorder, new_id: str | None = None
@@ -162,7 +166,6 @@ class SharedPostgresSaver(FencedPostgresSaver):
         """Commit writes of a run in their order: one transaction for consecutive writes of one namespace."""
         for at, group in groupby(batch, key=lambda write: (write.thread_id, write.namespace)):
             writes = [*group]
-
             new_ids = [one.new_id for one in writes if one.new_id is not None]
             own = fence.own_newest(*at, new_ids) if self.supports_pipeline else []
             if own and await self._shared.commit(Share((*at, own[0], own[1], fence.owner), writes)):
@@ -182,7 +185,9 @@ class SharedPostgresSaver(FencedPostgresSaver):
             yield connection
 
     async def _flush(self, thread_id: str | None = None) -> None:
-        """Wait until the queued writes of a thread, or of all threads, have ended."""
+        """Wait until the queued writes of a thread, or of all threads, have ended; on the saver's event loop only."""
+        if asyncio.get_running_loop() is not self.loop:
+            return
         for queue in [*self._queues.values()]:
             if thread_id is None or thread_id in queue.threads:
                 await queue.flush()
@@ -204,7 +209,6 @@ class SharedPostgresSaver(FencedPostgresSaver):
         self, *, group: str | None = None, after: str | None = None, limit: int | None = None
     ) -> list[str]:
         """Return the ids of the threads (see `graph_agent.session.history.list_threads`)."""
-        await self._flush()
         return await postgres_threads(self._pool, group, after, limit)
 
     async def find_input(self, thread_id: str, input_id: str) -> CheckpointTuple | None:

@@ -106,11 +106,11 @@ class Write:
     """The id of the checkpoint that it stores; None for writes of an existing checkpoint."""
 
 
-Run = tuple[str, str, str, str, str]
+FencedRun = tuple[str, str, str, str, str]
 """A run's thread, namespace, two checkpoint ids of `CheckpointFence.own_newest`, and the id of the run."""
 
 
-async def execute(cursor: AsyncCursor[DictRow], writes: Sequence[Write], runs: Sequence[Run] = ()) -> None:
+async def execute(cursor: AsyncCursor[DictRow], writes: Sequence[Write], runs: Sequence[FencedRun] = ()) -> None:
     """Execute the statements of writes.
 
     The order of different statements is irrelevant, as each writes to its own table, or replaces the rows of another.
@@ -130,7 +130,7 @@ async def execute(cursor: AsyncCursor[DictRow], writes: Sequence[Write], runs: S
     else:
         await cursor.execute(f"{_INSERT_ALL} SELECT 1", values)
     for sql, rows in by_sql.items():
-        await cursor.executemany(sql, rows)
+        await cursor.executemany(sql.encode(), rows)
 
 
 def _columns(rows: Sequence[Sequence[Any]], count: int) -> list[list[Any]]:
@@ -220,7 +220,7 @@ class WriteQueue:
 class Share:
     """The part of one run in a transaction of several runs: writes to one namespace."""
 
-    run: Run
+    run: FencedRun
     writes: Sequence[Write]
 
 
