@@ -88,28 +88,24 @@ async def fence(scale: Scale) -> Table:
     """Compare the saver with and without its check of each write."""
     turns = scale.size(_TURNS)
     trials: dict[str, Trial] = {
-        _PLAIN: functools.partial(_unfenced, turns, scale.url),
-        "the check of each write": _writing(turns, scale.url),
+        _PLAIN: functools.partial(_unfenced, turns),
+        "the check of each write": _writing(turns),
     }
-    note = "50 turns on the own saver, writing tool; the reference is without the check."
+    note = "50 turns on the own SQLite saver, writing tool; the reference is without the check."
     return _table("Check of each write", note, await harness.interleaved(trials, scale), turns)
 
 
-def _writing(turns: int, url: str) -> Trial:
-    return sessions_trial(
-        functools.partial(graph_agent_session, turns, effect="write"), opener=functools.partial(own_saver, url=url)
-    )
+def _writing(turns: int) -> Trial:
+    return sessions_trial(functools.partial(graph_agent_session, turns, effect="write"), opener=own_saver)
 
 
 @asynccontextmanager
-async def _unfenced(turns: int, url: str) -> AsyncIterator[Work]:
-    module = "runs.postgres_fence" if url.startswith("postgres") else "persistence.sqlite_saver"
-
+async def _unfenced(turns: int) -> AsyncIterator[Work]:
     def no_fence(_: Any) -> None:
         """Replace the function; a call of a mock object would cost more than the check."""
 
-    with mock.patch(f"graph_agent.{module}.fence_of", no_fence):
-        async with _writing(turns, url)() as work:
+    with mock.patch("graph_agent.persistence.sqlite_saver.fence_of", no_fence):
+        async with _writing(turns)() as work:
             yield work
 
 

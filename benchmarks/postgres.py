@@ -22,7 +22,7 @@ from typing import Any
 import psycopg
 
 from benchmarks import harness
-from benchmarks.harness import Scale, Table, Trial, Work, plain, quartiles, wall_ratio
+from benchmarks.harness import Cost, Scale, Table, Work, cpu_ratio, plain, quartiles, wall_ratio
 from benchmarks.postgres_worker import CREATE_AGENT, VARIANTS
 from graph_agent.runs.postgres_locks import LEASE_S
 from tests.support.postgres_server import binaries, postgres_server
@@ -43,21 +43,22 @@ class Worker:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
 
-    async def order(self, **order: Any) -> None:
-        """Send an order, and wait until it is carried out."""
+    async def order(self, **order: Any) -> float:
+        """Send an order, wait until it is carried out, and return the CPU time it took, in seconds."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order).encode() + b"\n")
-        await self.done()
+        return await self.done()
 
-    async def done(self) -> None:
-        """Wait for a reply.
+    async def done(self) -> float:
+        """Wait for a reply, and return the CPU time it contains.
 
         Raises:
             RuntimeError: If the worker ended.
         """
         assert self.process.stdout is not None
-        if not await self.process.stdout.readline():
+        if not (reply := await self.process.stdout.readline()):
             raise RuntimeError(f"A worker ended with status {await self.process.wait()}.")
+        return float(json.loads(reply)["cpu"])
 
 
 @asynccontextmanager
@@ -98,34 +99,46 @@ async def throughput(scale: Scale, url: str) -> Table:
         for count in _WORKERS:
             busy = workers[:count]
             sessions = len(busy) * scale.size(_SESSIONS)
-            stored = {variant: await _count(url, _run(busy, variant, turns, scale)) for variant in VARIANTS}
-            trials: dict[str, Trial] = {
-                variant: plain(lambda variant=variant, busy=busy: _run(busy, variant, turns, scale))  # type: ignore[misc]
-                for variant in VARIANTS
+            cpu_s: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+            works = {variant: _run(busy, variant, turns, scale, cpu_s[variant]) for variant in VARIANTS}
+            stored = {variant: await _count(url, work) for variant, work in works.items()}
+            trials = {variant: plain(lambda work=work: work) for variant, work in works.items()}  # type: ignore[misc]
+            costs = {
+                # The last trials are the measured ones.
+                variant: [
+                    Cost(cpu, cost.wall) for cpu, cost in zip(cpu_s[variant][-len(measured) :], measured, strict=True)
+                ]
+                for variant, measured in (await harness.interleaved(trials, scale)).items()
             }
-            costs = await harness.interleaved(trials, scale)
             for variant in VARIANTS:
                 seconds = statistics.median(cost.wall for cost in costs[variant])
-                ratio = wall_ratio(costs, variant, CREATE_AGENT)
+                cpu, wall = (ratio(costs, variant, CREATE_AGENT) for ratio in (cpu_ratio, wall_ratio))
                 rows.append(
                     [
                         f"{count} worker{'s' if count > 1 else ''}, {variant}",
                         f"{stored[variant] / seconds:.0f}",
                         f"{sessions * turns / seconds:.0f}",
-                        f"{ratio.median:.2f}",
-                        quartiles(ratio),
+                        f"{cpu.median:.2f}",
+                        f"{wall.median:.2f}",
+                        quartiles(wall),
                     ]
                 )
     note = (
-        f"Each worker runs {_SESSIONS} sessions of {_TURNS} turns at the same time; ratios of wall time to "
-        "`create_agent` with as many workers. Clients, workers and database share the machine."
+        f"Each worker runs {_SESSIONS} sessions of {_TURNS} turns at the same time; ratios of the workers' CPU time, "
+        "and of wall time, to `create_agent` with as many workers. Clients, workers and database share the machine."
     )
-    return Table("PostgreSQL: throughput", note, ["work", "checkpoints/s", "turns/s", "wall ratio", "quartiles"], rows)
+    columns = ["work", "checkpoints/s", "turns/s", "CPU ratio", "wall ratio", "quartiles"]
+    return Table("PostgreSQL: throughput", note, columns, rows)
 
 
-def _run(workers: list[Worker], variant: str, turns: int, scale: Scale) -> Work:
+def _run(workers: list[Worker], variant: str, turns: int, scale: Scale, cpu_s: list[float]) -> Work:
+    """Return a trial that appends the workers' CPU time to `cpu_s`."""
     order = {"do": "run", "variant": variant, "turns": turns, "sessions": scale.size(_SESSIONS)}
-    return lambda: asyncio.gather(*(worker.order(**order) for worker in workers))
+
+    async def work() -> None:
+        cpu_s.append(sum(await asyncio.gather(*(worker.order(**order) for worker in workers))))
+
+    return work
 
 
 async def _count(url: str, work: Work) -> int:

@@ -1,6 +1,7 @@
 """A worker process of the PostgreSQL benchmark: `python -m benchmarks.postgres_worker DATABASE_URL LEASE_S`.
 
-Orders are JSON lines on standard input; each gets a JSON line on standard output when it is carried out:
+Orders are JSON lines on standard input; each gets a JSON line on standard output when it is carried out, with the CPU
+time it took, in seconds:
 
 - `{"do": "run", "variant", "turns", "sessions"}` runs sessions at the same time;
 - `{"do": "hold", "session"}` starts an input, and replies when its tool runs, which does not end;
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -37,7 +39,8 @@ from graph_agent.runs import postgres_locks
 CREATE_AGENT = "`create_agent`, LangGraph's saver"
 STOCK = "graph-agent, LangGraph's saver"
 OWN = "graph-agent, own saver"
-VARIANTS = (CREATE_AGENT, STOCK, OWN)
+WRITING = "graph-agent, own saver, a tool that writes"
+VARIANTS = (CREATE_AGENT, STOCK, OWN, WRITING)
 _AGAIN_S = 0.02
 
 
@@ -63,11 +66,12 @@ async def main(url: str, lease_s: int) -> None:
             CREATE_AGENT: lambda turns: create_agent_session(turns, stock),
             STOCK: lambda turns: graph_agent_session(turns, stock),
             OWN: lambda turns: graph_agent_session(turns, own),
+            WRITING: lambda turns: graph_agent_session(turns, own, effect="write"),
         }
         holding = list[asyncio.Task[Any]]()
-        _reply()
+        _reply(0.0)
         while line := await orders.readline():
-            order = json.loads(line)
+            order, since = json.loads(line), time.process_time()
             if order["do"] == "run":
                 run = make[order["variant"]](order["turns"])
                 await asyncio.gather(*(run(uuid.uuid4().hex) for _ in range(order["sessions"])))
@@ -75,11 +79,11 @@ async def main(url: str, lease_s: int) -> None:
                 holding.append(await _hold(own, order["session"]))
             else:
                 await _resume(own, order["session"])
-            _reply()
+            _reply(time.process_time() - since)
 
 
-def _reply() -> None:
-    sys.stdout.write("{}\n")
+def _reply(cpu: float) -> None:
+    sys.stdout.write(json.dumps({"cpu": cpu}) + "\n")
     sys.stdout.flush()
 
 

@@ -86,7 +86,11 @@ async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncItera
 
     await make_tables(url, make)
     async with _pool(url, SAVER_CONNECTIONS) as pool:
-        yield SharedPostgresSaver(pool, serde)
+        saver = SharedPostgresSaver(pool, serde)
+        try:
+            yield saver
+        finally:
+            await saver.aclose()
 
 
 @asynccontextmanager

@@ -306,7 +306,7 @@ class SharedSqliteSaver(SqliteSaver):
         if at not in self._newest_in:
             self._newest_in[at] = self._newest(*at)
         newest, owner = self._newest_in[at]
-        if fence.admit(*at, newest, owner, new_id) and newest is not None:
+        if fence.admit(*at, newest, owner, [] if new_id is None else [new_id]) and newest is not None:
             [[writes]] = self.conn.execute(_COUNT_WRITES, (*at, newest)).fetchall()
             fence.check_untouched(*at, writes)
             self._record_owner(*at, newest, fence.owner)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from graph_agent.errors import SessionLostError
@@ -111,15 +112,17 @@ class CheckpointFence:
             raise self.lost(thread_id, f"its newest checkpoint is {newest}, which was stored after this run began")
         self._branches.setdefault((thread_id, namespace), _Branch(newest, owner, writes))
 
-    def admit(self, thread_id: str, namespace: str, newest: str | None, owner: str, new_id: str | None = None) -> bool:
-        """Check a write against the newest checkpoint, within the transaction of the write.
+    def admit(
+        self, thread_id: str, namespace: str, newest: str | None, owner: str, new_ids: Sequence[str] = ()
+    ) -> bool:
+        """Check writes against the newest checkpoint, within their transaction.
 
         Args:
             thread_id: The thread.
             namespace: The checkpoint namespace.
             newest: The id of its newest checkpoint; None for none.
             owner: That checkpoint's owner; empty for none.
-            new_id: The id of the checkpoint to store; None for writes of an existing one.
+            new_ids: The ids of the checkpoints to store, in order; empty for writes of an existing one.
 
         Returns:
             Whether to record this run as the newest checkpoint's owner now, after `check_untouched`.
@@ -140,14 +143,15 @@ class CheckpointFence:
             if owner not in (branch.base_owner, self.owner):
                 raise self.lost(thread_id, f"run {owner} has continued checkpoint {newest}")
             claims = newest is not None and owner != self.owner
-        if new_id is not None:
+        for new_id in new_ids:
             if newest is not None and new_id <= newest and new_id not in branch.own:
                 raise self.lost(thread_id, f"its newest checkpoint {newest} is above the new one, {new_id}")
             branch.own.add(new_id)
             branch.highest = max(branch.highest, new_id)
+            newest = max(newest or "", new_id)
         return claims
 
-    def own_newest(self, thread_id: str, namespace: str, new_id: str | None = None) -> list[str]:
+    def own_newest(self, thread_id: str, namespace: str, new_ids: Sequence[str] = ()) -> list[str]:
         """Return ids, one of which is the newest checkpoint's unless another run has continued the session.
 
         A saver may check this in the statement of the write, and call `admit` if the check fails. Only `admit` accepts
@@ -156,7 +160,7 @@ class CheckpointFence:
         Args:
             thread_id: The thread.
             namespace: The checkpoint namespace.
-            new_id: The id of the checkpoint to store; None for writes of an existing one.
+            new_ids: The ids of the checkpoints to store, in order; empty for writes of an existing one.
 
         Returns:
             The last committed checkpoint of this run, and the highest one that it has tried to store; empty if the
@@ -167,12 +171,14 @@ class CheckpointFence:
         """
         self.check_open()
         branch = self._branches.get((thread_id, namespace))
-        if branch is None or not branch.committed or (new_id is not None and new_id <= branch.highest):
+        if branch is None or not branch.committed:
             return []
         candidates = [branch.committed, branch.highest]
-        if new_id is not None:
-            branch.own.add(new_id)
-            branch.highest = new_id
+        rising = [branch.highest, *new_ids]
+        if any(id_ <= before for before, id_ in pairwise(rising)):
+            return []
+        branch.own.update(new_ids)
+        branch.highest = rising[-1]
         return candidates
 
     def check_untouched(self, thread_id: str, namespace: str, writes: int) -> None:

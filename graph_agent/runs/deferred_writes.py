@@ -33,7 +33,7 @@ def defers_writes(saver: object) -> bool:
 
 @dataclass(eq=False)
 class DeferredWrites:
-    """The queued writes of one run. The saver's thread records outcomes; the run's event loop does the rest."""
+    """The queued writes of one run. The saver records outcomes, in SQLite on its thread."""
 
     namespace: str = ""
     """The run's checkpoint namespace; a graph inside the run defers nothing under `durability="sync"`."""

@@ -43,16 +43,16 @@ _NEWEST: LiteralString = (
     " AS owner FROM checkpoints c WHERE c.thread_id = %s AND c.checkpoint_ns = %s"
     " ORDER BY c.checkpoint_id DESC LIMIT 1"
 )
+_NEWEST_AND_WRITES: LiteralString = (
+    "SELECT newest.*, (SELECT count(*) FROM checkpoint_writes w WHERE w.thread_id = %s AND w.checkpoint_ns = %s"
+    f" AND w.checkpoint_id = newest.checkpoint_id) AS writes FROM ({_NEWEST}) AS newest"
+)
 # Fails with a division by zero, which aborts the transaction, unless the newest checkpoint is one of the run's own.
 _CHECK: LiteralString = (
     f"SELECT 1 / count(*) FROM ({_NEWEST}) AS newest WHERE checkpoint_id = ANY(%s) AND owner IN ('', %s)"
 )
 # One message with several statements, so a paused process cannot stop between them.
-_BEGIN: LiteralString = f"BEGIN; {_LOCK}; {_NEWEST}"
-_COUNT_WRITES: LiteralString = (
-    "SELECT count(*) AS writes FROM checkpoint_writes"
-    " WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s"
-)
+_BEGIN: LiteralString = f"BEGIN; {_LOCK}; {_NEWEST_AND_WRITES}"
 # The server does not limit the time between two messages of a pipeline, and a pipeline that ends with a Flush message,
 # as psycopg's do, disables `idle_in_transaction_session_timeout`. The waiting writer therefore ends a stalled one.
 _END_STALLED: LiteralString = (
@@ -90,7 +90,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return a checkpoint; a run that resumes is recorded as its owner."""
-        fence, at = fence_of(config), _at(config)
+        fence, at = fence_of(config), at_of(config)
         if fence is None or fence.has_loaded(*at):
             found = await super().aget_tuple(config)
         elif get_checkpoint_id(config):
@@ -99,7 +99,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
                 fence.load(*at, *_read(await _row(connection, _NEWEST, [OWNER, *at])), None)
             found = await super().aget_tuple(config)
         elif fence.claims:
-            async with self._exclusive_transaction(at) as (connection, _, _):
+            async with self._exclusive_transaction(at) as (connection, _):
                 found = await super(FencedPostgresSaver, self._over(connection)).aget_tuple(config)
                 if found is not None:
                     await self._record_owner(connection, at, found.checkpoint["id"], fence.owner)
@@ -130,9 +130,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         async def write(saver: FencedPostgresSaver) -> RunnableConfig:
             return await super().aput(config, checkpoint, metadata, new_versions)
 
-        stored = await self._write(fence, _at(config), write, checkpoint["id"])
-        fence.store(*_at(config), checkpoint["id"])
-        return stored
+        return await self._write(fence, at_of(config), write, [checkpoint["id"]])
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -150,14 +148,14 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         async def write(saver: FencedPostgresSaver) -> None:
             await super().aput_writes(config, writes, task_id, task_path)
 
-        await self._write(fence, _at(config), write)
+        await self._write(fence, at_of(config), write)
 
     async def _write(
         self,
         fence: CheckpointFence,
         at: At,
         write: Callable[[FencedPostgresSaver], Awaitable[T]],
-        new_id: str | None = None,
+        new_ids: Sequence[str] = (),
     ) -> T:
         """Check that the run may write, and write, in one transaction.
 
@@ -165,16 +163,28 @@ class FencedPostgresSaver(AsyncPostgresSaver):
             fence: The run's fence.
             at: The thread and namespace to write to.
             write: Writes with the given saver; called again if the first transaction failed.
-            new_id: The id of the checkpoint to store; None for writes of an existing checkpoint.
+            new_ids: The ids of the checkpoints to store, in order; empty for writes of an existing one.
 
         Raises:
             SessionLostError: If another run has continued the session.
         """
-        own = fence.own_newest(*at, new_id)
+        result = await self._write_fenced(fence, at, write, new_ids)
+        for new_id in new_ids:
+            fence.store(*at, new_id)
+        return result
+
+    async def _write_fenced(
+        self,
+        fence: CheckpointFence,
+        at: At,
+        write: Callable[[FencedPostgresSaver], Awaitable[T]],
+        new_ids: Sequence[str],
+    ) -> T:
+        own = fence.own_newest(*at, new_ids)
         if own and self.supports_pipeline:
             try:
                 async with self._connection() as connection, self._in_one_pipeline(connection) as saver:
-                    await connection.execute(_LOCK, [f"{PAUSE_S}s", _key(at)])
+                    await connection.execute(_LOCK, [f"{PAUSE_S}s", lock_key(at)])
                     await connection.execute(_CHECK, [OWNER, *at, own, fence.owner])
                     return await write(saver)
             except LockNotAvailable:
@@ -182,22 +192,31 @@ class FencedPostgresSaver(AsyncPostgresSaver):
                     await _end_stalled(connection, at)
             except DivisionByZero:
                 pass  # `admit` decides
-        async with self._exclusive_transaction(at) as (connection, newest, owner):
-            if fence.admit(*at, newest, owner, new_id) and newest is not None:
-                counted = await _row(connection, _COUNT_WRITES, [*at, newest])
-                fence.check_untouched(*at, counted["writes"] if counted else 0)
-                await self._record_owner(connection, at, newest, fence.owner)
-            if not self.supports_pipeline:
-                return await write(self._over(connection))
-            async with self._in_one_pipeline(connection) as saver:
+        async with self._exclusive_transaction(at) as (connection, found):
+            newest, owner = _read(found)
+            claims = fence.admit(*at, newest, owner, new_ids)
+            if claims and found is not None:
+                fence.check_untouched(*at, found["writes"])
+
+            async def write_as_owner(saver: FencedPostgresSaver) -> T:
+                if claims and newest is not None:
+                    await self._record_owner(connection, at, newest, fence.owner)
                 return await write(saver)
 
+            if not self.supports_pipeline:
+                return await write_as_owner(self._over(connection))
+            async with self._in_one_pipeline(connection) as saver:
+                result = await write_as_owner(saver)
+                await connection.commit()
+                return result
+
     @asynccontextmanager
-    async def _exclusive_transaction(self, at: At) -> AsyncIterator[tuple[AsyncConnection[DictRow], str | None, str]]:
+    async def _exclusive_transaction(self, at: At) -> AsyncIterator[tuple[AsyncConnection[DictRow], DictRow | None]]:
         """Open a transaction that excludes other writers of the same namespace.
 
         Yields:
-            The connection, the id of the newest checkpoint, and the run that is recorded as its owner.
+            The connection, and the newest checkpoint: its id, the run that is recorded as its owner, and the number
+            of its writes; None without checkpoints.
         """
         async with self._connection() as connection:
             try:
@@ -207,7 +226,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
                 await _end_stalled(connection, at)
                 found = await _begin(connection, at)
             # `_connection` commits the transaction, or rolls it back after an exception.
-            yield connection, *_read(found)
+            yield connection, found
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
@@ -258,7 +277,7 @@ async def _begin(connection: AsyncConnection[DictRow], at: At) -> DictRow | None
     """Begin a transaction, wait for other writers, and read the newest checkpoint."""
     # Parameters are inserted on the client, as the server accepts none with several statements.
     cursor = AsyncClientCursor(connection, row_factory=dict_row)
-    await cursor.execute(_BEGIN, [f"{PAUSE_S}s", _key(at), OWNER, *at])
+    await cursor.execute(_BEGIN, [f"{PAUSE_S}s", lock_key(at), *at, OWNER, *at])
     while cursor.nextset():
         pass
     return await cursor.fetchone()
@@ -267,10 +286,11 @@ async def _begin(connection: AsyncConnection[DictRow], at: At) -> DictRow | None
 async def _end_stalled(connection: AsyncConnection[DictRow], at: At) -> None:
     """End the connection of another writer whose client stalled during a write."""
     with suppress(InsufficientPrivilege):  # the connection belongs to another role
-        await connection.execute(_END_STALLED, [_key(at), PAUSE_S])
+        await connection.execute(_END_STALLED, [lock_key(at), PAUSE_S])
 
 
-def _key(at: At) -> int:
+def lock_key(at: At) -> int:
+    """Return the key of the advisory lock that a writer of a namespace holds."""
     digest = hashlib.sha256("\0".join(at).encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
 
@@ -284,6 +304,7 @@ def _record_loaded(fence: CheckpointFence, at: At, found: CheckpointTuple | None
     fence.load(*at, found.checkpoint["id"] if found is not None else None, owner_in(pending), len(pending))
 
 
-def _at(config: RunnableConfig) -> At:
+def at_of(config: RunnableConfig) -> At:
+    """Return the thread and the checkpoint namespace of a config."""
     at = config["configurable"]
     return str(at["thread_id"]), at.get("checkpoint_ns", "")

@@ -239,7 +239,7 @@ async def test_a_writer_that_stalls_in_a_transaction_does_not_block_the_session(
         assert isinstance(stalled, SharedPostgresSaver)
         answer, ended = "", False
         try:
-            async with stalled._exclusive_transaction(("s1", "")) as (connection, _, _), connection.pipeline():
+            async with stalled._exclusive_transaction(("s1", "")) as (connection, _), connection.pipeline():
                 if mid_pipeline:
                     await connection.execute("SELECT 1")
                 answer = (await Session(graph, "s1").run("second")).answer

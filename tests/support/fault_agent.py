@@ -24,8 +24,10 @@ from langgraph.types import interrupt
 from graph_agent import ScriptedChatModel
 from graph_agent.persistence.open import strict_serializer
 from graph_agent.persistence.postgres_saver import SharedPostgresSaver
+from graph_agent.persistence.postgres_writer import Write
 from graph_agent.persistence.sqlite_connection import BUSY_S
 from graph_agent.persistence.sqlite_saver import SharedSqliteSaver
+from graph_agent.runs.checkpoint_fence import CheckpointFence
 
 Reach = Callable[[str], None]
 Log = Callable[[str, str], None]
@@ -197,7 +199,14 @@ async def open_watched_saver(file: Path) -> AsyncIterator[WatchedSaver]:
 
 
 class WatchedPostgresSaver(_Watched, SharedPostgresSaver):
-    """One that keeps sessions in PostgreSQL."""
+    """One that keeps sessions in PostgreSQL, and calls `reach_commit` before and after it commits queued writes."""
+
+    reach_commit: Reach = staticmethod(nothing)
+
+    async def _commit(self, fence: CheckpointFence, batch: Sequence[Write]) -> None:
+        self.reach_commit("before a commit")
+        await super()._commit(fence, batch)
+        self.reach_commit("after a commit")
 
 
 class WatchedMemorySaver(_Watched, InMemorySaver):

@@ -1,0 +1,264 @@
+"""Queued writes of runs in PostgreSQL: committed together, in order, and before anything that relies on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import psycopg
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
+
+from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.errors import SessionLostError
+from graph_agent.persistence import postgres_writer
+from graph_agent.persistence.open import open_saver, strict_serializer
+from graph_agent.persistence.postgres_saver import SharedPostgresSaver
+from graph_agent.runs import postgres_fence
+from graph_agent.runs.deferred_writes import DeferredWrites
+from graph_agent.runs.postgres_fence import lock_key
+from graph_agent.runs.run import RUN, Run
+from tests.support.agents import asks, marked, says, thread
+from tests.support.postgres_server import on_postgres
+
+pytestmark = on_postgres
+
+_MESSAGES = (
+    "SELECT w.type, w.blob FROM checkpoint_writes w WHERE w.channel = 'messages' AND EXISTS"
+    " (SELECT 1 FROM checkpoints c WHERE c.parent_checkpoint_id = w.checkpoint_id) ORDER BY w.checkpoint_id"
+)
+_TRANSACTIONS = (
+    "SELECT count(DISTINCT xmin::text) FROM (SELECT xmin FROM checkpoints UNION ALL SELECT xmin FROM checkpoint_writes"
+    " UNION ALL SELECT xmin FROM checkpoint_blobs) AS stored"
+)
+
+
+@pytest.fixture(autouse=True)
+def endless_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commit queued writes only where something requires it, so that their times are deterministic."""
+    monkeypatch.setattr(postgres_writer, "MAX_DELAY_S", 3600.0)
+
+
+@pytest.fixture
+async def saver(postgres_url: str) -> AsyncIterator[SharedPostgresSaver]:
+    async with open_saver(postgres_url) as opened:
+        assert isinstance(opened, SharedPostgresSaver)
+        yield opened
+
+
+def query(url: str, sql: Any) -> list[Any]:
+    """What another process reads."""
+    with psycopg.connect(url) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def completed_steps(url: str) -> list[str]:
+    """The types of the messages of completed steps, without the user's."""
+    serde = strict_serializer()
+    messages = [message for row in query(url, _MESSAGES) for message in serde.loads_typed(row)]
+    return [message.type for message in messages if message.type != "human"]
+
+
+class ObservingModel(ScriptedChatModel):
+    """Calls `observe` at each request."""
+
+    observe: Any
+
+    def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
+        self.observe("request")
+        return super()._reply(messages, stop, kwargs)
+
+
+def tools(observe: Callable[[str], None]) -> list[BaseTool]:
+    @tool
+    async def read() -> str:
+        """Read."""
+        observe("read")
+        return "read"
+
+    @tool
+    async def write() -> str:
+        """Write."""
+        observe("write")
+        return "written"
+
+    return [marked(read, effect="read"), marked(write, effect="write")]
+
+
+async def observed(saver: SharedPostgresSaver, url: str, called: list[str]) -> tuple[list[tuple[str, list[str]]], int]:
+    """Run one call per turn; return what was committed at each point and at the end, and the number of commits."""
+    seen: list[tuple[str, list[str]]] = []
+
+    def observe(point: str) -> None:
+        seen.append((point, completed_steps(url)))
+
+    script = [asks((str(number), name, {})) for number, name in enumerate(called)]
+    graph = create_graph_agent(
+        ObservingModel(responses=[*script, "No more actions.", "Done."], observe=observe),
+        tools=[one for one in tools(observe) if one.name in called],
+        checkpointer=saver,
+    )
+    await graph.ainvoke(says("go"), thread())
+    observe("end")
+    [[commits]] = query(url, _TRANSACTIONS)
+    return seen, commits
+
+
+async def test_a_run_that_only_reads_is_committed_at_its_start_and_end(
+    saver: SharedPostgresSaver, postgres_url: str
+) -> None:
+    seen, commits = await observed(saver, postgres_url, ["read", "read"])
+
+    assert (seen, commits) == (
+        [
+            *[(point, []) for point in ("request", "read", "request", "read", "request", "request")],
+            ("end", ["ai", "tool", "ai", "tool", "ai"]),
+        ],
+        2,
+    )
+
+
+async def test_plans_and_results_of_writing_calls_are_committed_before_the_run_continues(
+    saver: SharedPostgresSaver, postgres_url: str
+) -> None:
+    seen, commits = await observed(saver, postgres_url, ["read", "write", "read"])
+
+    assert (seen, commits) == (
+        [
+            ("request", []),
+            ("read", []),
+            ("request", []),
+            ("write", ["ai", "tool", "ai"]),
+            ("request", ["ai", "tool", "ai", "tool"]),
+            ("read", ["ai", "tool", "ai", "tool"]),
+            ("request", ["ai", "tool", "ai", "tool"]),
+            ("request", ["ai", "tool", "ai", "tool"]),
+            ("end", ["ai", "tool", "ai", "tool", "ai", "tool", "ai"]),
+        ],
+        4,
+    )
+
+
+class Writer:
+    """A run that stores checkpoints in one thread."""
+
+    def __init__(self, saver: SharedPostgresSaver, thread_id: str) -> None:
+        self._saver = saver
+        self.run = Run(session_id=thread_id, deferred=DeferredWrites(must_commit=False))
+        self._config: Any = {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", RUN: self.run}}
+
+    async def put(self) -> None:
+        """Queue a checkpoint, and a write of it."""
+        stored = await self._saver.aput(
+            self._config, {**empty_checkpoint(), "id": str(uuid6())}, {"source": "loop", "step": 1}, {}
+        )
+        at = stored["configurable"]
+        self._config = {"configurable": {**self._config["configurable"], "checkpoint_id": at["checkpoint_id"]}}
+        await self._saver.aput_writes(self._config, [("messages", "hi")], "task")
+
+    async def flush(self) -> None:
+        """Commit what is queued."""
+        assert self.run.deferred is not None
+        await self.run.deferred.flush()
+
+
+async def begun(saver: SharedPostgresSaver, *threads: str) -> list[Writer]:
+    """Runs that have stored a checkpoint."""
+    writers = [Writer(saver, one) for one in threads]
+    for writer in writers:
+        await writer.put()
+        await writer.flush()
+    return writers
+
+
+def stored(url: str) -> dict[str, int]:
+    return dict(query(url, "SELECT thread_id, count(*) FROM checkpoints GROUP BY thread_id ORDER BY thread_id"))
+
+
+async def test_runs_that_write_at_the_same_time_share_a_transaction(
+    saver: SharedPostgresSaver, postgres_url: str
+) -> None:
+    writers = await begun(saver, "a", "b", "c")
+    [[before]] = query(postgres_url, _TRANSACTIONS)
+    for writer in [*writers, *writers]:
+        await writer.put()
+    await asyncio.gather(*(writer.flush() for writer in writers))
+    [[after]] = query(postgres_url, _TRANSACTIONS)
+
+    assert (stored(postgres_url), after - before) == ({"a": 3, "b": 3, "c": 3}, 1)
+
+
+async def test_a_lost_session_is_refused_alone(saver: SharedPostgresSaver, postgres_url: str) -> None:
+    lost, other = await begun(saver, "a", "b")
+    await begun(saver, "a")  # another run, which continues the session
+    await asyncio.gather(lost.put(), other.put())
+    outcomes = await asyncio.gather(lost.flush(), other.flush(), return_exceptions=True)
+    errors = [type(outcome).__name__ for outcome in outcomes]
+    with pytest.raises(SessionLostError, match="'a' was continued by another run"):
+        await lost.put()
+
+    assert (errors, stored(postgres_url)) == (["SessionLostError", "NoneType"], {"a": 2, "b": 2})
+
+
+async def test_a_locked_session_delays_no_other(
+    saver: SharedPostgresSaver, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_fence, "PAUSE_S", 3600)
+    locked, other = await begun(saver, "a", "b")
+    await asyncio.gather(locked.put(), other.put())
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [lock_key(("a", ""))])
+        waiting = asyncio.create_task(locked.flush())
+        async with asyncio.timeout(30):
+            await other.flush()
+        during = stored(postgres_url)
+    await waiting
+
+    assert (during, stored(postgres_url)) == ({"a": 1, "b": 2}, {"a": 2, "b": 2})
+
+
+async def test_a_read_returns_what_a_run_has_queued(saver: SharedPostgresSaver) -> None:
+    [writer] = await begun(saver, "a")
+    await writer.put()
+    at: Any = {"configurable": {"thread_id": "a"}}
+
+    assert ([len([one async for one in saver.alist(at)]), await saver.list_threads()]) == [2, ["a"]]
+
+
+async def test_closing_commits_queued_writes(postgres_url: str) -> None:
+    async with open_saver(postgres_url) as saver:
+        assert isinstance(saver, SharedPostgresSaver)
+        await Writer(saver, "a").put()
+        before = stored(postgres_url)
+
+    assert (before, stored(postgres_url)) == ({}, {"a": 1})
+
+
+async def test_a_queued_write_is_committed_soon_without_another(
+    saver: SharedPostgresSaver, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_writer, "MAX_DELAY_S", 0.005)
+    writer, counts = Writer(saver, "a"), list[int]()
+    for number in (1, 2):
+        await writer.put()
+        async with asyncio.timeout(30):
+            while stored(postgres_url) != {"a": number}:
+                await asyncio.sleep(0.01)
+        counts.append(number)
+
+    assert counts == [1, 2]
+
+
+async def test_a_checkpoint_stored_twice_keeps_the_last_version(saver: SharedPostgresSaver) -> None:
+    [writer] = await begun(saver, "a")
+    id_ = str(uuid6())
+    for step in (1, 2):
+        await saver.aput(writer._config, {**empty_checkpoint(), "id": id_}, {"source": "loop", "step": step}, {})
+    found = await saver.aget_tuple({"configurable": {"thread_id": "a"}})
+
+    assert found is not None
+    assert (found.checkpoint["id"], found.metadata["step"]) == (id_, 2)
