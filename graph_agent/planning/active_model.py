@@ -152,11 +152,6 @@ class ActiveModel:
         return self.settings.summarize_at is not None and not self.loop.get("recovery", {}).get("unsummarized")
 
     @property
-    def takes_tools(self) -> bool:
-        """Whether the profile or the configuration states that the model takes tools."""
-        return self.model.takes_tools or self.settings.tool_calling == "native"
-
-    @property
     def history(self) -> Sequence[AnyMessage]:
         """The conversation as requests hold it: with carried messages and rewritten results, summarized and cut."""
         kept_from, carried = self.loop.get("kept_from"), self.loop.get("carried")
@@ -194,7 +189,7 @@ class ActiveModel:
     def record_native_call(self) -> None:
         """Record that a model whose profile does not state it has called a tool natively."""
         known, name = self.loop.get("native_tools", []), self.model.name
-        if not self.takes_tools and name not in known:
+        if not self.model.takes_tools and name not in known:
             self.loop = {**self.loop, "native_tools": [*known, name]}
 
     def recover(self, error: Exception) -> bool:

@@ -159,7 +159,7 @@ class ModelRequests:
             return CallFilter
         if not self._may_correct():
             return SentinelFilter
-        return LeadingCallFilter if self.active.takes_tools else CallFilter
+        return LeadingCallFilter if self.active.model.takes_tools else CallFilter
 
     def _may_correct(self) -> bool:
         """Whether a native reply without calls may be requested again in text: once per input, before any work."""
@@ -171,7 +171,8 @@ class ModelRequests:
     def _hint(self, planned: Planned) -> WrittenCall | Literal["sentinel"] | None:
         """The sign in a reply without calls that the model's server ignores tools; None for none."""
         if is_sentinel(planned.raw_text):
-            return None if self.active.takes_tools else "sentinel"
+            # The configuration `native` is no evidence that the server passes tools on to the model.
+            return None if self.active.model.takes_tools else "sentinel"
         return written_call(planned.raw_text, self.active.deps.toolbox.names, self.active.history)
 
     async def _plan_in_text(self, first: Planned, hint: WrittenCall | Literal["sentinel"]) -> Planned:
