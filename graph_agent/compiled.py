@@ -34,7 +34,6 @@ from graph_agent.errors import InputError
 from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_to_check
 from graph_agent.execution.inputs import InputStoredError, admit_input
 from graph_agent.execution.stored_output import stored_chunks
-from graph_agent.prompts import Prompts
 from graph_agent.runs.checkpoint_format import guard_format
 from graph_agent.runs.checkpoint_metadata import patch_metadata
 from graph_agent.runs.deferred_writes import DeferredWrites, defers_writes
@@ -45,6 +44,7 @@ from graph_agent.runs.run import RUN, Run, RunScope
 from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
 
 if TYPE_CHECKING:
+    from graph_agent.prompts import Prompts
     from graph_agent.response_format import ResponseSchema
 
 _MOST_THREADS = 256

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from graph_agent._internal.attribute_docs import with_field_docs
+from graph_agent._internal.attribute_docs import describe_fields
 from graph_agent._internal.validation_text import explain
 from graph_agent.approvals.policy import signature_fault
 from graph_agent.errors import ConfigError
@@ -47,11 +47,10 @@ class Unit:
     name: str
 
 
-@with_field_docs
 class Price(BaseModel):
     """Price of a model, per million tokens, in any one currency."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, json_schema_extra=describe_fields)
 
     input: NonNegativeFloat
     """Input tokens."""
@@ -61,7 +60,6 @@ class Price(BaseModel):
     """Input tokens from the provider's prompt cache; None if they cost as much as others."""
 
 
-@with_field_docs
 class LoopConfig(BaseModel):
     """Configuration of one agent's loop. Frozen, complete, and checked once, at construction.
 
@@ -69,7 +67,7 @@ class LoopConfig(BaseModel):
         ConfigError: On an unknown field, a value out of range, or values that do not fit together.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, json_schema_extra=describe_fields)
 
     max_steps: Annotated[PositiveInt, Unit("plans")] = 5
     """Plans per input, tested after the wave."""

@@ -32,7 +32,6 @@ from graph_agent.events.approvals import is_approval
 from graph_agent.events.json_values import as_value
 from graph_agent.events.types import StoredEvent
 from graph_agent.execution.delegate_approvals import asks_anew
-from graph_agent.models.finish_reasons import cause_of, cut_off
 from graph_agent.models.usage import add_usage, less_usage
 from graph_agent.runs.usage_counter import UsageCounter
 from graph_agent.session.results import DelegatePart, since_last_input
@@ -300,5 +299,7 @@ def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
 
 def _with_cut_off_note(answer: AIMessage) -> str:
     """Return the answer's text, with a note if it was cut off."""
+    from graph_agent.models.finish_reasons import cause_of, cut_off  # not needed to construct a delegate
+
     cut = cut_off(answer)
     return answer.text if cut is None else f"{answer.text}\n\n[This answer was cut off {cause_of(cut, answer)}.]"

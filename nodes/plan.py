@@ -253,7 +253,7 @@ async def _request_plan(update: PlanUpdate) -> Planned:
         # A summary must not quote what a hook hides from the model.
         await hooked.rewrite_results()
         await renew_summary(requests, stored, update.events)
-        requests.warn_of_withheld_choice()
+        requests.active.warn_of_withheld_choice()
         with collect_own_writes(update.own_writes):
             if deps.hooks:
                 planned = await hooked.plan(lambda usage: note_used(usage, update.config, update.runtime))

@@ -1,7 +1,7 @@
-"""Descriptions of pydantic fields, taken from the docstrings below them.
+"""Descriptions of pydantic fields in JSON schemas, taken from the docstrings below the fields.
 
-Pydantic's `use_attribute_docstrings` resolves the path of every loaded module to find a class's source. That takes
-longer than the rest of the configuration's import.
+Pydantic's `use_attribute_docstrings` parses the source when a class is created, which takes longer than the rest of the
+package's import.
 """
 
 from __future__ import annotations
@@ -11,23 +11,29 @@ import sys
 from functools import cache
 from inspect import cleandoc
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from pydantic import BaseModel
 
-M = TypeVar("M", bound=BaseModel)
 
+def describe_fields(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Add the docstrings of a model's fields to its JSON schema; the model's `json_schema_extra`.
 
-def with_field_docs(model: type[M]) -> type[M]:
-    """Set the descriptions of a model's fields from their docstrings; a class decorator.
-
-    The model must set `defer_build`, so that its schema is built afterwards. Without the module's source the fields
-    remain unchanged.
+    Without the source of a class its fields have no description.
     """
-    for name, text in _docstrings(model.__module__).get(model.__qualname__, {}).items():
-        if name in model.model_fields and model.model_fields[name].description is None:
-            model.model_fields[name].description = text
-    return model
+    properties = schema.get("properties", {})
+    for name, text in field_docs(model).items():
+        key = model.model_fields[name].alias or name
+        if key in properties:
+            properties[key].setdefault("description", text)
+
+
+def field_docs(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings of a model's fields, those of its bases included."""
+    found: dict[str, str] = {}
+    for owner in reversed(model.__mro__):
+        found |= _docstrings(owner.__module__).get(owner.__qualname__, {}) if issubclass(owner, BaseModel) else {}
+    return {name: text for name, text in found.items() if name in model.model_fields}
 
 
 @cache

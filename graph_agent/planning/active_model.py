@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from langchain_core.messages import AnyMessage
+from langchain_core.messages.utils import count_tokens_approximately
 
 from graph_agent._internal.failure_log import IN_HISTORY
 from graph_agent.config import LoopConfig, Planner
@@ -152,11 +153,6 @@ class ActiveModel:
         return self.settings.summarize_at is not None and not self.loop.get("recovery", {}).get("unsummarized")
 
     @property
-    def takes_tools(self) -> bool:
-        """Whether the profile or the configuration states that the model takes tools."""
-        return self.model.takes_tools or self.settings.tool_calling == "native"
-
-    @property
     def history(self) -> Sequence[AnyMessage]:
         """The conversation as requests hold it: with carried messages and rewritten results, summarized and cut."""
         kept_from, carried = self.loop.get("kept_from"), self.loop.get("carried")
@@ -194,7 +190,7 @@ class ActiveModel:
     def record_native_call(self) -> None:
         """Record that a model whose profile does not state it has called a tool natively."""
         known, name = self.loop.get("native_tools", []), self.model.name
-        if not self.takes_tools and name not in known:
+        if not self.model.takes_tools and name not in known:
             self.loop = {**self.loop, "native_tools": [*known, name]}
 
     def recover(self, error: Exception) -> bool:
@@ -221,14 +217,33 @@ class ActiveModel:
             return False
         failed, following = self.model.name, self._chain[index].name
         self.record(fallback=index)
+        self.loop.get("recovery", {}).pop("too_long", None)  # the windows of models differ
         what, then = FALLBACK_SENTENCE
         self.warn(f"The model {failed} {what} ({brief_model_error(error)}); {then} {following}.")
         return True
 
+    def fit(self) -> None:
+        """Shorten the next request if it is as long as one that the model has refused in this input."""
+        refused = self.loop.get("recovery", {}).get("too_long")
+        while refused is not None and self._request_tokens() >= refused and self._shorten(refused):
+            pass
+
     def shorten(self) -> bool:
         """Leave the older part of the conversation out of requests, or cut results; False if neither is possible."""
-        request = plan_request(self.deps, self.prepared_history, self.settings, self.mode, self.planner)
-        found = shorten(request, self.window)
+        tokens = self._request_tokens()
+        self.record(too_long=min(tokens, self.loop.get("recovery", {}).get("too_long", tokens)))
+        return self._shorten(self.window)
+
+    def _request(self) -> list[AnyMessage]:
+        return plan_request(self.deps, self.prepared_history, self.settings, self.mode, self.planner)
+
+    def _request_tokens(self) -> int:
+        """Estimated tokens of the next request, without its tools."""
+        return count_tokens_approximately(self._request())
+
+    def _shorten(self, window: int | None) -> bool:
+        request = self._request()
+        found = shorten(request, window)
         if found is None:
             return False
         recovery = self.loop.get("recovery", {})
@@ -268,6 +283,14 @@ class ActiveModel:
     def warn_of_refusal(self) -> None:
         """Warn that the model or its provider refused the request."""
         self.warn(f"{self.model.name} {REFUSAL_WARNING}")
+
+    def warn_of_withheld_choice(self) -> None:
+        """Warn once per input that the tool the caller requires is withheld."""
+        choice, warned = self.agent.client_tool_choice, self.loop.get("recovery", {}).get("free_choice")
+        if warned or choice not in self.loop.get("withheld", ()) or choice in self.deps.toolbox.names:
+            return
+        self.record(free_choice=True)
+        self.warn(f"{choice} is to be called, and is withheld for now; the model is free to choose.")
 
     def record(self, **recovery: Any) -> None:
         """Store keys of `Recovery` in the bookkeeping."""

@@ -103,13 +103,11 @@ class ModelRequests:
             Exception: The error of the last provider.
         """
         planned = await self._plan()
-        if self.active.mode != "native":
-            await finish_stream(self.stream, planned)
-            return planned
-        if planned.calls:
-            self.active.record_native_call()
-        elif self._may_correct() and not await self._fits(planned) and (hint := self._hint(planned)) is not None:
-            return await self._plan_in_text(planned, hint)
+        if self.active.mode == "native":
+            if planned.calls:
+                self.active.record_native_call()
+            elif (hint := await self._hint(planned)) is not None:
+                return await self._plan_in_text(planned, hint)
         await finish_stream(self.stream, planned)
         return planned
 
@@ -146,10 +144,8 @@ class ModelRequests:
 
     async def _fits(self, planned: Planned) -> bool:
         """Whether a planning reply is an answer on which the provider has enforced the schema."""
-        response = self.active.deps.response
-        if response is None or self._schema_of_plan() is None:
-            return False
-        return await fits(response, planned.raw_text)
+        response = self.active.deps.response if self._schema_of_plan() is not None else None
+        return response is not None and await fits(response, planned.raw_text)
 
     def _visibility(self) -> type[Visibility]:
         """The rule for the parts of a planning reply that are held back from the reader."""
@@ -159,7 +155,7 @@ class ModelRequests:
             return CallFilter
         if not self._may_correct():
             return SentinelFilter
-        return LeadingCallFilter if self.active.takes_tools else CallFilter
+        return LeadingCallFilter if self.active.model.takes_tools else CallFilter
 
     def _may_correct(self) -> bool:
         """Whether a native reply without calls may be requested again in text: once per input, before any work."""
@@ -168,10 +164,15 @@ class ModelRequests:
         worked = loop["waves"] or loop.get("carried") or name in loop.get("native_tools", ())
         return bool(self.active.deps.toolbox) and not tried and not worked
 
-    def _hint(self, planned: Planned) -> WrittenCall | Literal["sentinel"] | None:
-        """The sign in a reply without calls that the model's server ignores tools; None for none."""
+    async def _hint(self, planned: Planned) -> WrittenCall | Literal["sentinel"] | None:
+        """The sign in a reply without calls that the model's server ignores tools, whatever the configuration."""
+        if not self._may_correct() or await self._fits(planned):
+            return None
         if is_sentinel(planned.raw_text):
-            return None if self.active.takes_tools else "sentinel"
+            settings = self.active.settings
+            # With `compose`, every model without calls replies so, and the correction costs a request.
+            trusted = settings.tool_calling == "native" and settings.finalize == "compose"
+            return None if trusted or self.active.model.takes_tools else "sentinel"
         return written_call(planned.raw_text, self.active.deps.toolbox.names, self.active.history)
 
     async def _plan_in_text(self, first: Planned, hint: WrittenCall | Literal["sentinel"]) -> Planned:
@@ -257,6 +258,7 @@ class ModelRequests:
                 return None
             return active.deps.client.answering(self.answer_request(), active.settings, mode=active.mode)
 
+        active.fit()
         self.stream = StreamWatch(lambda: AnswerFilter(sentence))
         with self._extra_usage():
             message, failure = await active.deps.client.answer_after(
@@ -310,6 +312,7 @@ class ModelRequests:
         """
         with self._extra_usage():
             while True:
+                self.active.fit()
                 self.stream = (
                     StreamWatch(visibility) if self._reader is None else StreamForwarder(self._reader, visibility)
                 )
@@ -365,15 +368,6 @@ class ModelRequests:
     async def guarded(self, answer: AIMessage) -> AIMessage:
         """Return an answer that no request returned as the middleware that rewrites replies leaves it."""
         return await self.active.deps.client.guarded(self.answer_request(), answer)
-
-    def warn_of_withheld_choice(self) -> None:
-        """Warn once per input that the tool the caller requires is withheld."""
-        active = self.active
-        choice, warned = active.agent.client_tool_choice, active.loop.get("recovery", {}).get("free_choice")
-        if warned or choice not in active.loop.get("withheld", ()) or choice in active.deps.toolbox.names:
-            return
-        active.record(free_choice=True)
-        active.warn(f"{choice} is to be called, and is withheld for now; the model is free to choose.")
 
     def count_reply(self, reply: AIMessage) -> None:
         """Add the usage of a reply that no other code counts."""

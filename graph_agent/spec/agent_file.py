@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from graph_agent._internal.attribute_docs import with_field_docs
+from graph_agent._internal.attribute_docs import describe_fields
 from graph_agent._internal.credential_headers import check_headers
 from graph_agent._internal.validation_text import explain
 from graph_agent._internal.yaml_files import parse_yaml
@@ -41,11 +41,10 @@ SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
 _Rule = Annotated[str, Field(min_length=1)]
 
 
-@with_field_docs
 class AgentSpec(BaseModel):
     """The validated content of an agent file. Unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, json_schema_extra=describe_fields)
 
     name: str = Field(min_length=1)
     """The agent's name, also its model name in the chat APIs of `graph-agent serve`."""

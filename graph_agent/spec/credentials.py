@@ -12,17 +12,18 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from graph_agent._internal.attribute_docs import with_field_docs
+from graph_agent._internal.attribute_docs import describe_fields
 from graph_agent.errors import ConfigError
 
 _SHAPE = "write {env: NAME}, where NAME is the environment variable that holds the secret"
 
 
-@with_field_docs
 class CredentialSource(BaseModel):
     """The source of one credential."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True, json_schema_extra=describe_fields
+    )
 
     env: str = Field(min_length=1)
     """The environment variable that holds it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from graph_agent._internal.attribute_docs import with_field_docs
+from graph_agent._internal.attribute_docs import describe_fields
 from graph_agent._internal.validation_text import explain
 from graph_agent._internal.variables import expand
 from graph_agent.errors import ConfigError
@@ -28,11 +28,10 @@ class OpenedAgent:
     graph: CompiledAgentGraph
 
 
-@with_field_docs
 class DelegateSpec(BaseModel):
     """One delegate of an agent file: another agent file or a graph in this process, or a remote agent."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, json_schema_extra=describe_fields)
 
     name: str = ""
     """Name of the delegate; the model calls it as `delegate_to_<name>`. Optional for an agent file, which has one."""
@@ -131,11 +130,10 @@ class DelegateSpec(BaseModel):
         )
 
 
-@with_field_docs
 class SkillSpec(BaseModel):
     """One skill in an agent's card."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, json_schema_extra=describe_fields)
 
     id: str = Field(min_length=1)
     """Identifier of the skill, unique in the card."""

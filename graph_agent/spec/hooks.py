@@ -8,18 +8,17 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from graph_agent._internal.attribute_docs import with_field_docs
+from graph_agent._internal.attribute_docs import describe_fields
 from graph_agent.errors import ConfigError
 from graph_agent.spec.imports import is_dotted_name, load_attribute, make
 
 SHIPPED_MIDDLEWARE = "langchain.agents.middleware"
 
 
-@with_field_docs
 class HookSpec(BaseModel):
     """One hook of an agent file: `my_module.MyHook`, or `{use: my_module.MyHook, with: {limit: 3}}`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, json_schema_extra=describe_fields)
 
     use: str = Field(min_length=1)
     """Dotted name of a class, of a function that returns a hook, or of a hook."""

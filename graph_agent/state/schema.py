@@ -55,6 +55,8 @@ class Recovery(TypedDict, total=False):
     """A summary failed, so that none is requested again."""
     cut: bool
     """A warning was emitted that requests truncate results further."""
+    too_long: int
+    """Estimated tokens of the shortest request that the model in use refused as too long; absent for none."""
     crowded: bool
     """A warning was emitted that the model's context window is nearly full."""
     asked_in_text: bool

@@ -39,7 +39,7 @@ def _rows(model: type[BaseModel], names: list[str]) -> Iterator[tuple[str, ...]]
     for name in names:
         field = model.model_fields[name]
         default = "required" if field.is_required() else _default(field.get_default())
-        yield code(name), _type(properties[name]), _unit(field), default, field.description or ""
+        yield code(name), _type(properties[name]), _unit(field), default, properties[name].get("description", "")
 
 
 def _type(schema: dict[str, Any]) -> str:

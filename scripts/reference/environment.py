@@ -90,5 +90,5 @@ def _keys() -> Iterator[tuple[str, ...]]:
     described = {"model": "The model; a YAML list tries the first that can be built.", "cache": "The cache of plans."}
     for variable, key in KEY_VARIABLES.items():
         yield code(variable), code(key), described.get(key, "Whether A2A clients may subscribe to changes of tasks.")
-    for name, field in LoopConfig.model_fields.items():
-        yield code(loop_variable_of(name)), code(f"config.{name}"), field.description or ""
+    for name, schema in LoopConfig.model_json_schema()["properties"].items():
+        yield code(loop_variable_of(name)), code(f"config.{name}"), schema["description"]

@@ -52,7 +52,7 @@ def errors_of(events: list[Any]) -> list[tuple[str, str]]:
 async def test_the_next_model_answers_for_the_rest_of_the_input(openai_stub: StubFactory, models: Models) -> None:
     first, second = openai_stub(DOWN, DOWN, "No more actions.", "Hi again."), openai_stub(CALL, DONE, "Done.")
     spare = await models.of(second, "spare")
-    config = LoopConfig(model_retries=1, fallback_models=(spare,), tool_calling="native")
+    config = LoopConfig(model_retries=1, fallback_models=(spare,), tool_calling="native", finalize="compose")
     graph = create_graph_agent(
         await models.of(first, "main"), tools=[echo], config=config, checkpointer=InMemorySaver()
     )

@@ -70,7 +70,7 @@ async def test_a_refused_plan_is_answered_with_the_refusal(
 async def test_an_answer_that_is_refused_is_an_answer(
     openai_stub: StubFactory, reply: Any, answer: str, counted: int
 ) -> None:
-    assert await told_by(openai_stub("No more actions.", reply), tool_calling="native") == {
+    assert await told_by(openai_stub("No more actions.", reply), tool_calling="native", finalize="compose") == {
         "answer": answer,
         "end": ("COMPLETED", "completed"),
         "calls": (2, counted),

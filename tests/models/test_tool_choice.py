@@ -91,7 +91,7 @@ async def test_a_choice_of_a_tool_that_was_taken_away_is_not_sent(
     replies = [strict("No more actions.")] * (len(asked) - 1)
     stub = openai_stub(*replies, strict("Done."))
     async with stub.chat_model() as model:
-        config = LoopConfig(tool_calling="native")
+        config = LoopConfig(tool_calling="native", finalize="compose")
         graph = create_graph_agent(model, tools=[echo], hooks=[hook], config=config, checkpointer=InMemorySaver())
 
         result = await Session(graph, "s1").run("go", context=CONTEXT)

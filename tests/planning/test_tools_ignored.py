@@ -124,6 +124,30 @@ async def test_a_sentinel_of_a_model_with_a_tool_profile_is_accepted() -> None:
     assert (result.answer, [bool(r.tools) for r in model.requests], warnings(events)) == ("Hello.", [True, True], [])
 
 
+async def test_the_configuration_native_is_no_evidence_of_tools() -> None:
+    result, model, events = await run(
+        ["No more actions.", WRITTEN["envelope"], "It says a."], profile=UNKNOWN, tool_calling="native"
+    )
+
+    assert (result.answer, ran(events), [bool(r.tools) for r in model.requests], len(warnings(events))) == (
+        "It says a.",
+        ["a"],
+        [True, False, False],
+        1,
+    )
+
+
+async def test_a_call_after_prose_is_not_streamed_before_its_correction() -> None:
+    model = ScriptedChatModel(texts(WRITTEN["after prose"], BARE, "It says a."), profile=UNKNOWN)
+    config = LoopConfig(tool_calling="native")
+    graph = create_graph_agent(model, tools=[echo], config=config, checkpointer=InMemorySaver())
+
+    parts = [part async for part in Session(graph, "s1").stream("go")]
+
+    shown = "".join(part.text for part in parts if isinstance(part, Token))
+    assert shown == "Let me see.It says a."
+
+
 async def test_a_model_that_has_called_a_tool_is_not_asked_again() -> None:
     model = ScriptedChatModel([*ECHO_SCRIPT, "No more actions.", "Hello."], profile=UNKNOWN)
     graph = create_graph_agent(model, tools=[echo], checkpointer=InMemorySaver())

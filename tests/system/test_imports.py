@@ -83,6 +83,6 @@ def test_fields_of_the_configuration_have_their_docstrings_as_descriptions() -> 
     properties = LoopConfig.model_json_schema()["properties"]
 
     assert [name for name, schema in properties.items() if not schema.get("description")] == []
-    assert LoopConfig.model_fields["tool_timeout_s"].description == (
+    assert properties["tool_timeout_s"]["description"] == (
         "Seconds one call may run, counted from its start; None for no limit."
     )

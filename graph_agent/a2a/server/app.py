@@ -33,6 +33,7 @@ from graph_agent.a2a.server.requests import (
     BoundedRequests,
     CheckedRequests,
     Refusal,
+    RefusedStreams,
     RequestBounds,
     check_required_fields,
     refused_over_jsonrpc,
@@ -135,6 +136,9 @@ class A2AServer:
             for route in create_jsonrpc_routes(self._handler, path, context_builder, enable_v0_3_compat=True)
         ]
         rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
+        for route in rest:
+            if isinstance(route, Route) and route.path.endswith((":stream", ":subscribe")):
+                route.app = RefusedStreams(route.app)
         self.routes: list[BaseRoute] = [
             *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
             *(_bounded(route, bounds, refused_over_jsonrpc, refused_text_over_jsonrpc) for route in rpc),

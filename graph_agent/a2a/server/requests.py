@@ -14,13 +14,20 @@ from a2a.server.context import ServerCallContext
 from a2a.server.tasks import TaskStore
 from a2a.types import Message, Part, SendMessageRequest, Task
 from a2a.utils.error_handlers import build_rest_error_payload
-from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError, UnsupportedOperationError
+from a2a.utils.errors import (
+    A2AError,
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    UnsupportedOperationError,
+)
 from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf.json_format import ParseError
 from google.protobuf.struct_pb2 import Struct, Value
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as ASGIMessage
 
+from graph_agent._internal.exception_text import leaves
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter
 from graph_agent._internal.text import find_lone_surrogate
 from graph_agent.a2a.server.credentials import request_credentials
@@ -206,6 +213,43 @@ def _decoded(body: bytes | bytearray) -> Any:
 def refused_over_jsonrpc(reason: str) -> Response:
     """Return the JSON-RPC error for a refused request."""
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": reason}})
+
+
+class RefusedStreams:
+    """ASGI application that answers a stream refused before its first event with an error response.
+
+    The SDK's streams of A2A 0.3 over REST send status 200 first, so that a refusal breaks the connection.
+
+    Args:
+        app: Serves the stream; raises an `A2AError` for a refusal.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        start: ASGIMessage | None = None
+        has_begun = False
+
+        async def send_with_body(message: ASGIMessage) -> None:
+            nonlocal start, has_begun
+            if message["type"] == "http.response.start":
+                start = message
+                return
+            if start is not None and not has_begun:
+                has_begun = True
+                await send(start)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_body)
+        except Exception as error:
+            refusal = next((each for each in leaves(error) if isinstance(each, A2AError)), None)
+            if has_begun or refusal is None:
+                raise
+            payload = build_rest_error_payload(refusal)
+            await JSONResponse(payload, payload["error"]["code"])(scope, receive, send)
 
 
 def refused_over_rest(reason: str) -> Response:
