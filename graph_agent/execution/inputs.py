@@ -212,7 +212,10 @@ class Admission:
             if any(task.interrupts and task.result is None for task in state.tasks):
                 raise InputStoredError(state)
             return None
-        if wave_recovery(known).answer_counts:
+        asked = [task for task in state.tasks if task.interrupts]
+        # A delegate that had received the answer before a crash ends without a second record of it.
+        has_ended = bool(asked) and all(task.result is not None for task in asked)
+        if has_ended or wave_recovery(known).answer_counts:
             # Its question was answered under another id, whose result is not this one's.
             tasks = tuple(task._replace(result=None) if task.interrupts else task for task in state.tasks)
             raise InputStoredError(state._replace(tasks=tasks))
