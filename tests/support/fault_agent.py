@@ -143,7 +143,9 @@ def _native(wave: Wave) -> str:
     def arguments(name: str) -> dict[str, Any]:
         return {} if name in MARKS else {"task": "Go."}
 
-    return json.dumps({"tool_calls": [{"id": id_, "name": name, "arguments": arguments(name)} for id_, name, _ in wave]})
+    return json.dumps(
+        {"tool_calls": [{"id": id_, "name": name, "arguments": arguments(name)} for id_, name, _ in wave]}
+    )
 
 
 class _Watched(BaseCheckpointSaver[Any]):

@@ -33,9 +33,9 @@ from tests.support.fault_agent import (
     GoesOn,
     Log,
     Reach,
-    Wave,
     WatchedConnection,
     WatchedPostgresSaver,
+    Wave,
     WriteFailedError,
     file_log,
     logging_tools,
@@ -100,10 +100,9 @@ class WatchedCursor(AsyncCursor[Any]):
         await self._watched(query, super().executemany(query, *args, **kwargs))
 
     async def _watched(self, query: Any, executing: Any) -> Any:
-        words = str(query).split()
-        if words[0] not in ("INSERT", "UPDATE", "DELETE"):
+        what = " ".join(str(query).split()[:3])
+        if not what.startswith(("INSERT", "UPDATE", "DELETE")):
             return await executing
-        what = " ".join(words[:3])
         try:
             self.reach(f"before {what}")
         except BaseException:
@@ -136,7 +135,7 @@ async def open_watched(url: str, reach: Reach) -> AsyncIterator[BaseCheckpointSa
     async with _pool(url, 8) as pool:
         postgres_saver = WatchedStatementsSaver(pool, strict_serializer())
         postgres_saver.reach = reach
-        WatchedCursor.reach = staticmethod(reach)  # type: ignore[method-assign]  # its only connections are these
+        WatchedCursor.reach = staticmethod(reach)
         yield postgres_saver
 
 
