@@ -17,10 +17,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.pregel import Pregel
 from langgraph.types import Command, StateSnapshot
 
-from graph_agent._internal.sync_bridge import in_blocking_run
 from graph_agent.errors import InputSupersededError
 from graph_agent.execution.checkpoints import load, put_writes
 from graph_agent.execution.ledger import wave_recovery
+from graph_agent.execution.recent_inputs import find_recent, inputs_before
 from graph_agent.runs.dispatch import is_dispatched, runs_until
 from graph_agent.runs.input_marks import INPUT_ID, InputMark, check_input_id, digest_of, mark_in
 from graph_agent.runs.run import RUN, Run, RunScope
@@ -28,6 +28,8 @@ from graph_agent.runs.run import RUN, Run, RunScope
 ANSWER = "graph_agent_answer"
 """Channel of the record of an answer among a checkpoint's writes; no state field has it."""
 
+FindInput = Callable[[str, str], Awaitable[CheckpointTuple | None]]
+"""Returns the newest checkpoint of an input by thread and input id."""
 ReadState = Callable[[RunnableConfig], Awaitable[StateSnapshot]]
 """Reads the state of a checkpoint; `aget_state` of a compiled graph."""
 
@@ -76,10 +78,13 @@ async def admit_input(
         run.recent_runs = await admission.runs_before(str(configurable["run_id"]))
     if run.mark is None and input_id is not None and given is not None and not is_nested:
         run.mark = InputMark(check_input_id(input_id), digest_of(_content(given)))
-    if run.mark is not None:
-        return await admission.admit(given, run.mark, run)
-    if resumes:
+    inherits = run.mark is None and resumes
+    if inherits:
         run.mark = await admission.inherited(configurable)
+    if index_of(saver) is None:
+        run.inputs_before = await admission.inputs_before(run.mark)
+    if run.mark is not None and not inherits:
+        return await admission.admit(given, run.mark, run)
     if is_dispatched(configurable) and isinstance(given, Command):
         delivery = InputMark(str(configurable["run_id"]), digest_of(given.resume))
         return await admission.admit_delivery(given, delivery, run)
@@ -192,6 +197,10 @@ class Admission:
             )
         return tuple(each for each in recent if each != run_id)
 
+    async def inputs_before(self, mark: InputMark | None) -> Mapping[str, str] | str | None:
+        """Return what the checkpoints of a run with a mark store of the inputs before it."""
+        return await inputs_before(self.saver, await load(self.saver, self._thread), mark)
+
     async def inherited(self, configurable: Mapping[str, Any]) -> InputMark | None:
         """Return the mark of the input that a run without new input continues; None for an input without an id.
 
@@ -274,17 +283,15 @@ class Admission:
         return {"configurable": {"thread_id": self.thread_id, "checkpoint_ns": ""}}
 
     async def _find(self, mark: InputMark, newest: CheckpointTuple) -> CheckpointTuple | None:
-        """Return the newest checkpoint with an id; the savers of `open_saver` have an index for it."""
+        """Return the newest checkpoint with an id."""
         stored = mark_in(newest.metadata)
         if stored is not None and stored.id == mark.id:
             return newest
-        if (find := getattr(self.saver, "find_input", None)) is not None:
-            found: CheckpointTuple | None = await find(self.thread_id, mark.id)
-            return found
-        wanted = {INPUT_ID: mark.id}
-        if not in_blocking_run.get():
-            try:
-                return await anext(self.saver.alist(self._thread, filter=wanted, limit=1), None)
-            except NotImplementedError:
-                pass  # a saver without asynchronous methods
-        return next(iter(self.saver.list(self._thread, filter=wanted, limit=1)), None)
+        if (find := index_of(self.saver)) is not None:
+            return await find(self.thread_id, mark.id)
+        return await find_recent(self.saver, newest, mark.id)
+
+
+def index_of(saver: BaseCheckpointSaver[Any]) -> FindInput | None:
+    """Return a saver's search for an input's newest checkpoint in an index; None for a saver without one."""
+    return getattr(saver, "find_input", None)
