@@ -15,7 +15,7 @@ from langchain_core.messages import convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.pregel import Pregel
-from langgraph.types import Command, StateSnapshot
+from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot
 
 from graph_agent.errors import InputSupersededError
 from graph_agent.execution.checkpoints import load, put_writes
@@ -78,13 +78,12 @@ async def admit_input(
         run.recent_runs = await admission.runs_before(str(configurable["run_id"]))
     if run.mark is None and input_id is not None and given is not None and not is_nested:
         run.mark = InputMark(check_input_id(input_id), digest_of(_content(given)))
-    inherits = run.mark is None and resumes
-    if inherits:
+    if run.mark is not None:
+        return await admission.admit(given, run.mark, run)
+    if resumes:
         run.mark = await admission.inherited(configurable)
     if index_of(saver) is None:
-        run.inputs_before = await admission.inputs_before(run.mark)
-    if run.mark is not None and not inherits:
-        return await admission.admit(given, run.mark, run)
+        run.inputs_before = await inputs_before(saver, await load(saver, admission.thread), run.mark)
     if is_dispatched(configurable) and isinstance(given, Command):
         delivery = InputMark(str(configurable["run_id"]), digest_of(given.resume))
         return await admission.admit_delivery(given, delivery, run)
@@ -128,14 +127,18 @@ class Admission:
 
         Raises:
             InputStoredError: If it has its result.
-            InputConflictError: If the id belongs to a different input of the session.
+            InputConflictError: If the id belongs to a different input of the session, unless that is an answer that a
+                delegate has refused.
             InputSupersededError: If a later input came before this one had its result.
         """
-        newest = await load(self.saver, self._thread)
+        newest = await load(self.saver, self.thread)
         run.fence.expect(self.thread_id, newest.checkpoint["id"] if newest is not None else None)
+        if index_of(self.saver) is None:
+            run.inputs_before = await inputs_before(self.saver, newest, mark)
         if newest is None:
             return given
-        if (known := await self._find(mark, newest)) is not None:
+        known = await self._find(mark, newest)
+        if known is not None and not await self._is_corrected(given, mark, known, newest):
             return await self._continued(given, mark, known, newest)
         if (stored := self._record(mark, newest)) is not None:
             return await self._answered(given, stored, newest)
@@ -156,7 +159,7 @@ class Admission:
         Raises:
             InputStoredError: If the run was delivered before and waits for the answer to another question.
         """
-        newest = await load(self.saver, self._thread)
+        newest = await load(self.saver, self.thread)
         if newest is None or given.resume is None:
             return given
         if newest.metadata.get("run_id") != delivery.id:
@@ -175,7 +178,7 @@ class Admission:
         Returns:
             `stored`: checkpoints; `recorded`: the record of an answer, whose run may not have used it.
         """
-        newest = await load(self.saver, self._thread)
+        newest = await load(self.saver, self.thread)
         if newest is None:
             return None
         if await self._find(mark, newest) is not None:
@@ -188,7 +191,7 @@ class Admission:
         Raises:
             InputSupersededError: If the run was delivered before, and a later run has followed it.
         """
-        newest = await load(self.saver, self._thread)
+        newest = await load(self.saver, self.thread)
         recent = runs_until(newest.metadata) if newest is not None else ()
         if run_id in recent[:-1]:
             raise InputSupersededError(
@@ -197,10 +200,6 @@ class Admission:
             )
         return tuple(each for each in recent if each != run_id)
 
-    async def inputs_before(self, mark: InputMark | None) -> Mapping[str, str] | str | None:
-        """Return what the checkpoints of a run with a mark store of the inputs before it."""
-        return await inputs_before(self.saver, await load(self.saver, self._thread), mark)
-
     async def inherited(self, configurable: Mapping[str, Any]) -> InputMark | None:
         """Return the mark of the input that a run without new input continues; None for an input without an id.
 
@@ -208,8 +207,21 @@ class Admission:
             configurable: The run's `configurable`; a `checkpoint_id` in it names the checkpoint to continue.
         """
         at = {name: configurable[name] for name in ("checkpoint_id",) if configurable.get(name)}
-        continued = await load(self.saver, {"configurable": {**self._thread["configurable"], **at}})
+        continued = await load(self.saver, {"configurable": {**self.thread["configurable"], **at}})
         return mark_in(continued.metadata) if continued is not None else None
+
+    async def _is_corrected(self, given: Any, mark: InputMark, known: CheckpointTuple, newest: CheckpointTuple) -> bool:
+        """Whether an answer has the id of another one that a delegate has refused, and is for the same question."""
+        stored, is_newest = mark_in(known.metadata), known.checkpoint["id"] == newest.checkpoint["id"]
+        if not isinstance(given, Command) or not is_newest or stored is None or stored.digest == mark.digest:
+            return False
+        state = await self.read(newest.config)
+        waiting = (state.values.get("remote") or {}).get("open", {})
+        asked = [interrupt.value for _, interrupt in _addressed(given, state)]
+        return bool(asked) and all(
+            isinstance(value, Mapping) and (waiting.get(value.get("delegation")) or {}).get("refused")
+            for value in asked
+        )
 
     async def _continued(self, given: Any, mark: InputMark, known: CheckpointTuple, newest: CheckpointTuple) -> Any:
         """Return the graph's input for an id whose newest checkpoint is `known`."""
@@ -256,13 +268,7 @@ class Admission:
     async def _note_answer(self, given: Command[Any], mark: InputMark, newest: CheckpointTuple, run: Run) -> None:
         """Record an answer, and the number of answers before it to the questions that it addresses."""
         state, counts = await self.read(newest.config), wave_recovery(newest).answer_counts
-        received = {
-            interrupt.id: counts.get(task.id, 0)
-            for task in state.tasks
-            if task.result is None
-            for interrupt in task.interrupts
-            if not isinstance(given.resume, dict) or interrupt.id in given.resume
-        }
+        received = {interrupt.id: counts.get(task.id, 0) for task, interrupt in _addressed(given, state)}
         at: RunnableConfig = {"configurable": {**newest.config["configurable"], RUN: run}}
         record = {"id": mark.id, "digest": mark.digest, "received": received}
         await put_writes(self.saver, at, [(ANSWER, record)], f"{ANSWER}:{mark.id}")
@@ -279,7 +285,8 @@ class Admission:
         return None
 
     @property
-    def _thread(self) -> RunnableConfig:
+    def thread(self) -> RunnableConfig:
+        """The config of the session's newest checkpoint."""
         return {"configurable": {"thread_id": self.thread_id, "checkpoint_ns": ""}}
 
     async def _find(self, mark: InputMark, newest: CheckpointTuple) -> CheckpointTuple | None:
@@ -290,6 +297,17 @@ class Admission:
         if (find := index_of(self.saver)) is not None:
             return await find(self.thread_id, mark.id)
         return await find_recent(self.saver, newest, mark.id)
+
+
+def _addressed(given: Command[Any], state: StateSnapshot) -> list[tuple[PregelTask, Interrupt]]:
+    """Return the open interrupts that an answer is for, each with its task."""
+    return [
+        (task, interrupt)
+        for task in state.tasks
+        if task.result is None
+        for interrupt in task.interrupts
+        if not isinstance(given.resume, dict) or interrupt.id in given.resume
+    ]
 
 
 def index_of(saver: BaseCheckpointSaver[Any]) -> FindInput | None:

@@ -42,7 +42,9 @@ def patch_metadata(saver: BaseCheckpointSaver[Any]) -> None:
     async def astoring(
         config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> RunnableConfig:
-        return await aput(_without_configurable(config), checkpoint, _marked(metadata, config, checkpoint["id"]), new_versions)
+        return await aput(
+            _without_configurable(config), checkpoint, _marked(metadata, config, checkpoint["id"]), new_versions
+        )
 
     # Patched in place: `database_identity` reads the saver's connection, which a wrapper would hide.
     saver.put = storing  # type: ignore[method-assign]
