@@ -18,7 +18,9 @@ MAKE_VENV = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo demo-waves demo-team demo-cluster cluster test attack attack-machines restate compat lint format notebooks reference docs bench dev clean
+.PHONY: demo demo-waves demo-team demo-cluster cluster test attack attack-machines restate compat lint style mypy pyright format notebooks reference docs bench dev clean
+# Processes that the tests start would compile the package each time.
+unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 
@@ -55,15 +57,21 @@ restate: $(VENV)/.dev  ## Kill workers behind a real Restate server, which npm d
 compat: $(VENV)/.dev  ## Have older and newer versions of the official clients, and LangChain's, talk to a server; it installs them.
 	$(BIN)/python -m tests.compat.run
 
-lint: $(VENV)/.dev  ## Check style, types, layers, file lengths, and the prose of docstrings.
+lint: style mypy pyright  ## Check style, types, layers, file lengths, and the prose of docstrings; -j2 runs the types in parallel.
+
+style: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy graph_agent examples tests benchmarks scripts deploy
-	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tests/checks/file_lengths.py
 	$(BIN)/python tests/checks/independent_tests.py
 	$(BIN)/python tests/checks/register.py
+
+mypy: $(VENV)/.dev
+	$(BIN)/mypy graph_agent examples tests benchmarks scripts deploy
+
+pyright: $(VENV)/.dev
+	$(BIN)/pyright
 
 format: $(VENV)/.dev  ## Put the code in its standard form.
 	$(BIN)/ruff check --fix .

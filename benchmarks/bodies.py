@@ -85,7 +85,7 @@ async def send(app: Any, sample: Sample, body: bytes) -> Outcome:
         "server": ("127.0.0.1", 80),
         "state": {},
     }
-    status, told, sent = 0, bytearray(), 0
+    status, received, sent = 0, bytearray(), 0
     ended = asyncio.Event()
 
     async def receive() -> Any:
@@ -102,7 +102,7 @@ async def send(app: Any, sample: Sample, body: bytes) -> Outcome:
         if message["type"] == "http.response.start":
             status = message["status"]
         else:
-            told.extend(message.get("body", b"")[:300])
+            received.extend(message.get("body", b"")[:300])
 
     gc.collect()
     hold = Hold()
@@ -118,7 +118,7 @@ async def send(app: Any, sample: Sample, body: bytes) -> Outcome:
         ended.set()
         beating.cancel()
         await asyncio.wait([beating])
-    return Outcome(status, hold, seconds, bytes(told[:300]).decode(errors="replace"))
+    return Outcome(status, hold, seconds, bytes(received[:300]).decode(errors="replace"))
 
 
 def _openai_model() -> LeanChatOpenAI:
@@ -126,12 +126,12 @@ def _openai_model() -> LeanChatOpenAI:
     delta = [{"index": 0, "delta": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}]
     choice = {"index": 0, "message": delta[0]["delta"], "finish_reason": "stop"}
     whole = {**chunk, "object": "chat.completion", "choices": [choice]}
-    told = f"data: {json.dumps({**chunk, 'choices': delta})}\n\ndata: [DONE]\n\n"
+    stream = f"data: {json.dumps({**chunk, 'choices': delta})}\n\ndata: [DONE]\n\n"
 
     async def answer(request: httpx.Request) -> httpx.Response:
         if not json.loads(await request.aread()).get("stream"):
             return httpx.Response(200, json=whole)
-        return httpx.Response(200, text=told, headers={"content-type": "text/event-stream"})
+        return httpx.Response(200, text=stream, headers={"content-type": "text/event-stream"})
 
     client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
     return LeanChatOpenAI(

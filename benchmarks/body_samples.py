@@ -58,8 +58,8 @@ def _turn(number: int, anthropic: bool = False) -> list[Any]:
 
 
 def _history(turns: int, anthropic: bool = False) -> list[Any]:
-    said = [message for number in range(turns) for message in _turn(number, anthropic)]
-    return [*said, {"role": "user", "content": "And now?"}]
+    history = [message for number in range(turns) for message in _turn(number, anthropic)]
+    return [*history, {"role": "user", "content": "And now?"}]
 
 
 def _schema(fields: int) -> dict[str, Any]:

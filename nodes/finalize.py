@@ -37,8 +37,9 @@ from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structu
 from graph_agent.planning.summary import renew_summary, use_summary
 from graph_agent.runs.notes import ReceivedNotes, listen
 from graph_agent.runs.run import answer_left_s, run_of, spent
+from graph_agent.state.channels import status_event
 from graph_agent.state.messages import after_sentence, failure_error, failure_message, stream_rest
-from graph_agent.state.schema import Bookkeeping, LoopOutcome, PlanState, status_event
+from graph_agent.state.schema import Bookkeeping, LoopOutcome, PlanState
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
 
 logger = logging.getLogger(__name__)
@@ -51,9 +52,8 @@ async def finalize_node(
     """Answer the input, with a streamed model call if planning gave no answer.
 
     Returns:
-        An update with the answer, its event and the session's status. If a model failed, the status is `FAILED`, there
-        is an `error` event, and the message reports the failure and the finished work. If planning is not over, the
-        node returns to `plan`: a person's edit left no call to run, or the user steered while the answer was composed.
+        An update with the answer, its event and the session's status. If a model failed: status `FAILED`, an `error`
+        event, and a message with the failure. Back to `plan` if an edit left no call to run, or the user steered.
     """
     if "loop" not in state or state["loop"]["outcome"] is None:
         return Command(goto="plan")

@@ -101,7 +101,7 @@ async def _run(
         output = await deps.around_tool(call, config, runtime, run)
     except GraphBubbleUp:
         raise
-    except Exception:
+    except Exception:  # Re-raised: middleware may raise anything, and a refused call must not stay open in the ledger.
         if not ran:
             await note_refused(config, runtime, run_of(config))
         raise

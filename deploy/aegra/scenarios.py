@@ -1,6 +1,6 @@
-"""Kills and pauses instances of a cluster in the middle of runs, and reads what came of it.
+"""Kills and pauses instances of a cluster in the middle of runs, and reads the results.
 
-The API tells the state of a run, the database the rows of its history, and the payments' file the effects of its tools.
+The state of a run is read from the API, the history from the database, and the effects of tools from the payments file.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ ABILITIES = (
 def write_answer(request: Request, done: list[Outcome]) -> str:
     """Return the answer: a paragraph for each requested stay and missing details; a summary of abilities if none."""
     if not request.wanted:
-        said = ["I found no date and no holiday in that."] if request.intent == "book" or request.rooms else []
-        paragraphs = [*said, ABILITIES]
+        missing = ["I found no date and no holiday in that."] if request.intent == "book" or request.rooms else []
+        paragraphs = [*missing, ABILITIES]
     else:
         paragraphs = [_about(request, wanted, done) for wanted in request.wanted]
         if request.intent == "book" and not can_book(request):
@@ -36,12 +36,12 @@ def write_answer(request: Request, done: list[Outcome]) -> str:
 def _about(request: Request, wanted: Wanted, done: list[Outcome]) -> str:
     parts: list[str] = []
     for call in resolving_calls(request, wanted):
-        said = next(iter(call.arguments.values()))
+        phrase = next(iter(call.arguments.values()))
         outcome = outcome_of(call, done)
         if outcome is None:
-            return f"I did not get to look up {said!r}."
+            return f"I did not get to look up {phrase!r}."
         if outcome.data is None:
-            return f"I could not resolve {said!r}: {outcome.error}"
+            return f"I could not resolve {phrase!r}: {outcome.error}"
         parts.append(_meaning(outcome.data))
     if request.intent == "dates":
         return "\n".join(parts)

@@ -125,8 +125,8 @@ def _outcome(call: Call, result: _Result | None) -> Outcome:
     if result is None:
         return Outcome(call, None, "it has no result.")
     if result.is_error:
-        said = re.sub(r"^Error executing tool \S+: ", "", result.text.strip())
-        return Outcome(call, None, said or "the tool failed.")
+        error = re.sub(r"^Error executing tool \S+: ", "", result.text.strip())
+        return Outcome(call, None, error or "the tool failed.")
     artifact = result.artifact if isinstance(result.artifact, dict) else {}
     data = _read_object(result.text) or artifact.get("structured_content")
     return Outcome(call, data, None) if isinstance(data, dict) else Outcome(call, None, "its result cannot be read.")

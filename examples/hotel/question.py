@@ -212,15 +212,15 @@ def _wanted_dates(phrase: Phrase) -> Wanted:
 def _nights_for(rest: str, places: list[_Place], i: int) -> Nights | None:
     """Find "one night", "the last two nights" before a stay or, failing that, behind it."""
     before = rest[places[i - 1].end if i else 0 : places[i].start]
-    found = _said_nights(before)
+    found = _stated_nights(before)
     if i:
         # "Hanukkah first night and next weekend": what stands before the "and" belongs to Hanukkah.
         found = [match for match in found if not _CLAUSE.search(before, match.end())]
     if not found and i + 1 < len(places):
         behind = rest[places[i].end : places[i + 1].start]
-        found = _said_nights(" ".join(_CLAUSE.split(behind)[:-1]))[:1]
+        found = _stated_nights(" ".join(_CLAUSE.split(behind)[:-1]))[:1]
     elif not found:
-        found = _said_nights(rest[places[i].end :])[:1]
+        found = _stated_nights(rest[places[i].end :])[:1]
     if not found:
         return None
     ordinal, count = (found[-1]["ordinal"] or "").lower(), _count(found[-1]["count"] or "1")
@@ -230,7 +230,7 @@ def _nights_for(rest: str, places: list[_Place], i: int) -> Nights | None:
     return Nights(first, count, ordinal=True)
 
 
-def _said_nights(text: str) -> list[re.Match[str]]:
+def _stated_nights(text: str) -> list[re.Match[str]]:
     return [match for match in _NIGHTS.finditer(text) if match["ordinal"] or match["count"]]
 
 

@@ -42,22 +42,22 @@ def way_of(prompt: str, tools: Sequence[dict[str, Any]]) -> Way:
         prompt: The system prompt.
         tools: The tools of the request, as OpenAI function schemas.
     """
-    said = prompt.lower()
+    lowered = prompt.lower()
     functions = [tool.get("function", {}) for tool in tools]
     takes_plan = [function["name"] for function in functions if _takes_plan(function)]
     style: Style | None = None
-    if takes_plan or _PLANS in said:
-        style = "dag" if _ONE_PLAN in said else "wave"
+    if takes_plan or _PLANS in lowered:
+        style = "dag" if _ONE_PLAN in lowered else "wave"
     native = bool(tools) and style is None
     names = [str(function.get("name", "")) for function in functions] if native else _LISTED.findall(prompt)
-    most = _MOST_CALLS.search(said)
+    most = _MOST_CALLS.search(lowered)
     return Way(
         offered={tool: name for name in names for tool in [known_tool(name)] if tool},
         native=native,
         style=style,
         plan_tool=takes_plan[0] if takes_plan else None,
         most_calls=int(most[1]) if most else _MOST,
-        answers=(_PLAN_ANSWERS if style else _ANSWERS) in said,
+        answers=(_PLAN_ANSWERS if style else _ANSWERS) in lowered,
     )
 
 

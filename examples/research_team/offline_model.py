@@ -89,7 +89,7 @@ class RuleModel(BaseChatModel):
         yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=calls, chunk_position="last"))
 
     def _reply(self, messages: list[BaseMessage]) -> AIMessage:
-        closing = _says(messages[-1:], "provide your final response")
+        closing = _contains(messages[-1:], "provide your final response")
         asked = [at for at, each in enumerate(messages) if isinstance(each, HumanMessage) and not _results(each)]
         question = asked[-2] if closing and len(asked) > 1 else asked[-1]
         found = [result for each in messages[question:] for result in _results(each)]
@@ -99,7 +99,7 @@ class RuleModel(BaseChatModel):
         if isinstance(wanted, list):
             # A limit came before the last of the calls.
             wanted = " ".join(_sentences(found)) or "Nobody could tell."
-        planning = not closing and not _says(messages, "when you need no further tools, answer the user")
+        planning = not closing and not _contains(messages, "when you need no further tools, answer the user")
         return AIMessage("No more actions." if planning else wanted)
 
 
@@ -185,7 +185,7 @@ def _written(found: re.Match[str]) -> str:
     return f"{found[1]} {found[2]} {found[3]}"
 
 
-def _says(messages: Sequence[BaseMessage], words: str) -> bool:
+def _contains(messages: Sequence[BaseMessage], words: str) -> bool:
     return any(isinstance(each, HumanMessage | SystemMessage) and words in each.text.lower() for each in messages)
 
 

@@ -66,10 +66,10 @@ async def team(**environments: Mapping[str, str]) -> AsyncIterator[str]:
 
 async def ask(url: str, question: str) -> AsyncGenerator[str]:
     """Ask an agent with the SDK's client; yield its progress line by line, and its answer last."""
-    said = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=[Part(text=question)])
+    message = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=[Part(text=question)])
     answer = ""
     async with await create_client(url) as client:
-        async for event in client.send_message(SendMessageRequest(message=said)):
+        async for event in client.send_message(SendMessageRequest(message=message)):
             if event.HasField("artifact_update") and event.artifact_update.last_chunk:
                 answer = "".join(part.text for part in event.artifact_update.artifact.parts)
             elif event.HasField("status_update"):

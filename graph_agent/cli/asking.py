@@ -64,7 +64,7 @@ async def approve_all(questions: Sequence[Question]) -> dict[str, Any] | None:
     return {each.id: each.answer([{"type": "approve"} for _ in each.actions]) for each in questions}
 
 
-async def ask_nobody(questions: Sequence[Question]) -> dict[str, Any] | None:
+async def leave_waiting(questions: Sequence[Question]) -> dict[str, Any] | None:
     """Return None: without a terminal, the session is left waiting."""
     return None
 

@@ -17,7 +17,7 @@ from graph_agent.cli.asking import (
     AskTerminal,
     GivenAnswers,
     approve_all,
-    ask_nobody,
+    leave_waiting,
     show_how_to_go_on,
 )
 from graph_agent.cli.database import no_session
@@ -84,7 +84,7 @@ class Runner:
         self.out, self.err = Terminal(), Terminal(stderr=True)
         self._screen = (LiveScreen if self.out.is_terminal else PlainScreen)(self.out, self.err)
         person = not settings.as_json and has_person()
-        self.ask: Ask = approve_all if settings.approve_all else AskTerminal(self.err) if person else ask_nobody
+        self.ask: Ask = approve_all if settings.approve_all else AskTerminal(self.err) if person else leave_waiting
 
     async def run(self, session: Session, text: str, *, show: bool) -> int:
         """Run one input; return the exit status.

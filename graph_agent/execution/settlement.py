@@ -238,7 +238,10 @@ async def _before_input(
 
 
 async def _parent(saver: BaseCheckpointSaver[Any], at: CheckpointTuple) -> CheckpointTuple | None:
-    return await load(saver, at.parent_config) if at.parent_config is not None else None
+    """Return the checkpoint that the step before this one began at; None if it is not stored."""
+    parent = await load(saver, at.parent_config) if at.parent_config is not None else None
+    # Where steps were not stored (durability="exit") or were pruned, the parent is an earlier checkpoint.
+    return parent if parent is not None and parent.metadata.get("step", 0) == at.metadata.get("step", 0) - 1 else None
 
 
 async def _once_stored(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:

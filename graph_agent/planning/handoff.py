@@ -10,8 +10,9 @@ from langgraph.types import Command
 
 from graph_agent.events.calls import Handoff, answers_of_wave
 from graph_agent.planning.update import PlanUpdate
+from graph_agent.state.channels import status_event
 from graph_agent.state.messages import order_results
-from graph_agent.state.schema import PlanState, status_event
+from graph_agent.state.schema import PlanState
 from graph_agent.tools.commands import parent_command
 from graph_agent.types import STATUS_OF, SessionStatus
 

@@ -18,8 +18,8 @@ from graph_agent.models.visibility import is_blank
 from graph_agent.planning.approvals import apply_decisions
 from graph_agent.planning.reply import read_reply
 from graph_agent.planning.update import PlanUpdate
+from graph_agent.state.channels import status_event
 from graph_agent.state.messages import new_user_messages, open_calls
-from graph_agent.state.schema import status_event
 from graph_agent.types import SessionStatus
 
 

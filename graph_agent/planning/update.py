@@ -25,9 +25,10 @@ from graph_agent.planning.approvals import start_calls
 from graph_agent.runs.inbox import NoteKind
 from graph_agent.runs.notes import listen, take_follow_ups
 from graph_agent.runs.run import run_of, spent
+from graph_agent.state.channels import status_event
 from graph_agent.state.messages import new_user_messages, rewrite
 from graph_agent.state.remote import RemoteTask
-from graph_agent.state.schema import INITIAL_BOOKKEEPING, Bookkeeping, LoopOutcome, PlanState, status_event
+from graph_agent.state.schema import INITIAL_BOOKKEEPING, Bookkeeping, LoopOutcome, PlanState
 from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
 from graph_agent.waves.schema import Selection, select
 

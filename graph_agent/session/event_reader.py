@@ -86,7 +86,8 @@ class EventReader:
         batches: list[list[Any]] = []
         at: CheckpointTuple | None = newest
         for _ in range(_MAX_CHECKPOINTS):
-            if at is None or at.parent_config is None:
+            # The steps before a full copy may have been pruned; then its parent is an earlier checkpoint.
+            if at is None or at.parent_config is None or "events" in at.checkpoint["channel_values"]:
                 return None
             at = await self._saver.aget_tuple(at.parent_config)
             if at is None:

@@ -57,14 +57,14 @@ async def test_sigterm_stops_a_task_at_its_next_boundary(surface: str, tmp_path:
             cut = await until_at_work(events, tmp_path)
             process.send_signal(signal.SIGTERM)
             (tmp_path / "go").touch()
-            told = [event_summary(event) async for event in events]
+            received = [event_summary(event) async for event in events]
         status = await asyncio.to_thread(process.wait, 60)
     async with server(surface, tmp_path) as (url, _), a2a_client(url, streaming=False) as client:
         kept = await client.get_task(GetTaskRequest(id=cut))
         after = await send(client, message_request("and now?", context_id="talk"))
     results = await tool_results(tmp_path)
 
-    assert (told[-1], status, state_name(kept), state_name(after)) == (
+    assert (received[-1], status, state_name(kept), state_name(after)) == (
         ("TASK_STATE_FAILED", STOPPED),
         0,
         "TASK_STATE_FAILED",
@@ -97,8 +97,8 @@ async def test_sigterm_stops_an_unwatched_task_at_its_next_boundary(tmp_path: Pa
     async with server("a2a", tmp_path) as (url, _), a2a_client(url) as client:
         kept = await client.get_task(GetTaskRequest(id=cut))
 
-    said = "".join(part.text for part in kept.status.message.parts)
-    assert (status, state_name(kept), said) == (0, "TASK_STATE_FAILED", STOPPED)
+    reason = "".join(part.text for part in kept.status.message.parts)
+    assert (status, state_name(kept), reason) == (0, "TASK_STATE_FAILED", STOPPED)
 
 
 async def test_a_second_sigterm_stops_a_task_at_once(tmp_path: Path) -> None:

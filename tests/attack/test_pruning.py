@@ -89,10 +89,10 @@ async def test_a_killed_pruning_leaves_every_checkpoint_as_it_was(url: str) -> N
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(steps=RANDOM_STEPS, keep=st.integers(1, 4), position=st.integers(0, 40))
+@given(steps=RANDOM_STEPS, keep=st.integers(1, 4), position=st.integers(0, 40), replayed=st.booleans())
 async def test_random_sessions_read_and_continue_as_before(
-    steps: list[tuple[str, int]], keep: int, position: int
+    steps: list[tuple[str, int]], keep: int, position: int, replayed: bool
 ) -> None:
-    found, pruned, unpruned = await pruned_and_unpruned(steps, keep, position)
+    found, pruned, unpruned = await pruned_and_unpruned(steps, keep, position, replayed=replayed)
 
     assert (found, pruned) == ([], unpruned)

@@ -1,8 +1,9 @@
-"""Count words of everyday speech in docstrings and comments, and fail above the bound.
+"""Count words of everyday speech in docstrings and comments, and fail above the bound; refuse them in names.
 
 Docstrings and comments are read at speed, so they use the verbs of the field with the thing as subject or object.
 `python tests/checks/register.py [FOLDER ...]` prints the rate per 1,000 words and the files with the most; without a
-folder it checks the package's own code and its tests.
+folder it checks the package's own code and its tests. Outside the tests, no function, class, argument or variable may
+have such a word in its name.
 """
 
 from __future__ import annotations
@@ -17,20 +18,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-OWN = ("graph_agent", "nodes", "tests", "benchmarks", "examples", "scripts")
+OWN = ("graph_agent", "nodes", "tests", "benchmarks", "deploy", "examples", "scripts")
 BOUND = 0.3
 """Occurrences per 1,000 words at most."""
 MOST_LISTED = 15
 
+SPEECH = (
+    "say|says|said|saying|tell|tells|told|telling|hear|hears|heard|hearing|speak|speaks|spoke|spoken|speaking"
+    "|whoever|nobody|somebody|beside|besides"
+)
 DIALECT = re.compile(
-    r"""\b(?:
-        say|says|said|saying|tell|tells|told|telling|hear|hears|heard|hearing|speak|speaks|spoke|spoken|speaking
-        |whoever|nobody|somebody|beside|besides
+    rf"""\b(?:
+        {SPEECH}
         |what\ (?:is|was|are|were|has\ been|have\ been|had\ been)\ (?:\w+\ )?\w+ed
     )\b""",
     re.VERBOSE | re.IGNORECASE,
 )
 WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
+IN_NAME = re.compile(rf"(?:^|_)(?:{SPEECH})(?:_|$)", re.IGNORECASE)
 
 
 def prose(source: str) -> Iterator[str]:
@@ -54,8 +59,22 @@ def count(path: Path) -> tuple[int, Counter[str]]:
     return words, found
 
 
+def names(source: str) -> Iterator[str]:
+    """Yield each name with a word of everyday speech that a module defines, with its line."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                pass
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                pass
+            case _:
+                continue
+        if IN_NAME.search(name):
+            yield f"{node.lineno}: {name}"
+
+
 def main(folders: list[str]) -> None:
-    """Print the counts; exit with status 1 above the bound."""
+    """Print the counts; exit with status 1 above the bound, or for a name."""
     roots = [Path(folder) for folder in folders] or [ROOT / name for name in OWN]
     counts = {path: count(path) for root in roots for path in sorted(root.rglob("*.py")) if not path.is_symlink()}
     words = sum(number for number, _ in counts.values())
@@ -64,6 +83,9 @@ def main(folders: list[str]) -> None:
     sys.stdout.write(
         f"{found.total()} of {words} words of docstrings and comments are everyday speech: {rate:.2f} per 1,000.\n"
     )
+    code = [path for path in counts if ROOT / "tests" not in path.parents]
+    if named := [f"{path}:{each}" for path in code for each in names(path.read_text(encoding="utf-8"))]:
+        sys.exit("\n".join(["Names with a word of everyday speech:", *named]))
     if rate <= BOUND:
         return
     worst = sorted(counts.items(), key=lambda item: -item[1][1].total())[:MOST_LISTED]

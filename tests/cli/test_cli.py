@@ -99,8 +99,8 @@ def test_user_errors_are_printed_without_a_traceback(folder: Path, arguments: li
 def test_an_exhausted_script_names_its_step(folder: Path) -> None:
     done = run_cli(folder, "run", "hi", script=["No more actions."])
 
-    said = "error: The script has 1 reply and was asked for a 2nd."
-    assert (done.returncode, done.stderr.startswith(said)) == (2, True)
+    message = "error: The script has 1 reply and was asked for a 2nd."
+    assert (done.returncode, done.stderr.startswith(message)) == (2, True)
 
 
 def test_a_failed_run_prints_the_error_and_exits_with_1(folder: Path) -> None:
@@ -109,8 +109,8 @@ def test_a_failed_run_prints_the_error_and_exits_with_1(folder: Path) -> None:
     # Nothing listens there.
     done = run_cli(folder, "run", "hi", OPENAI_API_KEY="x", OPENAI_BASE_URL="http://127.0.0.1:9/v1")
 
-    said = "The model provider did not answer as it should"
-    assert (done.returncode, done.stderr.startswith(f"error: {said}"), done.stderr.count(said)) == (1, True, 1)
+    message = "The model provider did not answer as it should"
+    assert (done.returncode, done.stderr.startswith(f"error: {message}"), done.stderr.count(message)) == (1, True, 1)
 
 
 def test_a_failed_run_reports_finished_calls_on_standard_error(folder: Path) -> None:
@@ -299,14 +299,14 @@ def test_a_second_ctrl_c_ends_the_wait(folder: Path) -> None:
 
 def test_another_process_steers_and_follows_up(working: Path) -> None:
     with at_work(working, "No more actions.", "Done.", "No more actions.", "And.") as process:
-        told = [
+        replies = [
             run_cli(working, "steer", "Be brief.").stdout,
             run_cli(working, "follow-up", "--session", "mine", "and then?").stdout,
         ]
         (working / "go").touch()
         stdout, _ = process.communicate(timeout=30)
 
-    assert (told, process.returncode, stdout) == (
+    assert (replies, process.returncode, stdout) == (
         [
             "Queued for session mine, before its next step: Be brief.\n",
             "Queued for session mine, after its current answer: and then?\n",
@@ -318,14 +318,14 @@ def test_another_process_steers_and_follows_up(working: Path) -> None:
 
 def test_another_process_aborts(working: Path) -> None:
     with at_work(working) as process:
-        told = run_cli(working, "abort")
+        aborted = run_cli(working, "abort")
         lines = [process.stdout.readline() for _ in STOPPED.splitlines()] if process.stdout else []
         (working / "go").touch()
         process.communicate(timeout=30)
         status = process.returncode
     again = run_cli(working, "abort", "--session", "mine")
 
-    assert (told.returncode, told.stdout, "".join(lines), status, again.returncode, again.stdout) == (
+    assert (aborted.returncode, aborted.stdout, "".join(lines), status, again.returncode, again.stdout) == (
         0,
         "Session mine is stopping.\n",
         STOPPED,
@@ -340,9 +340,9 @@ def test_a_session_that_a_killed_process_left_is_aborted(working: Path) -> None:
         process.kill()
         process.wait()
 
-    told = run_cli(working, "abort", "--session", "mine", script=["never"])
+    aborted = run_cli(working, "abort", "--session", "mine", script=["never"])
 
-    assert (told.returncode, told.stdout) == (0, "Session mine is stopping.\n")
+    assert (aborted.returncode, aborted.stdout) == (0, "Session mine is stopping.\n")
 
 
 @pytest.mark.parametrize("command", ["steer", "follow-up"])

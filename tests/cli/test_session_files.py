@@ -136,7 +136,7 @@ async def test_the_commands_move_and_delete_a_session(tmp_path: Path) -> None:
         for arguments in (
             ("export", "s1", *a, "--out", "s1.jsonl"),
             ("export", "s1", *a, "--out", "s1.jsonl"),
-            ("export", "nobody", *a, "--out", "nobody.jsonl"),
+            ("export", "unknown", *a, "--out", "unknown.jsonl"),
             ("import", "s1.jsonl", *b),
             ("import", "s1.jsonl", *b),
             ("import", "s1.jsonl", *b, "--replace"),
@@ -145,7 +145,7 @@ async def test_the_commands_move_and_delete_a_session(tmp_path: Path) -> None:
             ("import", "new.jsonl", *b),
             ("import", "missing.jsonl", *b),
             ("rm", "s1", *a),
-            ("rm", "s1", "nobody", *a, "--yes"),
+            ("rm", "s1", "unknown", *a, "--yes"),
             ("rm", "s1", *a, "--yes"),
             ("--quiet", *a),
             ("--quiet", *b),
@@ -169,7 +169,14 @@ async def test_the_commands_move_and_delete_a_session(tmp_path: Path) -> None:
         (0, ["s2"]),
         (0, ["s1", "copy"]),
     ]
-    reasons = ["exists already", "no session 'nobody'", "exists already", "not complete", "version 2", "cannot be read"]
+    reasons = [
+        "exists already",
+        "no session 'unknown'",
+        "exists already",
+        "not complete",
+        "version 2",
+        "cannot be read",
+    ]
     failed = [each.stderr for each in ran if each.returncode]
     assert [text in error for text, error in zip(reasons, failed, strict=False)] == [True] * 6
     async with open_store(url) as store:

@@ -92,8 +92,8 @@ async def test_a_killed_run_that_a_later_one_has_followed_is_not_repeated(aegra:
     aegra.replace_killed()
 
     paid = Counter(line["customer"] for line in aegra.payments(thread))
-    said = [message["content"] for message in history["values"]["messages"] if message["type"] == "human"]
-    assert (killed["status"], said, later["messages"][-1]["content"]) == (
+    inputs = [message["content"] for message in history["values"]["messages"] if message["type"] == "human"]
+    assert (killed["status"], inputs, later["messages"][-1]["content"]) == (
         "error",
         [WAVE, "charge joe 10"],
         DONE.format(10, "joe"),

@@ -14,8 +14,8 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from graph_agent._internal.text import as_text, clean, plain
 from graph_agent.errors import did_you_mean
+from graph_agent.state.channels import MessagesChannel
 from graph_agent.state.messages import OpenCalls, new_user_messages, open_calls, rewrite, with_results
-from graph_agent.state.schema import MessagesChannel
 
 
 @given(st.text(alphabet=st.characters(codec=None)))

@@ -1,4 +1,4 @@
-"""LangChain's standard unit tests for chat models."""
+"""LangChain's standard unit tests for chat models; `ChatModelUnitTests` holds all test methods and assertions."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.pruning import RANDOM_STEPS, pruned_and_unpruned
@@ -16,10 +16,11 @@ from tests.support.pruning import RANDOM_STEPS, pruned_and_unpruned
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(steps=RANDOM_STEPS, keep=st.integers(1, 4), position=st.integers(0, 40))
+@example(steps=[("ask", 1), ("ask", 19)], keep=1, position=19, replayed=False)
+@given(steps=RANDOM_STEPS, keep=st.integers(1, 4), position=st.integers(0, 40), replayed=st.booleans())
 async def test_a_pruned_session_reads_and_continues_as_before(
-    steps: list[tuple[str, int]], keep: int, position: int
+    steps: list[tuple[str, int]], keep: int, position: int, replayed: bool
 ) -> None:
-    found, pruned, unpruned = await pruned_and_unpruned(steps, keep, position)
+    found, pruned, unpruned = await pruned_and_unpruned(steps, keep, position, replayed=replayed)
 
     assert (found, pruned) == ([], unpruned)

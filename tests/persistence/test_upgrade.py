@@ -50,11 +50,11 @@ async def test_sessions_of_the_first_version_are_listed_and_read(database: str) 
     async with open_saver(database) as saver, open_store(database) as store:
         memory = SessionMemory(agent([], saver, store))
         listed = await memory.list_sessions()
-        told = {name: [e["type"] for e in await memory.get_session_events(name)] for name in ("talk", "limited")}
+        histories = {name: [e["type"] for e in await memory.get_session_events(name)] for name in ("talk", "limited")}
         summaries = await summarize_sessions(saver, _never_running)
 
     began, ended = ["user_message", "status", "plan"], ["agent_response", "status"]
-    assert (listed, told, [(each.id, each.activity, each.title) for each in summaries]) == (
+    assert (listed, histories, [(each.id, each.activity, each.title) for each in summaries]) == (
         ["killed", "noted", "waiting", "limited", "delegated", "talk"],
         {
             "talk": [*began, *ended, *began, "tool_call", "tool_result", "plan", *ended],
@@ -75,9 +75,9 @@ async def test_sessions_of_the_first_version_take_new_input(database: str) -> No
     async with open_saver(database) as saver, open_store(database) as store:
         graph = agent([calls(("t2", "add", {"a": 4, "b": 5})), "It is 9.", "Found before.", "Once more."], saver, store)
         results = [await Session(graph, name).run("And now?") for name in ("talk", "delegated", "limited")]
-        told = [m.text for m in (await graph.aget_state(thread("talk"))).values["messages"] if m.type == "human"]
+        inputs = [m.text for m in (await graph.aget_state(thread("talk"))).values["messages"] if m.type == "human"]
 
-    assert ([(each.answer, each.status.value) for each in results], told) == (
+    assert ([(each.answer, each.status.value) for each in results], inputs) == (
         [("It is 9.", "COMPLETED"), ("Found before.", "COMPLETED"), ("Once more.", "COMPLETED")],
         ["I am Ada.", "What is 2 + 3?", "And now?"],
     )
@@ -103,9 +103,9 @@ async def test_a_note_of_the_first_version_is_delivered(database: str) -> None:
     async with open_saver(database) as saver, open_store(database) as store:
         session = Session(agent(["Brief."], saver, store), "noted")
         await session.run("Go on.")
-        told = [event["content"] for event in await session.events() if event["type"] == "steering"]
+        steered = [event["content"] for event in await session.events() if event["type"] == "steering"]
 
-    assert told == ["Be brief."]
+    assert steered == ["Be brief."]
 
 
 @asynccontextmanager
@@ -139,13 +139,13 @@ async def test_a_session_of_a_newer_version_is_refused(
                 await attempt
             refused.append(str(error.value))
         monkeypatch.setattr(checkpoint_format, "FORMAT", 3)
-        told = [m.text for m in (await graph.aget_state(thread("s1"))).values["messages"]]
+        kept = [m.text for m in (await graph.aget_state(thread("s1"))).values["messages"]]
 
     text = (
         "Session 's1' was stored by a newer version of graph-agent: its checkpoints have format 3, and this version "
         "reads formats up to 2. Upgrade this process."
     )
-    assert (refused, told) == ([text] * 4, ["Hi.", "Hello."])
+    assert (refused, kept) == ([text] * 4, ["Hi.", "Hello."])
 
 
 async def _store_newer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

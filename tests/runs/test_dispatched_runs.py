@@ -47,8 +47,8 @@ async def test_a_dispatched_run_waits_for_the_run_before_it() -> None:
     gate.open()
     await asyncio.gather(first, second)
 
-    said = dialogue((await graph.aget_state(thread())).values["messages"])
-    assert [each for each in said if each[0] in ("human", "ai") and each[1]] == [
+    conversation = dialogue((await graph.aget_state(thread())).values["messages"])
+    assert [each for each in conversation if each[0] in ("human", "ai") and each[1]] == [
         ("human", "one"),
         ("ai", "First."),
         ("human", "two"),

@@ -158,40 +158,48 @@ async def test_a_run_whose_lock_is_behind_a_stalled_proxy_is_stopped_and_begins_
     assert ran == ["first"]
 
 
-async def test_a_paused_process_does_not_write_over_newer_messages(postgres_url: str, tmp_path: Path) -> None:
+async def begin_run(folder: Path, url: str, *lease: str) -> asyncio.subprocess.Process:
+    """Start a process that runs session `s1`; return it when its first call is at work."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.steered_run", str(tmp_path / "s.db"), postgres_url),
+        *(sys.executable, "-m", "tests.support.steered_run", str(folder / "s.db"), url, *lease),
         cwd=Path(__file__).parents[2],
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    await until((tmp_path / "log").exists)
+    await until((folder / "log").exists)
+    return process
+
+
+async def overtake(process: asyncio.subprocess.Process, saver: Any, folder: Path) -> tuple[str, bytes, bool, bool]:
+    """Continue the session of a paused process, then the process.
+
+    Returns:
+        The new answer, the process's output, whether it failed because the session was lost, and whether the
+        conversation is the same after it.
+    """
+    other = agent(["Mine."], saver)
+    answer = (await Session(other, "s1").run("now me")).answer
+    before = dialogue((await other.aget_state(thread())).values["messages"])
+    (folder / "go").touch()
+    os.kill(process.pid, signal.SIGCONT)
+    out, errors = await process.communicate()
+    after = dialogue((await other.aget_state(thread())).values["messages"])
+    return answer, out, b"SessionLostError" in errors, after == before
+
+
+async def test_a_paused_process_does_not_write_over_newer_messages(postgres_url: str, tmp_path: Path) -> None:
+    process = await begin_run(tmp_path, postgres_url)
     os.kill(process.pid, signal.SIGSTOP)
     dropped = drop_locks(postgres_url)
     async with open_saver(postgres_url) as saver:
-        other = agent(["Mine."], saver)
-        answer = (await Session(other, "s1").run("now me")).answer
-        before = dialogue((await other.aget_state(thread())).values["messages"])
-        (tmp_path / "go").touch()
-        os.kill(process.pid, signal.SIGCONT)
-        out, errors = await process.communicate()
-        after = dialogue((await other.aget_state(thread())).values["messages"])
+        overtaken = await overtake(process, saver, tmp_path)
 
-    assert (dropped, answer, out, b"SessionLostError" in errors, json.dumps(after)) == (
-        *(1, "Mine.", b"", True),
-        json.dumps(before),
-    )
+    assert (dropped, overtaken) == (1, ("Mine.", b"", True, True))
 
 
 async def test_the_database_releases_the_locks_of_a_paused_process(postgres_url: str, tmp_path: Path) -> None:
     lease_s = 2
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.steered_run", str(tmp_path / "s.db"), postgres_url, str(lease_s)),
-        cwd=Path(__file__).parents[2],
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    await until((tmp_path / "log").exists)
+    process = await begin_run(tmp_path, postgres_url, str(lease_s))
     async with open_saver(postgres_url) as saver:
         # A process that works keeps its locks for longer than the lease.
         until_s = time.monotonic() + 2 * lease_s
@@ -200,30 +208,15 @@ async def test_the_database_releases_the_locks_of_a_paused_process(postgres_url:
         os.kill(process.pid, signal.SIGSTOP)
         while not await running.is_idle(saver, "s1"):
             await asyncio.sleep(0.05)
-        other = agent(["Mine."], saver)
-        answer = (await Session(other, "s1").run("now me")).answer
-        before = dialogue((await other.aget_state(thread())).values["messages"])
-        (tmp_path / "go").touch()
-        os.kill(process.pid, signal.SIGCONT)
-        out, errors = await process.communicate()
-        after = dialogue((await other.aget_state(thread())).values["messages"])
+        overtaken = await overtake(process, saver, tmp_path)
 
-    assert (busy_before, answer, out, b"SessionLostError" in errors, after == before) == (
-        *(True, "Mine.", b"", True),
-        True,
-    )
+    assert (busy_before, overtaken) == (True, ("Mine.", b"", True, True))
 
 
 async def test_a_process_whose_locks_expired_goes_on_if_no_other_has_continued_its_session(
     postgres_url: str, tmp_path: Path
 ) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.steered_run", str(tmp_path / "s.db"), postgres_url, "2"),
-        cwd=Path(__file__).parents[2],
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    await until((tmp_path / "log").exists)
+    process = await begin_run(tmp_path, postgres_url, "2")
     async with open_saver(postgres_url) as saver:
         os.kill(process.pid, signal.SIGSTOP)
         while not await running.is_idle(saver, "s1"):

@@ -98,7 +98,7 @@ def agent(script: list[str], saver: Any, tools: list[BaseTool], **config: Any) -
     return create_graph_agent(model, tools=tools, checkpointer=saver, config=LoopConfig(**config))
 
 
-async def said(graph: Any) -> list[tuple[str, str]]:
+async def conversation(graph: Any) -> list[tuple[str, str]]:
     return dialogue((await graph.aget_state(thread())).values["messages"])
 
 
@@ -128,13 +128,13 @@ async def test_a_turn_is_not_overwritten_by_a_run_that_has_lost_its_session(save
     stale = await begun(agent([WORK, *DONE], savers[0], [gated_tool(gate)]), gate)
     other = agent(["Mine."], savers[1], [])
     answer = (await Session(other, "s1").run("now me")).answer
-    before = await said(other)
+    before = await conversation(other)
     gate.open()
 
     with pytest.raises(SessionLostError, match="'s1' was continued by another run"):
         await stale
 
-    assert (answer, await said(other), "worked" in await stored_results(savers[1])) == ("Mine.", before, False)
+    assert (answer, await conversation(other), "worked" in await stored_results(savers[1])) == ("Mine.", before, False)
 
 
 async def test_an_input_that_another_run_has_taken_since_it_was_found_new_is_not_run_again(
@@ -153,7 +153,7 @@ async def test_an_input_that_another_run_has_taken_since_it_was_found_new_is_not
     with pytest.raises(SessionLostError, match="which was stored after this run began"):
         await Session(stale, "s1").run("go", input_id="i1")
 
-    assert (answers, await said(other)) == (["Once."], [("human", "go"), ("ai", "Once.")])
+    assert (answers, await conversation(other)) == (["Once."], [("human", "go"), ("ai", "Once.")])
 
 
 @pytest.mark.parametrize("ledger", [False, True])
@@ -241,13 +241,13 @@ async def test_a_run_that_has_gone_back_is_fenced_as_well(savers: tuple[Any, Any
     stale = await begun(graph, gate, says("instead"), older)
     other = agent(["Mine."], savers[1], [])
     await Session(other, "s1").run("now me")
-    before = await said(other)
+    before = await conversation(other)
     gate.open()
 
     with pytest.raises(SessionLostError):
         await stale
 
-    assert await said(other) == before
+    assert await conversation(other) == before
 
 
 async def test_an_answer_to_an_older_question_does_not_overwrite_a_later_turn(savers: tuple[Any, Any]) -> None:
@@ -267,13 +267,13 @@ async def test_an_answer_to_an_older_question_does_not_overwrite_a_later_turn(sa
     await gate.reached()
     other = agent(["Mine."], savers[1], [])
     await Session(other, "s1").run("now me")
-    before = await said(other)
+    before = await conversation(other)
     gate.open()
 
     with pytest.raises(SessionLostError):
         await stale
 
-    assert (await said(other), asked) == (before, ["yes"])
+    assert (await conversation(other), asked) == (before, ["yes"])
 
 
 async def test_a_delegate_writes_nothing_once_the_session_is_lost(savers: tuple[Any, Any]) -> None:
@@ -288,13 +288,13 @@ async def test_a_delegate_writes_nothing_once_the_session_is_lost(savers: tuple[
     stale = await begun(with_delegate([order, *DONE], savers[0]), gate)
     other = with_delegate(answering("Mine."), savers[1])
     await Session(other, "s1").run("now me")
-    before = await said(other)
+    before = await conversation(other)
     gate.open()
 
     with pytest.raises(SessionLostError):
         await stale
 
-    assert await said(other) == before
+    assert await conversation(other) == before
 
 
 async def test_a_blocking_run_is_fenced_as_well(savers: tuple[Any, Any]) -> None:
@@ -304,13 +304,13 @@ async def test_a_blocking_run_is_fenced_as_well(savers: tuple[Any, Any]) -> None
     await gate.reached()
     other = agent(["Mine."], savers[1], [])
     await asyncio.to_thread(other.invoke, says("now me"), thread())
-    before = await said(other)
+    before = await conversation(other)
     gate.open()
 
     with pytest.raises(SessionLostError):
         await stale
 
-    assert await said(other) == before
+    assert await conversation(other) == before
 
 
 @pytest.mark.parametrize("durability", ["async", "exit"])
@@ -325,13 +325,13 @@ async def test_another_durability_is_fenced_as_well(savers: tuple[Any, Any], dur
         while durability == "async" and (await other.aget_state(thread())).next != ("tools",):
             await asyncio.sleep(0.002)
     await Session(other, "s1").run("now me")
-    before = await said(other)
+    before = await conversation(other)
     gate.open()
 
     with pytest.raises(SessionLostError):
         await stale
 
-    assert await said(other) == before
+    assert await conversation(other) == before
 
 
 async def test_a_session_that_was_deleted_does_not_come_back(savers: tuple[Any, Any]) -> None:
@@ -356,7 +356,7 @@ async def test_an_external_edit_is_not_overwritten(savers: tuple[Any, Any]) -> N
     with pytest.raises(SessionLostError):
         await stale
 
-    assert (await said(other))[-1] == ("ai", "Noted.")
+    assert (await conversation(other))[-1] == ("ai", "Noted.")
 
 
 async def test_an_edit_of_a_running_session_is_refused(tmp_path: Path) -> None:
@@ -403,15 +403,15 @@ async def test_an_edit_of_an_older_checkpoint_is_stored(processes: Processes) ->
         await graph.ainvoke(Command(resume="yes"), thread())
         first = (await graph.aget_state(thread())).config
         await graph.ainvoke(says("second"), thread())
-        found = [await said(graph)]
+        found = [await conversation(graph)]
         await graph.ainvoke(says("instead"), first)
-        found.append(await said(graph))
+        found.append(await conversation(graph))
         edited = await graph.aupdate_state(first, {"messages": [AIMessage("Noted.")]}, "finalize")
-        found.append(await said(graph))
+        found.append(await conversation(graph))
         await graph.aupdate_state(edited, {"messages": [AIMessage("Twice.")]}, "finalize")
-        found.append(await said(graph))
+        found.append(await conversation(graph))
         await graph.ainvoke(Command(resume="yes"), question)
-        found.append(await said(graph))
+        found.append(await conversation(graph))
 
     assert [[text for _, text in one][2:] for one in found] == [
         ["asked yes", "Done.", "second", "Two."],
@@ -463,7 +463,7 @@ async def test_a_result_is_the_runs_own_where_another_run_has_followed_it(
 ) -> None:
     stale, other = await run_past_the_end(savers, ["Yours."], monkeypatch)
 
-    assert ((await stale).answer, [text for _, text in await said(other)]) == (
+    assert ((await stale).answer, [text for _, text in await conversation(other)]) == (
         "Yours.",
         ["go", "Yours.", "now me", "Mine."],
     )

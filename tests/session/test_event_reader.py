@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, SessionMemory, create_graph_agent
 from graph_agent.events.types import read_events
+from graph_agent.persistence import open_saver, prune
 from graph_agent.session.event_reader import EventReader
 from tests.support.agents import add, asks, echo, says, thread
 
@@ -73,6 +75,23 @@ async def test_a_fork_is_read_from_the_position_on() -> None:
     now = await whole(graph)
     rest = list(await reader.read() or ())
     assert read_events([*now[: len(first)], *rest], "s1") == now
+
+
+async def test_a_prune_between_two_readings_hides_no_event(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    async with open_saver(url) as saver:
+        graph = make(saver)
+        reader = EventReader(graph, saver, "s1")
+        await graph.ainvoke(says("go"), thread())
+        end = (await graph.aget_state(thread())).config
+        read = list(await reader.read() or ())
+        await graph.aupdate_state(end, {"messages": [HumanMessage("edited")]})
+        await graph.ainvoke(says("on"), end)
+        await prune(url, keep_last=1)
+
+        read += await reader.read() or ()
+
+        assert read_events(read, "s1") == await whole(graph)
 
 
 @pytest.mark.parametrize("began", [False, True])

@@ -10,7 +10,7 @@ from langgraph.types import Overwrite
 from graph_agent import Session
 from graph_agent.events.types import append_events
 from graph_agent.persistence import open_saver, prune
-from graph_agent.state.schema import GrowingDelta
+from graph_agent.state.channels import GrowingDelta
 from graph_agent.types import SessionStatus
 from tests.support.pruning import agent, take_step
 

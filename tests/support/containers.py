@@ -28,7 +28,7 @@ _REFERENCE = re.compile(r"\$\{(\w+)(?::[-?]([^}]*))?\}")
 
 @dataclass(frozen=True)
 class Container:
-    """What a manifest says of one container."""
+    """Settings of one container in a manifest."""
 
     name: str
     command: list[str]

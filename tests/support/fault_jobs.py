@@ -191,11 +191,11 @@ def hold(folder: str, url: str = "", forks: bool = False) -> None:
     asyncio.run(run())
 
 
-def _fork_child(told: Path) -> None:
+def _fork_child(pid_file: Path) -> None:
     child = os.fork()
     if child == 0:
         signal.pause()
-    told.write_text(str(child))
+    pid_file.write_text(str(child))
 
 
 async def _go_on(folder: Path, variant: dict[str, Any], how: str, url: str) -> list[str]:
@@ -227,10 +227,10 @@ async def _go_on(folder: Path, variant: dict[str, Any], how: str, url: str) -> l
         faults.append(f"it ended {ended.values['status']} with {messages[-1].text!r}")
     if how == "again":
         faults += [] if results[1] == results[0] else [f"two results: {results}"]
-        told = [(e["type"], e["content"]) for e in ended.values["events"] if e["type"] in _CONVERSATION]
+        conversation = [(e["type"], e["content"]) for e in ended.values["events"] if e["type"] in _CONVERSATION]
         earlier = [("user_message", "before"), ("agent_response", ANSWER)] if variant.get("later") else []
         whole = [*earlier, ("user_message", "go"), ("agent_response", ANSWER)]
-        faults += [] if told == whole else [f"the conversation is {told}"]
+        faults += [] if conversation == whole else [f"the conversation is {conversation}"]
         given = [message.text for message in messages if message.type == "human"]
         faults += [] if given == [text for type_, text in whole if type_ == "user_message"] else [f"inputs: {given}"]
     if how in ("resume", "again") and variant["ledger"]:

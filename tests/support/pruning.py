@@ -177,32 +177,36 @@ def _descends(tree: Mapping[tuple[str, str], Any], at: tuple[str, str], ancestor
     return ancestor is None
 
 
-async def continuation(saver: Any, at: str | None = None) -> Any:
+async def continuation(saver: Any, at: str | None = None, *, replayed: bool = False) -> Any:
     """Give the session two further inputs; return all that a user and a model see of it.
 
     Args:
         saver: The saver; its session changes.
         at: The checkpoint from which the first input continues; None for the newest.
+        replayed: Whether that checkpoint is first continued without an input.
     """
     wave = asks(("z1", "echo", {"text": "on"}))
+    if replayed:
+        await agent(saver, _ENDED, _ENDED).ainvoke(None, _at(at))
     graph = agent(saver, [wave, *_ENDED, "Last."])
-    await graph.ainvoke(says("continue"), _at(at))
+    await graph.ainvoke(says("continue"), _at(None if replayed else at))
     result = await Session(graph, "s1").run("and again")
     state = (await graph.aget_state(thread())).values
-    events = [
-        {key: value for key, value in each.items() if key != "ts"} for each in await Session(graph, "s1").events()
-    ]
+    events = _without_times(await Session(graph, "s1").events())
     messages = [(type(each).__name__, each.content, getattr(each, "tool_calls", None)) for each in state["messages"]]
     return result.answer, result.status, result.results, result.usage, messages, events, state["loop"]["turn"]
 
 
-async def pruned_and_unpruned(steps: Sequence[tuple[str, int]], keep: int, position: int) -> tuple[list[Any], Any, Any]:
+async def pruned_and_unpruned(
+    steps: Sequence[tuple[str, int]], keep: int, position: int, *, replayed: bool = False
+) -> tuple[list[Any], Any, Any]:
     """Let a session take random steps, prune it in between and at the end, and continue it and an unpruned copy.
 
     Args:
         steps: Steps and their choice of a checkpoint; `prune` with the number of checkpoints to keep.
         keep: Checkpoints to keep at the end.
         position: Choice of the checkpoint from which both continue.
+        replayed: Whether it is first continued without an input.
 
     Returns:
         The differences that pruning made to remaining checkpoints and to its own dry run, and both continuations.
@@ -232,9 +236,18 @@ async def pruned_and_unpruned(steps: Sequence[tuple[str, int]], keep: int, posit
             found += differences(before, after)
             ids = sorted(id_ for namespace, id_ in after if not namespace)
             at = ids[position % len(ids)]
-            pruned = await continuation(saver, at)
+            pruned = await continuation(saver, at, replayed=replayed)
         async with open_saver(f"sqlite:///{folder / 'twin' / 'a.db'}") as twin:
-            return found, pruned, await continuation(twin, at)
+            return found, pruned, await continuation(twin, at, replayed=replayed)
+
+
+def _without_times(value: Any) -> Any:
+    """Events, and those of delegates within them, without their times."""
+    if isinstance(value, list):
+        return [_without_times(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _without_times(each) for key, each in value.items() if key != "ts"}
+    return value
 
 
 def _plain(value: Any) -> Any:

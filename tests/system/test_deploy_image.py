@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,26 @@ def test_the_image_runs_as_a_numbered_user_and_has_a_health_check() -> None:
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
     assert (image.last("STOPSIGNAL").words, image.last("HEALTHCHECK").words[0]) == (("SIGTERM",), "CMD")
     assert image.last("EXPOSE").words == (image.environment["GRAPH_AGENT_PORT"],)
+
+
+def test_image_tags_in_manifests_and_guides_are_the_version_of_the_package() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.yaml")]
+    tags = {
+        (str(page.relative_to(ROOT)), tag)
+        for page in pages
+        for tag in re.findall(r"graph-agent(?::|\n +newTag: *[\"']?)(\d[\w.-]*)", page.read_text())
+    }
+
+    assert tags == {
+        (page, version)
+        for page in (
+            "deploy/compose.yaml",
+            "deploy/kubernetes/base/kustomization.yaml",
+            "deploy/kubernetes/peers/kustomization.yaml",
+            "docs/guides/deploy.md",
+        )
+    }
 
 
 def test_the_context_holds_what_is_copied_and_no_secret() -> None:

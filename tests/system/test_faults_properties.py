@@ -13,8 +13,8 @@ from graph_agent.errors import SessionBusyError
 from graph_agent.runs.registry import _under_way
 from graph_agent.session.control import SessionControl
 from graph_agent.session.results import open_interrupts
+from graph_agent.state.channels import NEXT
 from graph_agent.state.messages import STEERING_MARK
-from graph_agent.state.schema import NEXT
 from graph_agent.types import STATUS_OF, SessionStatus
 from tests.support.fault_agent import ANSWER, MARKS, Wave
 from tests.support.fault_session import Watched, turns

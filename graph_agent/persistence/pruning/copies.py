@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from graph_agent._compat.deltas import delta_snapshot, replay_delta
 from graph_agent.events.types import append_events
-from graph_agent.state.schema import MessagesChannel
+from graph_agent.state.channels import MessagesChannel
 
 CHANNELS: Mapping[str, DeltaChannel[Any]] = {
     "messages": MessagesChannel(),

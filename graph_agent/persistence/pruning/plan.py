@@ -5,14 +5,14 @@ the writes of the ancestors, back to the last one with a full copy. A kept check
 receives full copies (a *fold*). Only channels with a known reducer can be folded; for any other delta channel the
 ancestors are kept, back to its last full copy.
 
-A run of an agent that continues a checkpoint settles the calls of earlier runs. It reads the checkpoint's parent, the
-checkpoint before an input, and those that a person edited (`execution.settlement`, `execution.checkpoints`), so these
-are kept, too.
+A run of an agent that continues a checkpoint settles the calls of earlier runs. It reads the checkpoint of a wave that
+has just ended, the one before an input that no plan has read, and those that a person edited (`execution.settlement`,
+`execution.checkpoints`), so these are kept, too. This holds for each kept checkpoint, as each may be continued.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -42,6 +42,8 @@ class Node:
     """Whether it is one of an agent of this package."""
     has_sends: bool = False
     """Whether tasks that start from it have sent others."""
+    ends_wave: bool = False
+    """Whether the tasks that start from it are the calls of an agent's wave, and one has ended."""
     holds_input: bool = False
     """Whether it holds the graph's input, as the first checkpoint of a thread does."""
     deltas: frozenset[str] = NO_CHANNELS
@@ -154,7 +156,6 @@ def _keep(plan: NamespacePlan, rule: Rule, around: NamespacePlan | None, *, is_r
         # The first checkpoint of a session holds its title and its position in the list of sessions.
         chosen |= {node.id for node in first if node.holds_input}
     older = {node.id: before.id for node, before in pairwise(newest_first)}
-    chosen |= {needed for id_ in chosen for needed in _before_input(nodes, id_)}
     plan.kept = _with_chains(nodes, chosen, older)
     if (
         is_root
@@ -194,19 +195,11 @@ def _replayed(newest_first: list[Node], around: NamespacePlan) -> set[str]:
     return found
 
 
-def _before_input(nodes: Mapping[str, Node], id_: str) -> Iterator[str]:
-    """Return the checkpoints that a run reads to find where the session stopped before its input."""
-    at, passed = nodes.get(id_), set[str]()
-    while at is not None and at.is_agent and at.id not in passed:
-        passed.add(at.id)
-        yield at.id
-        given = at if at.source == "input" else nodes.get(at.parent or "")
-        if given is None:
-            return
-        yield given.id
-        if given.source != "input":
-            return
-        at = nodes.get(given.parent or "")
+def _reads_parent(node: Node, parent: Node) -> bool:
+    """Whether a run that continues a checkpoint reads its parent."""
+    if node.source in _BY_A_PERSON or (node.version < _OWN_SENDS and parent.has_sends):
+        return True
+    return node.is_agent and (node.source == "input" or parent.source in ("input", *_BY_A_PERSON) or parent.ends_wave)
 
 
 def _with_chains(nodes: Mapping[str, Node], chosen: Iterable[str], older: Mapping[str, str]) -> set[str]:
@@ -224,7 +217,7 @@ def _with_chains(nodes: Mapping[str, Node], chosen: Iterable[str], older: Mappin
         missing = set(node.deltas - node.foldable)
         at = nodes.get(node.parent or "")
         needed = set[str]()
-        if at is not None and ((node.version < _OWN_SENDS and at.has_sends) or node.source in _BY_A_PERSON):
+        if at is not None and _reads_parent(node, at):
             needed.add(at.id)
         if node.source in _BY_A_PERSON and node.id in older:
             # Whether the parent was the newest checkpoint distinguishes an edit from a return to an older one.

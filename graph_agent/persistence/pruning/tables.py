@@ -182,6 +182,7 @@ def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
                 source=str(row.metadata.get("source") or ""),
                 is_agent=bool(own),
                 has_sends=TASKS in writes,
+                ends_wave=bool(own) and "arrived" in writes,
                 holds_input="__start__" in row.values,
                 deltas=share(rebuilt),
                 foldable=share(rebuilt & own),
