@@ -144,12 +144,12 @@ class AdvisoryLocks:
         """Release a session's lock; a lock that was lost is ignored."""
         return self._submit(lambda: self._give_back(session_id))
 
-    def confirm(self) -> Future[None]:
-        """Verify the held locks, unless they were verified recently.
+    def confirm(self, fresh_s: float = FRESH_S) -> Future[None]:
+        """Verify the held locks, unless they were verified within the last `fresh_s` seconds.
 
         When the future is done, `lost` was called for each lost lock; it never fails.
         """
-        if time.monotonic() - self._verified_at < FRESH_S:
+        if time.monotonic() - self._verified_at < fresh_s:
             done: Future[None] = Future()
             done.set_result(None)
             return done
