@@ -143,7 +143,7 @@ class Chat:
                 except EOFError:
                     self._leaving = True
                 except KeyboardInterrupt:
-                    # SIGINT, and not the key Ctrl-C.
+                    # SIGINT while no input is read.
                     status = STOPPED
                     self._leaving = True
             await self._end_run()

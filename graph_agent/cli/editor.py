@@ -78,8 +78,9 @@ class LineEditor:
         keys.add("enter")(_enter)
         keys.add("escape", "enter")(_new_line)
         if on_interrupt is not None:
-
+            # While output is printed, the terminal turns the key into the signal.
             @keys.add("c-c")
+            @keys.add("<sigint>")
             def _(event: KeyPressEvent) -> None:
                 if on_interrupt(event.current_buffer.text):
                     event.current_buffer.reset()
@@ -102,11 +103,11 @@ class LineEditor:
         Args:
             label: The prompt; its last line stands before the input.
             default: The editable beginning.
-            handle_signal: Whether SIGINT raises `KeyboardInterrupt`.
+            handle_signal: Whether SIGINT has the effect of Ctrl-C.
 
         Raises:
             EOFError: For Ctrl-D in an empty input.
-            KeyboardInterrupt: For SIGINT, and for Ctrl-C without `on_interrupt`.
+            KeyboardInterrupt: For Ctrl-C without `on_interrupt`.
         """
         # A space without a colour would be a movement of the cursor.
         shown: AnyFormattedText = FormattedText([("ansicyan", label)]) if isinstance(label, str) else label

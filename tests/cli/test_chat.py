@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 from tests.support.agents import asks
@@ -63,6 +64,20 @@ def test_ctrl_c_at_an_empty_input_leaves_when_pressed_twice(tmp_path: Path) -> N
         status = leave(chat)
 
     assert status == 0
+
+
+def test_the_signal_of_ctrl_c_stops_the_run_and_not_the_conversation(tmp_path: Path) -> None:
+    folder = agent_folder(tmp_path, GATED_TOOLS, "work")
+    with terminal(folder, "chat", "--session", "mine", script=[asks(("1", "work", {"n": 1})), "never"]) as chat:
+        chat.expect("> ")
+        chat.send("go\r")
+        wait_for(folder / "began1")
+        chat.kill(signal.SIGINT)
+        chat.expect("Stopped on request")
+        chat.send("/quit\r")
+        status = leave(chat)
+
+    assert (status, events_of(folder, "mine")[-1]["to"]) == (0, "ABORTED")
 
 
 def test_a_tool_that_blocks_its_event_loop_does_not_block_the_terminal(tmp_path: Path) -> None:
