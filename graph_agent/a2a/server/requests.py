@@ -93,7 +93,7 @@ def _conversation_of(params: SendMessageRequest, user: str) -> str | None:
     """Return the id of the conversation that a first message begins; None for a new one.
 
     It depends on the caller, the message's id and its content. An anonymous caller gets a new conversation each time:
-    its message ids are unique only among its own, and the id of a conversation is all that is needed to continue the conversation.
+    its message ids are unique only among its own, and nothing but its id protects a conversation without a user.
     """
     if not user:
         return None
