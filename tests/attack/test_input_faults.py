@@ -82,7 +82,11 @@ def test_an_input_with_a_fault_at_a_write_is_completed_once_by_another_process(
         server.run("send_again", **at, session_id=id_)
         found = json.loads((tmp_path / f"{id_}.faults").read_text())
         faults += [f"{number}, {boundaries[number]}: {each}" for each in found]
-        faults += [f"{number}, {boundaries[number]}: it lived"] if fault == "kill" and ended == 0 else []
+        # The writes of SQLite are committed in groups, of which a run may have fewer than another.
+        has_reached = len((tmp_path / f"{id_}.reached").read_text().splitlines()) > number
+        faults += (
+            [f"{number}, {boundaries[number]}: it lived"] if fault == "kill" and has_reached and ended == 0 else []
+        )
 
     assert (faults, len(boundaries) > 2 * LEAST_WRITES) == ([], True)
 
