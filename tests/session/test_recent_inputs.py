@@ -110,5 +110,6 @@ async def test_a_checkpoint_names_a_bounded_number_of_inputs() -> None:
     session = counting_session(saver)
     await inputs(session, *range(MOST_INPUTS + 5))
 
-    stored = [len(each.metadata.get(RECENT_INPUTS, "")) for each in saver.list(None, filter={"source": "input"})]
+    listed: list[Any] = [*saver.list(None, filter={"source": "input"})]
+    stored = [len(each.metadata.get(RECENT_INPUTS, "")) for each in listed]
     assert (max(stored), sum(1 for _ in saver.list(None))) == (MOST_INPUTS, len(stored) * 4)
