@@ -203,7 +203,7 @@ def _join(deps: AgentDeps) -> AgentStateGraph:
     graph.may_write, graph.writes = deps.toolbox.may_write, deps.toolbox.writes
     graph.offers = deps.toolbox.schemas
     graph.response = deps.response
-    graph.model = deps.models.first.client.model
+    graph.model, graph.prompts = deps.models.first.client.model, deps.prompts
     graph.config = deps.config
     graph.tool_names = tuple(deps.toolbox.names)
     inner = [getattr(getattr(delegate, "graph", None), "builder", None) for delegate in deps.toolbox.delegates.values()]

@@ -34,6 +34,7 @@ from graph_agent.errors import InputError
 from graph_agent.execution.checkpoints import keep_ids_above_newest, load, namespaces_to_check
 from graph_agent.execution.inputs import InputStoredError, admit_input
 from graph_agent.execution.stored_output import stored_chunks
+from graph_agent.prompts import Prompts
 from graph_agent.runs.checkpoint_format import guard_format
 from graph_agent.runs.checkpoint_metadata import patch_metadata
 from graph_agent.runs.deferred_writes import DeferredWrites, defers_writes
@@ -362,6 +363,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """Names of the tools and delegations."""
     model: BaseChatModel | None = None
     """The default chat model of a run."""
+    prompts: Prompts | None = None
+    """The prompts of the agent."""
     credentials: Mapping[str, SecretStr] = MappingProxyType({})
     """Credentials of every run; a run's own credentials of the same names win."""
     may_write = True

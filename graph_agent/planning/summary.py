@@ -25,6 +25,7 @@ from graph_agent.planning.active_model import ActiveModel
 from graph_agent.planning.compaction import find_cut, is_note, newest_input
 from graph_agent.planning.prompt import plan_request
 from graph_agent.planning.requests import ModelRequests
+from graph_agent.prompts import Prompts
 from graph_agent.state.schema import Bookkeeping, Summary
 from graph_agent.tools.truncation import truncate
 from graph_agent.types import NO_USAGE
@@ -159,6 +160,20 @@ def _request_tokens(active: ActiveModel) -> int:
     )
 
 
+def summary_request(prompts: Prompts, messages: Sequence[AnyMessage], tokens: int) -> HumanMessage:
+    """Return the request for a summary of messages.
+
+    Args:
+        prompts: The agent's prompts.
+        messages: The messages.
+        tokens: Estimated tokens of which the summary may fill a tenth; the messages are truncated to them.
+    """
+    words = max(100, int(tokens * _SUMMARY_SHARE * _WORDS_PER_TOKEN))
+    text = "\n\n".join(_lines(message) for message in messages)
+    text = truncate(text, max_chars=tokens * _CHARS_PER_TOKEN, max_lines=_MOST_LINES).text
+    return HumanMessage(prompts.render("summary", conversation=text, words=words))
+
+
 async def _request_summary(requests: ModelRequests, older: Sequence[AnyMessage], tokens: int) -> str:
     """Have the model in force summarize messages.
 
@@ -168,10 +183,7 @@ async def _request_summary(requests: ModelRequests, older: Sequence[AnyMessage],
         tokens: The threshold, in estimated tokens.
     """
     active = requests.active
-    words = max(100, int(tokens * _SUMMARY_SHARE * _WORDS_PER_TOKEN))
-    text = "\n\n".join(_lines(message) for message in older)
-    text = truncate(text, max_chars=tokens * _CHARS_PER_TOKEN, max_lines=_MOST_LINES).text
-    request: list[AnyMessage] = [HumanMessage(active.deps.prompts.render("summary", conversation=text, words=words))]
+    request: list[AnyMessage] = [summary_request(active.deps.prompts, older, tokens)]
 
     async def ask(stream: StreamWatch) -> AIMessage:
         # Text mode offers no tools to this request.

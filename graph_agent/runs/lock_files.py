@@ -147,6 +147,18 @@ class LockFile:
         return True
 
 
+def create_if_missing(database: Path) -> None:
+    """Create the lock file of a database; a failure is reported when the file is opened."""
+    with suppress(OSError):
+        found = os.stat(database)
+        _create(_lock_path(database), found, stat.S_IMODE(found.st_mode) & 0o666)
+
+
+def is_missing(database: Path) -> bool:
+    """Whether a database has no lock file yet."""
+    return HAS_LOCKS and not os.path.lexists(_lock_path(database))
+
+
 def _lock_path(database: Path) -> Path:
     return database.with_name(database.name + SUFFIX)
 

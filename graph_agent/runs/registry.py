@@ -11,6 +11,7 @@ import weakref
 from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
@@ -26,6 +27,7 @@ from graph_agent.errors import SessionBusyError
 from graph_agent.runs.database_identity import place_of, place_of_blocking
 from graph_agent.runs.dispatch import is_dispatched, take_when_free, until_cancelled
 from graph_agent.runs.inbox import Inbox, MemoryInbox, StoreInbox
+from graph_agent.runs.lock_files import create_if_missing, is_missing
 from graph_agent.runs.locks import SessionLocks, guards_processes
 from graph_agent.runs.maintenance import Maintenance
 from graph_agent.runs.run import READERSHIP, RUN, Run, RunScope
@@ -312,6 +314,9 @@ async def _session(place: Hashable, run: Run, *, dispatched: bool = False) -> As
 
 
 async def _take(key: tuple[Hashable, str]) -> bool:
+    if isinstance(key[0], Path) and is_missing(key[0]):
+        # `langgraph dev` refuses the removal of a file on the event loop.
+        await asyncio.to_thread(create_if_missing, key[0])
     taken = _locks.take(*key)
     try:
         return await await_thread_future(taken)

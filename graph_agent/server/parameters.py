@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from fastapi import Depends, Header, Request
 from pydantic import BaseModel
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from graph_agent.server.admission.gate import caller
@@ -66,6 +67,7 @@ class ChatBody(Protocol):
 
 
 B = TypeVar("B", bound=ChatBody)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +108,28 @@ class Services:
         check_amount(messages, tools, settings.max_messages, settings.max_tools)
 
 
-async def services(request: Request) -> Services:
+async def services(request: HTTPConnection) -> Services:
     """Return the server's services; a dependency of routes, async because FastAPI runs sync ones in a thread.
 
     Raises:
         ProblemError: If the server is not open.
     """
-    found = getattr(request.app.state, "graph_agent", None)
-    if not isinstance(found, Services):
+    return open_part(request, "graph_agent", Services)
+
+
+def open_part(request: HTTPConnection, name: str, kind: type[T]) -> T:
+    """Return a part of the server that it has while it is open.
+
+    Args:
+        request: A request.
+        name: The part's name in the application's state.
+        kind: Its type.
+
+    Raises:
+        ProblemError: If the server is not open.
+    """
+    found = getattr(request.app.state, name, None)
+    if not isinstance(found, kind):
         raise stopping()
     return found
 

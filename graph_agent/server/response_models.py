@@ -77,6 +77,16 @@ class ResponseObject(_Reply):
     output: list[dict[str, Any]]
 
 
+class CompactionObject(_Reply):
+    """A compacted conversation of the Responses API."""
+
+    id: str
+    object: str
+    created_at: int
+    output: list[dict[str, Any]]
+    usage: dict[str, Any]
+
+
 class DeletedResponse(_Reply):
     """The id of a deleted response or conversation."""
 

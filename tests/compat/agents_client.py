@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from importlib import import_module
 from typing import Any
@@ -11,18 +10,14 @@ from typing import Any
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
+from tests.support.compat import BOTH, CITY, paint, results, write
+
 # Not among the project's development dependencies.
 agents: Any = import_module("agents")
-BOTH = '!call look_up {"key": "k"}\n!call paint {"color": "red"}\n!call paint {"color": "blue"}'
 
 
 class Place(BaseModel):
     city: str
-
-
-def paint(color: str) -> str:
-    """Paint."""
-    return f"painted {color}"
 
 
 async def main(url: str, key: str) -> None:
@@ -37,30 +32,42 @@ async def main(url: str, key: str) -> None:
     session = agents.OpenAIConversationsSession()
     await run(agent, "one", session=session)
     named = await run(agent, "two", previous_response_id=first.last_response_id)
-    told = {
+    conversation = await AsyncOpenAI(base_url=f"{url}/v1", api_key=key).conversations.create()
+    await run(agent, BOTH, conversation_id=conversation.id)
+    boss = agents.Agent(name="boss", model="parrot", handoffs=[agent])
+    handed_over = await run(boss, "!call transfer_to_a {}")
+    report = {
         "whole": first.final_output,
         "second turn": [
             (await run(agent, history)).final_output,
             named.final_output,
             (await run(agent, "two", session=session)).final_output,
+            (await run(agent, "two", conversation_id=conversation.id)).final_output.rpartition(" / ")[2],
         ],
         "handed back": [
-            results(await run(agent, BOTH)),
-            results(await run(agent, BOTH, auto_previous_response_id=True)),
-            results(streamed),
+            results((await run(agent, BOTH)).final_output),
+            results((await run(agent, BOTH, auto_previous_response_id=True)).final_output),
+            results(streamed.final_output),
+            results((await run(agent, BOTH, session=agents.OpenAIConversationsSession())).final_output),
         ],
+        "handed over": [handed_over.last_agent.name, results(handed_over.final_output)],
         "streamed": "raw_response_event" in kinds,
-        "structured": (await run(shaped(), '!json Here: {"city": "Bergen"}')).final_output.model_dump(),
+        "structured": (await run(shaped(), CITY)).final_output.model_dump(),
     }
-    json.dump(told, sys.stdout)
+    agents.set_default_openai_responses_transport("websocket")
+    # Agents keep the transport that they were made with.
+    by_socket = agents.Agent(name="a", model="parrot", tools=[agents.function_tool(paint)])
+    streamed = agents.Runner.run_streamed(by_socket, BOTH)
+    kinds = [event.type async for event in streamed.stream_events()]
+    report["over a WebSocket"] = [
+        results((await run(by_socket, BOTH)).final_output),
+        results(streamed.final_output),
+    ]
+    write(report)
 
 
 def shaped() -> Any:
     return agents.Agent(name="b", model="parrot", output_type=Place)
-
-
-def results(result: Any) -> str:
-    return str(result.final_output).partition("; ")[2]
 
 
 asyncio.run(main(*sys.argv[1:]))

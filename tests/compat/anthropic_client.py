@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 import anthropic
 
-PAINT: Any = {"name": "paint", "input_schema": {"type": "object", "properties": {"color": {"type": "string"}}}}
+from tests.support.compat import COLOR_SCHEMA, ONE_OF_EACH, results, write
+
+PAINT: Any = {"name": "paint", "input_schema": COLOR_SCHEMA}
 
 
 def main(url: str, key: str) -> None:
     client: Any = anthropic.Anthropic(base_url=url, api_key=key, max_retries=0)
     stranger: Any = anthropic.Anthropic(base_url=url, api_key="nobody", max_retries=0)
-    told = {
+    report = {
         "whole": whole(client),
         "streamed": streamed(client),
         "handed back": handed_back(client),
         "unknown model": refused(client, "banana"),
         "stranger": refused(stranger, "parrot"),
     }
-    json.dump(told, sys.stdout)
+    write(report)
 
 
 def asking(text: str, **options: Any) -> dict[str, Any]:
@@ -36,21 +37,20 @@ def whole(client: Any) -> list[Any]:
 
 def streamed(client: Any) -> list[Any]:
     with client.messages.stream(**asking("hello there")) as stream:
-        said = list(stream.text_stream)
+        pieces = list(stream.text_stream)
         last = stream.get_final_message()
-    return ["".join(said), last.content[0].text, last.stop_reason]
+    return ["".join(pieces), last.content[0].text, last.stop_reason]
 
 
 def handed_back(client: Any) -> list[Any]:
-    given = asking('!call look_up {"key": "k"}\n!call paint {"color": "red"}', tools=[PAINT])
+    given = asking(ONE_OF_EACH, tools=[PAINT])
     first = client.messages.create(**given)
     [call] = [block for block in first.content if block.type == "tool_use"]
     content = [block.model_dump(exclude_none=True) for block in first.content]
     result = {"type": "tool_result", "tool_use_id": call.id, "content": "painted"}
     given["messages"] += [{"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
     second = client.messages.create(**given)
-    said = second.content[-1].text.partition("; ")[2]
-    return [first.stop_reason, [call.name, call.input], second.stop_reason, said]
+    return [first.stop_reason, [call.name, call.input], second.stop_reason, results(second.content[-1].text)]
 
 
 def refused(client: Any, model: str) -> list[Any]:

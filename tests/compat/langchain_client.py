@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib import import_module
 from typing import Any
@@ -12,16 +11,13 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
+from tests.support.compat import BOTH, CITY, CITY_SCHEMA, results, write
+from tests.support.compat import paint as paint_function
+
 # Not among the project's development dependencies.
 ChatAnthropic: Any = import_module("langchain_anthropic").ChatAnthropic
-PLACE = {"title": "Place", "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-BOTH = '!call look_up {"key": "k"}\n!call paint {"color": "red"}\n!call paint {"color": "blue"}'
-
-
-@tool
-def paint(color: str) -> str:
-    """Paint."""
-    return f"painted {color}"
+PLACE = {"title": "Place", **CITY_SCHEMA}
+paint = tool(paint_function)
 
 
 def main(url: str, key: str) -> None:
@@ -36,16 +32,16 @@ def main(url: str, key: str) -> None:
         ),
         "anthropic": ChatAnthropic(model="parrot", base_url=url, api_key=secret, max_retries=0),
     }
-    json.dump({name: told(model) for name, model in models.items()}, sys.stdout)
+    write({name: report_of(model) for name, model in models.items()})
 
 
-def told(model: Any) -> dict[str, Any]:
+def report_of(model: Any) -> dict[str, Any]:
     streamed: Any = None
     for chunk in model.stream("hello there"):
         streamed = chunk if streamed is None else streamed + chunk
     shaped = {
         "function_calling": '!call Place {"city": "Bergen"}',
-        "json_schema": '!json Here: {"city": "Bergen"}',
+        "json_schema": CITY,
     }
     return {
         "whole": answered(model.invoke([SystemMessage("Be brief."), HumanMessage("hello")])),
@@ -53,7 +49,7 @@ def told(model: Any) -> dict[str, Any]:
         "second turn": model.invoke([HumanMessage("one"), model.invoke("one"), HumanMessage("two")]).text,
         "batch": [message.text for message in model.batch(["one", "two"])],
         "tools": handed_back(model.bind_tools([paint])),
-        "structured": [model.with_structured_output(PLACE, method=way).invoke(said) for way, said in shaped.items()],
+        "structured": [model.with_structured_output(PLACE, method=way).invoke(order) for way, order in shaped.items()],
     }
 
 
@@ -67,7 +63,7 @@ def handed_back(model: Any) -> list[Any]:
     messages: list[Any] = [HumanMessage(BOTH)]
     messages.append(first := model.invoke(messages))
     messages += [paint.invoke(call) for call in first.tool_calls]
-    return [[call["args"] for call in first.tool_calls], model.invoke(messages).text.partition("; ")[2]]
+    return [[call["args"] for call in first.tool_calls], results(model.invoke(messages).text)]
 
 
 main(*sys.argv[1:])

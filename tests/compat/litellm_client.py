@@ -8,11 +8,10 @@ from typing import Any
 
 import litellm
 
-BOTH = '!call look_up {"key": "k"}\n!call paint {"color": "red"}'
-COLOR = {"type": "object", "properties": {"color": {"type": "string"}}}
-PAINT = {"type": "function", "function": {"name": "paint", "parameters": COLOR}}
-CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-SHAPE = {"type": "json_schema", "json_schema": {"name": "place", "schema": CITY}}
+from tests.support.compat import CITY, CITY_SCHEMA, COLOR_SCHEMA, ONE_OF_EACH, results, write
+
+PAINT = {"type": "function", "function": {"name": "paint", "parameters": COLOR_SCHEMA}}
+SHAPE = {"type": "json_schema", "json_schema": {"name": "place", "schema": CITY_SCHEMA}}
 
 
 def main(url: str, key: str) -> None:
@@ -25,26 +24,22 @@ def main(url: str, key: str) -> None:
         return litellm.completion(model="openai/responses/parrot", messages=list(messages), **server, **options)
 
     first = ask("one")
-    order = {"role": "user", "content": BOTH}
+    order = {"role": "user", "content": ONE_OF_EACH}
     # The bridge makes a choice of each item.
     message = chat(order, tools=[PAINT]).choices[-1].message
     result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "painted"}
     parts = chat({"role": "user", "content": "hello there"}, stream=True)
-    told = {
+    report = {
         "whole": text_of(first),
         "streamed": [str(event.type.value) for event in ask("hello", stream=True)][-1],
         "second turn": text_of(ask("two", previous_response_id=first.id)),
         "bridged": "".join(part.choices[0].delta.content or "" for part in parts),
-        "handed back": chat(order, message.model_dump(), result, tools=[PAINT])
-        .choices[0]
-        .message.content.partition("; ")[2],
+        "handed back": results(chat(order, message.model_dump(), result, tools=[PAINT]).choices[0].message.content),
         "structured": json.loads(
-            chat({"role": "user", "content": '!json Here: {"city": "Bergen"}'}, response_format=SHAPE)
-            .choices[0]
-            .message.content
+            chat({"role": "user", "content": CITY}, response_format=SHAPE).choices[0].message.content
         ),
     }
-    json.dump(told, sys.stdout)
+    write(report)
 
 
 def text_of(response: Any) -> str:

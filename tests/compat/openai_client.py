@@ -8,16 +8,15 @@ from typing import Any
 
 import openai
 
-PAINT: Any = {
-    "type": "function",
-    "function": {"name": "paint", "parameters": {"type": "object", "properties": {"color": {"type": "string"}}}},
-}
+from tests.support.compat import COLOR_SCHEMA, ONE_OF_EACH, results, write
+
+PAINT: Any = {"type": "function", "function": {"name": "paint", "parameters": COLOR_SCHEMA}}
 
 
 def main(url: str, key: str) -> None:
     client: Any = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
     stranger: Any = openai.OpenAI(base_url=f"{url}/v1", api_key="nobody", max_retries=0)
-    told = {
+    report = {
         "whole": whole(client),
         "streamed": streamed(client, "hello there"),
         "handed back": handed_back(client),
@@ -27,7 +26,7 @@ def main(url: str, key: str) -> None:
         "stranger": refused(stranger, "parrot"),
         "in mid-stream": broken(client),
     }
-    json.dump(told, sys.stdout)
+    write(report)
 
 
 def user(text: str) -> dict[str, str]:
@@ -42,17 +41,17 @@ def whole(client: Any) -> list[Any]:
 
 
 def streamed(client: Any, text: str, **options: Any) -> list[Any]:
-    said, finish, calls = "", None, []
+    received, finish, calls = "", None, []
     for chunk in client.chat.completions.create(model="parrot", messages=[user(text)], stream=True, **options):
         choice = chunk.choices[0]
-        said += choice.delta.content or ""
+        received += choice.delta.content or ""
         calls += [[call.function.name, json.loads(call.function.arguments)] for call in choice.delta.tool_calls or []]
         finish = choice.finish_reason or finish
-    return [said, finish, calls]
+    return [received, finish, calls]
 
 
 def handed_back(client: Any) -> list[Any]:
-    messages: list[Any] = [user('!call look_up {"key": "k"}\n!call paint {"color": "red"}')]
+    messages: list[Any] = [user(ONE_OF_EACH)]
     first = client.chat.completions.create(model="parrot", messages=messages, tools=[PAINT]).choices[0]
     [call] = first.message.tool_calls
     messages += [
@@ -61,8 +60,7 @@ def handed_back(client: Any) -> list[Any]:
     ]
     second = client.chat.completions.create(model="parrot", messages=messages, tools=[PAINT]).choices[0]
     called = [call.function.name, json.loads(call.function.arguments)]
-    said = second.message.content.partition("; ")[2]
-    return [first.finish_reason, called, second.finish_reason, said]
+    return [first.finish_reason, called, second.finish_reason, results(second.message.content)]
 
 
 def refused(client: Any, model: str) -> list[Any]:
@@ -74,14 +72,14 @@ def refused(client: Any, model: str) -> list[Any]:
 
 
 def broken(client: Any) -> list[Any]:
-    said = ""
+    received = ""
     try:
         for chunk in client.chat.completions.create(model="parrot", messages=[user("one …break two")], stream=True):
-            said += chunk.choices[0].delta.content or ""
+            received += chunk.choices[0].delta.content or ""
     except openai.APIError as caught:
         error: Any = caught
-        return [said, type(error).__name__, error.body["message"]]
-    return [said]
+        return [received, type(error).__name__, error.body["message"]]
+    return [received]
 
 
 main(*sys.argv[1:])

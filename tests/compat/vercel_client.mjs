@@ -26,11 +26,20 @@ const shaped = await ask({
 const unstored = { providerOptions: { openai: { store: false } } };
 const kept = await ask({ prompt: 'hello', ...unstored });
 const again = await ask({ messages: [user('hello'), ...kept.response.messages, user('again')], ...unstored });
-const told = {
+const named = (openai) => ({ providerOptions: { openai } });
+const conversation = await (
+  await fetch(`${url}/v1/conversations`, { method: 'POST', headers: { authorization: `Bearer ${apiKey}` } })
+).json();
+await ask({ prompt: 'hello', ...named({ conversation: conversation.id }) });
+const chained = [
+  await ask({ prompt: 'again', ...named({ previousResponseId: first.providerMetadata.openai.responseId }) }),
+  await ask({ prompt: 'again', ...named({ conversation: conversation.id }) }),
+];
+const report = {
   whole: [first.text, first.finishReason, first.usage.totalTokens],
-  'second turn': [second.text, again.text],
+  'second turn': [second.text, again.text, ...chained.map((answer) => answer.text)],
   'handed back': results(handedBack.text),
   streamed: [results(streamed), await stream.finishReason],
   structured: shaped.output,
 };
-process.stdout.write(JSON.stringify(told));
+process.stdout.write(JSON.stringify(report));

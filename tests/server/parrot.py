@@ -98,11 +98,13 @@ class ParrotModel(BaseChatModel):
 
 async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]) -> AIMessage:
     final = _FINAL in messages[-1].text.lower()
-    said = messages[:-1] if final else messages
-    steered = [message.text for message in said if "steer" in str(message.additional_kwargs)]
-    at = max(i for i, message in enumerate(said) if isinstance(message, HumanMessage) and message.text not in steered)
-    order = said[at].text
-    results = [message for message in said[at:] if isinstance(message, ToolMessage)]
+    conversation = messages[:-1] if final else messages
+    steered = [message.text for message in conversation if "steer" in str(message.additional_kwargs)]
+    at = max(
+        i for i, message in enumerate(conversation) if isinstance(message, HumanMessage) and message.text not in steered
+    )
+    order = conversation[at].text
+    results = [message for message in conversation[at:] if isinstance(message, ToolMessage)]
     offered = [one["function"]["name"] for one in options.get("tools", ())]
     if waiting := re.search(r"!wait (\S+)", order):
         await _until_there(waiting[1])
@@ -120,9 +122,9 @@ async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]
     if order.startswith("!options"):
         shown = {name: value for name, value in options.items() if name != "tools"}
         system = [message.text for message in messages if isinstance(message, SystemMessage)]
-        kinds = [block["type"] for block in said[at].content if isinstance(block, dict)]
+        kinds = [block["type"] for block in conversation[at].content if isinstance(block, dict)]
         return _message(json.dumps({"options": {**shown, "stop": stop}, "system": system, "blocks": kinds}), [])
-    if any(message.text == "!empty" for message in said):
+    if any(message.text == "!empty" for message in conversation):
         return _message("", [])
     if order == "!endless":
         return _message("", [], {"endless": True})
@@ -131,15 +133,17 @@ async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]
     if json_answer := re.search(r"!json (.*)", order):
         return _message(json_answer[1], [])
     if thinking := re.search(r"!think (.*)", order):
-        before = [each["reasoning"] for message in said for each in _reasoning(message)]
+        before = [each["reasoning"] for message in conversation for each in _reasoning(message)]
         blocks: list[Any] = [{"type": "reasoning", "reasoning": thinking[1]}]
         return _message([*blocks, {"type": "text", "text": f"I thought: {' / '.join(before)}."}], [])
     if refusing := re.search(r"!refuse (.*)", order):
         return AIMessage("", additional_kwargs={"refusal": refusing[1]}, response_metadata={"finish_reason": "stop"})
-    heard = [message.text for message in said if isinstance(message, HumanMessage)]
-    told = "; ".join(["You said: " + " / ".join(heard), *(f"{one.name or 'it'} said: {one.text}" for one in results)])
+    inputs = [message.text for message in conversation if isinstance(message, HumanMessage)]
+    answer = "; ".join(
+        ["You said: " + " / ".join(inputs), *(f"{one.name or 'it'} said: {one.text}" for one in results)]
+    )
     metadata = {"finish_reason": "length"} if "!length" in order else {}
-    return _message(told, [], metadata)
+    return _message(answer, [], metadata)
 
 
 def _reasoning(message: BaseMessage) -> list[dict[str, Any]]:
@@ -168,8 +172,8 @@ async def look_up(key: str) -> str:
 @tool
 async def wait_for(file: str) -> str:
     """Wait until a file exists; the file with the suffix `.pid` then contains the id of the waiting process."""
-    with open(f"{file}.pid", "w") as told:  # noqa: ASYNC230 - a few bytes
-        told.write(str(os.getpid()))
+    with open(f"{file}.pid", "w") as file_of_pid:  # noqa: ASYNC230 - a few bytes
+        file_of_pid.write(str(os.getpid()))
     await _until_there(file)
     return f"{file} is there"
 

@@ -51,6 +51,7 @@ OPERATIONS = [
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
     "POST /v1/responses",
+    "POST /v1/responses/compact",
     "POST /v1/responses/{response_id}/cancel",
 ]
 
@@ -210,11 +211,23 @@ def test_odd_text_is_echoed_and_the_session_stays_valid(served: Served, text: st
     assert answer(after) == f"You said: {heard} / and?"
 
 
-def test_a_body_that_is_no_json_names_no_field(served: Served) -> None:
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/messages", "/v1/conversations", "/sessions/s/steer"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "The request's body is not valid JSON: Expecting property name enclosed in double quotes"),
+        ("hello", "The request's body is not valid JSON: Expecting value"),
+        ("[1]", "The request's body is not a JSON object"),
+        ('"text"', "The request's body is not a JSON object"),
+    ],
+)
+def test_a_body_that_is_no_json_object_is_described(served: Served, path: str, content: str, message: str) -> None:
     with served.http() as http:
-        told = http.post(CHAT, content="{", headers={"content-type": "application/json"}).json()["error"]
+        response = http.post(path, content=content, headers={"content-type": "application/json"})
 
-    assert (told["message"], told["param"]) == ("body: JSON decode error", None)
+    error = response.json()["error"]
+    text = error if isinstance(error, str) else error["message"]
+    assert (response.status_code, text[: len(message)]) == (400, message)
 
 
 @pytest.mark.parametrize(

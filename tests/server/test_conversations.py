@@ -73,6 +73,17 @@ def test_a_conversation_is_changed_and_deleted(openai_client: openai.OpenAI) -> 
             send()
 
 
+def test_a_deleted_conversation_is_gone_and_its_responses_remain(openai_client: openai.OpenAI) -> None:
+    id_ = openai_client.conversations.create().id
+    first = openai_client.responses.create(model="parrot", input="one", conversation=id_)
+    openai_client.conversations.delete(id_)
+    with pytest.raises(openai.NotFoundError, match="not found"):
+        openai_client.responses.create(model="parrot", input="two", conversation=id_)
+    second = openai_client.responses.create(model="parrot", input="two", previous_response_id=first.id)
+
+    assert (openai_client.responses.retrieve(first.id), second.output_text) == (first, "You said: one / two")
+
+
 def test_an_item_of_the_history_is_not_deleted(openai_client: openai.OpenAI) -> None:
     id_ = openai_client.conversations.create(items=[user("one")]).id
     openai_client.responses.create(model="parrot", input="two", conversation=id_)

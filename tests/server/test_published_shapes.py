@@ -54,9 +54,11 @@ def test_messages_fit(served: Served, order: str) -> None:
 
     Message.model_validate(whole, strict=True)
     # A ping is in the stream that is published, and in no type of it.
-    told = [event for event in events(streamed.text) if event["type"] != "ping"]
+    received = [event for event in events(streamed.text) if event["type"] != "ping"]
     kinds: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
-    assert [kinds.validate_python(event, strict=True).type for event in told] == [event["type"] for event in told]
+    assert [kinds.validate_python(event, strict=True).type for event in received] == [
+        event["type"] for event in received
+    ]
 
 
 RESPONSE_ORDERS = [
@@ -81,27 +83,29 @@ def test_responses_fit_and_their_events_build_them(served: Served, order: str, s
     body = {"model": "parrot", "input": order, **RESPONSES, "show_calls": shows_calls}
     with served.http() as http:
         whole = http.post("/v1/responses", json=body)
-        told = events(http.post("/v1/responses", json={**body, "stream": True}).text)
+        received = events(http.post("/v1/responses", json={**body, "stream": True}).text)
 
     if whole.is_success:
         Response.model_validate(whole.json(), strict=True)
     kinds: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-    assert [kinds.validate_python(event, strict=True).type for event in told] == [event["type"] for event in told]
-    assert [event["sequence_number"] for event in told] == list(range(len(told)))
-    assert ([event["type"] for event in told[:2]], told[-1]["type"] in ENDS) == (
+    assert [kinds.validate_python(event, strict=True).type for event in received] == [
+        event["type"] for event in received
+    ]
+    assert [event["sequence_number"] for event in received] == list(range(len(received)))
+    assert ([event["type"] for event in received[:2]], received[-1]["type"] in ENDS) == (
         ["response.created", "response.in_progress"],
         True,
     )
-    assert built(told) == told[-1]["response"]["output"]
+    assert built(received) == received[-1]["response"]["output"]
     if whole.is_success and shows_calls:
-        assert [item["type"] for item in whole.json()["output"]] == [item["type"] for item in built(told)]
+        assert [item["type"] for item in whole.json()["output"]] == [item["type"] for item in built(received)]
 
 
-def built(told: list[Any]) -> list[Any]:
+def built(received: list[Any]) -> list[Any]:
     """The output that a client builds from a stream, whose events must be in order."""
     output: list[Any] = []
     texts: dict[str, str] = {}
-    for event in told:
+    for event in received:
         match event["type"]:
             case "response.output_item.added":
                 assert event["output_index"] == len(output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import openai
@@ -77,10 +78,10 @@ def test_a_response_continues_the_one_it_names(openai_client: openai.OpenAI, ser
     second = ask(openai_client, "two", previous_response_id=first.id)
     third = ask(openai_client, "three", previous_response_id=second.id)
     with served.http() as http:
-        told = http.get(f"/memory/sessions/{first.id}/events", params={"type": "user_message"}).json()["events"]
+        received = http.get(f"/memory/sessions/{first.id}/events", params={"type": "user_message"}).json()["events"]
 
     assert (third.output_text, third.previous_response_id) == ("You said: one / two / three", second.id)
-    assert [event["content"] for event in told] == ["one", "two", "three"]
+    assert [event["content"] for event in received] == ["one", "two", "three"]
 
 
 def test_an_older_response_is_branched(openai_client: openai.OpenAI) -> None:
@@ -224,7 +225,7 @@ def test_a_cut_off_answer_is_incomplete(openai_client: openai.OpenAI) -> None:
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"background": True, "store": False}, "background"),
         ({"previous_response_id": "resp_1", "conversation": "c"}, "conversation"),
-        ({"unheard_of": 1}, "unheard_of"),
+        ({"unknown_field": 1}, "unknown_field"),
         ({"metadata": {"a": "b" * 513}}, "metadata.a"),
         ({"input": [{"type": "computer_call"}]}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input"),
@@ -243,8 +244,10 @@ def test_what_cannot_be_honoured_is_refused(served: Served, fields: dict[str, An
 
 
 def test_an_unknown_response_is_not_found(openai_client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="Previous response with id 'resp_1' not found") as caught:
+        ask(openai_client, "on", previous_response_id="resp_1")
+    assert caught.value.code == "previous_response_not_found"
     for send in (
-        lambda: ask(openai_client, "on", previous_response_id="resp_1"),
         lambda: openai_client.responses.retrieve("resp_000000000000000000000000"),
         lambda: openai_client.responses.delete("resp_1"),
     ):
@@ -256,7 +259,7 @@ def test_a_deleted_response_is_gone(openai_client: openai.OpenAI) -> None:
     first = ask(openai_client, "one")
     openai_client.responses.delete(first.id)
 
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.BadRequestError, match="not found"):
         ask(openai_client, "two", previous_response_id=first.id)
 
 
@@ -376,7 +379,7 @@ def test_an_idempotency_key_repeats_the_response(openai_client: openai.OpenAI) -
         model="parrot", input=MIXED, tools=[PAINT], extra_headers=key
     )
     *_, streamed = ask(openai_client, MIXED, tools=[PAINT], extra_headers=key, stream=True)
-    with pytest.raises(openai.UnprocessableEntityError, match="belongs to a different request"):
+    with pytest.raises(openai.UnprocessableEntityError, match="This Idempotency-Key belongs to a different request"):
         ask(openai_client, "another", extra_headers=key)
 
     assert (again.parse(), again.headers["idempotent-replayed"], streamed.response) == (first, "true", first)
@@ -413,6 +416,51 @@ def test_a_lost_response_is_repeated_by_its_key(openai_client: openai.OpenAI, st
     assert (second.output_text, again.output_text) == ("You said: one / two", "You said: one / two")
 
 
+def test_a_replayed_response_has_the_usage_of_the_first(openai_client: openai.OpenAI) -> None:
+    """Deleted responses are read from the session, whose usage covers the calls handed to the caller, too."""
+    waiting = ask(openai_client, MIXED, tools=[PAINT])
+    key = {"Idempotency-Key": "usage-of-the-first"}
+    answers = []
+    for _ in range(2):
+        answers.append(
+            ask(openai_client, outputs_of(waiting), tools=[PAINT], previous_response_id=waiting.id, extra_headers=key)
+        )
+        openai_client.responses.delete(answers[-1].id)
+
+    assert (answers[1].output_text, answers[1].usage) == (answers[0].output_text, answers[0].usage)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_requests_that_continue_one_response_at_once_are_branches(openai_client: openai.OpenAI, stream: bool) -> None:
+    first = ask(openai_client, "one")
+    begin = Barrier(5)
+
+    def send(text: str) -> tuple[str, str]:
+        begin.wait(60)
+        answer = ask(openai_client, text, previous_response_id=first.id, stream=stream)
+        answer = list(answer)[-1].response if stream else answer
+        return answer.output_text, ask(openai_client, "on", previous_response_id=answer.id).output_text
+
+    with ThreadPoolExecutor(5) as pool:
+        answers = list(pool.map(send, "abcde"))
+
+    assert answers == [(f"You said: one / {text}", f"You said: one / {text} / on") for text in "abcde"]
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_two_outputs_of_one_call_are_refused(openai_client: openai.OpenAI, chained: bool) -> None:
+    first = ask(openai_client, MIXED, tools=[PAINT])
+    given = outputs_of(first)
+    doubled = [*given, {**given[0], "output": "painted twice"}]
+    before = [] if chained else [{"role": "user", "content": MIXED}, *items_of(first)]
+    named: Any = {"previous_response_id": first.id} if chained else {"store": False}
+    with pytest.raises(openai.BadRequestError, match=f"The call '{given[0]['call_id']}' has two results"):
+        ask(openai_client, [*before, *doubled], tools=[PAINT], **named)
+    answer = ask(openai_client, [*before, *given], tools=[PAINT], **named)
+
+    assert "painted red" in answer.output_text
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_refusal_is_no_text(openai_client: openai.OpenAI, stream: bool) -> None:
     answer = ask(openai_client, "!refuse I will not.", stream=stream)
@@ -424,3 +472,40 @@ def test_a_refusal_is_no_text(openai_client: openai.OpenAI, stream: bool) -> Non
     assert [event.delta for event in events if event.type == "response.refusal.delta"] == (
         ["I will not."] if stream else []
     )
+
+
+def test_a_compacted_conversation_is_continued(openai_client: openai.OpenAI, served: Served) -> None:
+    image: Any = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}", "detail": "auto"}
+    first = ask(openai_client, [{"role": "user", "content": [{"type": "input_text", "text": "one"}, image]}])
+    compacted = openai_client.responses.compact(model="parrot", input="one")
+    body = {"model": "parrot", "input": "two", "previous_response_id": first.id}
+    with served.http() as http:
+        *messages, item = http.post("/v1/responses/compact", json=body).json()["output"]
+    after = ask(openai_client, [*messages, item, {"role": "user", "content": "three"}])
+
+    assert (item["type"], compacted.object, compacted.usage.total_tokens) == ("compaction", "response.compaction", 15)
+    assert [part["type"] for message in messages for part in message["content"]] == [
+        "input_text",
+        "input_image",
+        "input_text",
+    ]
+    assert after.output_text.startswith("You said: one / two / [A note, not the user's words")
+    assert after.output_text.endswith("/ three")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({}, 400, "There is no conversation to compact"),
+        ({"input": "one", "previous_response_id": "resp_1"}, 400, "Previous response with id 'resp_1' not found"),
+        ({"input": "one", "model": "banana"}, 404, "There is no model 'banana'"),
+        ({"input": [{"type": "compaction", "encrypted_content": "eyJhIjoxfQ=="}]}, 400, "is not from this server"),
+        ({"input": "!fail x"}, 502, "refused this server"),
+        ({"input": "one", "unknown_field": 1}, 400, "unknown_field"),
+    ],
+)
+def test_what_cannot_be_compacted_is_refused(served: Served, body: dict[str, Any], status: int, message: str) -> None:
+    with served.http() as http:
+        answer = http.post("/v1/responses/compact", json={"model": "parrot", **body})
+
+    assert (answer.status_code, message in answer.json()["error"]["message"]) == (status, True)

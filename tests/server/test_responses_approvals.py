@@ -121,7 +121,7 @@ def test_a_decision_is_taken_once_and_only_from_its_owner(client: openai.OpenAI,
     waiting = ask(client, '!call look_up {"key": "k"}')
     decision = [decide(requests_of(waiting)[0], approve=True)]
     with openai.OpenAI(base_url=f"{asking.url}/v1", api_key=f"{KEY}-of-bob", max_retries=0) as bob:
-        with pytest.raises(openai.NotFoundError):
+        with pytest.raises(openai.BadRequestError, match=r"Previous response with id .* not found"):
             ask(bob, decision, previous_response_id=waiting.id)
         with pytest.raises(openai.BadRequestError, match="no longer wait"):
             ask(bob, decision)
@@ -130,6 +130,40 @@ def test_a_decision_is_taken_once_and_only_from_its_owner(client: openai.OpenAI,
         ask(client, decision, previous_response_id=waiting.id)
     with pytest.raises(openai.BadRequestError, match="no longer wait"):
         ask(client, decision)
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_two_different_responses_to_one_request_are_refused_and_nothing_is_lost(
+    client: openai.OpenAI, store: bool
+) -> None:
+    waiting = ask(client, '!call look_up {"key": "k"}', store=store)
+    [request] = requests_of(waiting)
+    history = [item.model_dump(exclude_none=True) for item in waiting.output]
+    before = [] if store else [{"role": "user", "content": '!call look_up {"key": "k"}'}, *history]
+    named: Any = {"previous_response_id": waiting.id} if store else {"store": False}
+    for decisions in ([True, False], [False, True]):
+        with pytest.raises(openai.BadRequestError, match=f"'{request.id}' has two different responses"):
+            ask(client, [*before, *(decide(request, approve) for approve in decisions)], **named)
+    done = ask(client, [*before, decide(request, True), decide(request, True)], **named)
+
+    assert results(done) == ["look_up said: the value of k"]
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_a_whole_history_with_earlier_decisions_is_continued(client: openai.OpenAI, store: bool) -> None:
+    history: list[Any] = [{"role": "user", "content": TWO}]
+    answer = ask(client, history, store=store)
+    while waiting := requests_of(answer):
+        history += [item.model_dump(exclude_none=True) for item in answer.output]
+        history.append(decide(waiting[0], approve=True))
+        answer = ask(client, history, store=store)
+    history += [item.model_dump(exclude_none=True) for item in answer.output]
+    after = ask(client, [*history, {"role": "user", "content": "on"}], store=store)
+
+    assert (results(answer), after.output_text.endswith(" / on")) == (
+        ["look_up said: the value of k", "look_up said: the value of l"],
+        True,
+    )
 
 
 def test_an_unknown_request_is_refused(client: openai.OpenAI) -> None:

@@ -123,6 +123,9 @@ def test_a_response_whose_process_ends_is_failed_and_its_session_goes_on(tmp_pat
         further = client.responses.create(model="parrot", input="on", previous_response_id=killed)
 
     assert [(each.status, each.error.code) for each in (first, second)] == [("failed", "server_error")] * 2
+    assert all(
+        f"POST /sessions/{id_}/resume" in each.error.message for id_, each in ((stopped, first), (killed, second))
+    )
     assert ("is being stopped" in first.error.message, "has ended" in second.error.message) == (True, True)
     assert further.output_text.partition(" / ")[2].startswith("on")
 

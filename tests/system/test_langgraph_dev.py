@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ import psutil  # type: ignore[import-untyped] # it has no types of its own
 import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
+from websockets.sync.client import connect
 
 from graph_agent.runs.inbox import Note, new_note
 from graph_agent.session import inbox_namespace
@@ -171,6 +173,29 @@ def test_the_chat_apis_are_beside_langgraphs_own(dev: DevServer) -> None:
     assert "from Friday 4 December 2026" in answer["choices"][0]["message"]["content"]
     assert (unknown.status_code, unknown.json()["error"]["type"]) == (404, "not_found_error")
     assert (own, dev.mcp_servers()) == ([200, 200, 200], before)
+
+
+def test_responses_are_beside_langgraphs_own_api(dev: DevServer) -> None:
+    body = {"model": "hotel", "input": HANUKKAH}
+    with httpx.Client(base_url=dev.url, trust_env=False, timeout=60) as http:
+        first = http.post("/v1/responses", json=body).json()
+        second = http.post("/v1/responses", json={**body, "previous_response_id": first["id"]}).json()
+        background = http.post("/v1/responses", json={**body, "background": True}).json()
+        streamed = http.get(f"/v1/responses/{background['id']}", params={"stream": "true"}).text
+        unknown = http.post("/v1/responses", json={**body, "previous_response_id": "resp_1"}).json()
+    socket_url = f"{dev.url.replace('http', 'ws', 1)}/v1/responses"
+    with connect(socket_url, proxy=None, open_timeout=60) as opened:
+        opened.send(json.dumps({"type": "response.create", "previous_response_id": second["id"], **body}))
+        last = json.loads(opened.recv(60))
+        while "response" not in last or last["response"]["status"] == "in_progress":
+            last = json.loads(opened.recv(60))
+
+    assert [each["status"] for each in (first, second, last["response"])] == ["completed"] * 3
+    assert ("4 December 2026" in first["output"][0]["content"][0]["text"], "response.completed" in streamed) == (
+        True,
+        True,
+    )
+    assert unknown["error"]["code"] == "previous_response_not_found"
 
 
 def test_no_mcp_server_outlives_the_dev_server(dev: DevServer) -> None:

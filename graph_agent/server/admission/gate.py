@@ -71,7 +71,7 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit or refuse a request."""
         # As the routes see it: without the mount path.
-        path = path_of(scope) if scope["type"] == "http" else ""
+        path = path_of(scope) if scope["type"] in ("http", "websocket") else ""
         if path not in self._guarded and not path.startswith(self._below):
             await self._app(scope, receive, send)
             return

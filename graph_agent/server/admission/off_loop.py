@@ -17,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 
-_SMALL = 16_384
+SMALL_BYTES = 16_384
 """Bytes up to which a body is processed on the event loop, because a thread's overhead would take longer."""
 _LIMITER = CapacityLimiter(1)
 
@@ -34,7 +34,7 @@ async def off_loop(request: Request, function: Callable[P, T], *args: P.args, **
         args: Its positional arguments.
         kwargs: Its keyword arguments.
     """
-    if len(await request.body()) <= _SMALL:
+    if len(await request.body()) <= SMALL_BYTES:
         return function(*args, **kwargs)
     return await anyio.to_thread.run_sync(lambda: function(*args, **kwargs), limiter=_LIMITER)
 

@@ -81,6 +81,24 @@ def new_messages(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
     return list(messages[at + 1 :])
 
 
+def results_by_call(results: Sequence[ToolMessage]) -> dict[str, ToolMessage]:
+    """Return the results of calls by the ids of the calls.
+
+    Raises:
+        ProblemError: If a call has two results.
+    """
+    found: dict[str, ToolMessage] = {}
+    for result in results:
+        if result.tool_call_id in found:
+            raise _two_results(result.tool_call_id)
+        found[result.tool_call_id] = result
+    return found
+
+
+def _two_results(call_id: str) -> ProblemError:
+    return ProblemError("invalid", f"The call {call_id!r} has two results; send one.", param="messages")
+
+
 def check_conversation(messages: Sequence[AnyMessage]) -> None:
     """Check that a conversation ends with a message to answer, and that each result belongs to a call.
 
@@ -94,16 +112,20 @@ def check_conversation(messages: Sequence[AnyMessage]) -> None:
             "invalid", "The last message must be the user's or a tool's result, not the assistant's.", param="messages"
         )
     open_ids: set[str] = set()
+    answered: set[str] = set()
     for message in messages:
         if isinstance(message, AIMessage):
             _all_answered(open_ids)
-            open_ids = {call["id"] or "" for call in message.tool_calls}
+            open_ids, answered = {call["id"] or "" for call in message.tool_calls}, set()
         elif isinstance(message, ToolMessage):
+            if message.tool_call_id in answered:
+                raise _two_results(message.tool_call_id)
             if message.tool_call_id not in open_ids:
                 raise ProblemError(
                     "invalid", f"The result {message.tool_call_id!r} answers no call before it.", param="messages"
                 )
             open_ids.discard(message.tool_call_id)
+            answered.add(message.tool_call_id)
         else:
             _all_answered(open_ids)
     _all_answered(open_ids)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -20,16 +20,26 @@ from graph_agent._internal.coalesce import BETWEEN_PIECES_S, TextCoalescer
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
 from graph_agent.events.types import StoredEvent
+from graph_agent.execution.checkpoints import load
 from graph_agent.execution.inputs import InputStoredError
+from graph_agent.runs.input_marks import mark_in
 from graph_agent.runs.run import Run
 from graph_agent.server.chat.outcomes import ChatOutcome, is_refusal, read_outcome
 from graph_agent.server.chat.reasoning import ReasoningReader
 from graph_agent.server.chat.run_spec import RunSpec
-from graph_agent.server.errors.problems import ProblemError, key_reused, problem_of_failure, stopping, superseded
+from graph_agent.server.errors.problems import (
+    BusySessionError,
+    ProblemError,
+    key_reused,
+    problem_of_failure,
+    stopping,
+    superseded,
+)
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.session.repeated_input import wait_for_input
 from graph_agent.state.messages import failure_of
+from graph_agent.types import NO_USAGE, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +127,9 @@ class ServerRun:
         """Whether an abort was requested, even if the answer was already complete."""
         self._on_end = on_end
         spec.scope.after = self._read_state
+        self._begun = asyncio.Event()
+        self._before = spec.scope.before
+        spec.scope.before = self._begin
         self._host = host
         self._metrics = metrics
         # An answer with a schema may take several attempts; only the last one is sent, as a whole.
@@ -148,6 +161,25 @@ class ServerRun:
         if isinstance(part, BaseException):
             raise part
         return part
+
+    async def begun(self) -> None:
+        """Wait until a run in a session has its session.
+
+        Raises:
+            ProblemError: If the run has ended before, for example because another run has the session.
+        """
+        waiting = asyncio.create_task(self._begun.wait())
+        try:
+            await asyncio.wait([waiting, self._task], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if not self._begun.is_set():
+            await self.part()
+
+    async def _begin(self) -> None:
+        if self._before is not None:
+            await self._before()
+        self._begun.set()
 
     @property
     def ended(self) -> bool:
@@ -194,9 +226,9 @@ class ServerRun:
             last = RunEnded(await self._to_end())
             status = last.outcome.status
         except GraphDrained:
-            status, last = "DRAINED", stopping()
+            status, last = "DRAINED", stopping(self.spec.session_id)
         except SessionBusyError:
-            status, last = "BUSY", ProblemError("busy", "This session is answering another request.", retry_after_s=1)
+            status, last = "BUSY", BusySessionError()
         except InputConflictError:
             status, last = "REFUSED", key_reused()
         except InputSupersededError:
@@ -206,7 +238,7 @@ class ServerRun:
         except ProblemError as problem:
             status, last = "REFUSED", problem
         except asyncio.CancelledError:
-            last = stopping()
+            last = stopping(self.spec.session_id)
         except Exception as error:  # noqa: BLE001 - any failure must reach the waiting reader
             log_failure(logger, "A run", error)
             status, last = "FAILED", problem_of_failure(error)
@@ -246,11 +278,24 @@ class ServerRun:
                 pass
         except InputStoredError as stored:
             self.state, self.replayed = stored.state, True
-            return read_outcome(spec, self.state)
+            return read_outcome(replace(spec, used_before=await self._used_before(stored.state)), self.state)
         assert self.state is not None, "a run that reaches its end reads its state"
         outcome = read_outcome(spec, self.state)
         self._metrics.count_tokens(outcome.input_tokens, outcome.output_tokens)
         return outcome
+
+    async def _used_before(self, state: StateSnapshot) -> Usage:
+        """Return the usage of the input before the request whose stored result is a state."""
+        mark, config = self.spec.scope.mark, state.parent_config
+        if mark is None or state.metadata is None or mark_in(state.metadata) != mark:
+            return NO_USAGE
+        is_new = state.metadata.get("source") == "input"
+        while config is not None and not is_new:
+            earlier = await load(self._host.saver, config)
+            if earlier is None or mark_in(earlier.metadata) != mark:
+                return earlier.checkpoint["channel_values"].get("usage", NO_USAGE) if earlier is not None else NO_USAGE
+            is_new, config = earlier.metadata.get("source") == "input", earlier.parent_config
+        return NO_USAGE
 
     async def _run_graph(self) -> bool:
         """Run the graph to its end; False after waiting for another run of the same input."""

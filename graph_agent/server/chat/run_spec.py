@@ -26,7 +26,13 @@ from graph_agent.server.chat.approvals import (
     open_request,
     parked_question,
 )
-from graph_agent.server.chat.request import ChatRequest, check_conversation, new_messages, trailing_results
+from graph_agent.server.chat.request import (
+    ChatRequest,
+    check_conversation,
+    new_messages,
+    results_by_call,
+    trailing_results,
+)
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host, new_token
 from graph_agent.session.interrupts import checked_answers
@@ -250,7 +256,7 @@ async def _resume(
     """Return the run that continues with tool results; None if its thread waits for none of them."""
     state: StateSnapshot = await spec.graph.aget_state(spec.config)
     waiting = {spec.client_call_id(interrupt): interrupt for interrupt in client_interrupts(state.interrupts)}
-    by_id = {result.tool_call_id: result for result in results}
+    by_id = results_by_call(results)
     if by_id and _has_received(spec, state, by_id):
         # The user messages were stored together with the results when the stopped run received them.
         return _with_input(spec, None, request.context(), state)

@@ -15,6 +15,7 @@ _TYPES: dict[Kind, tuple[str, int]] = {
     "origin": ("permission_error", 403),
     "model": ("not_found_error", 404),
     "not_found": ("not_found_error", 404),
+    "previous_response": ("invalid_request_error", 400),
     "conflict": ("invalid_request_error", 409),
     "key_reused": ("invalid_request_error", 422),
     "too_large": ("request_too_large", 413),

@@ -23,8 +23,22 @@ def describe_faults(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | Non
         deepest[field] = max(deepest.get(field, 0), len(fault["loc"]))
     close = [fault for fault in faults if len(fault["loc"]) == deepest[_field_of_choice(fault)]]
     # The values are not repeated: they may be long, or secrets in the wrong field.
-    texts = [f"{_path(fault) or 'body'}: {fault['msg']}" for fault in close[:_SHOWN]]
+    texts = [_text(fault) for fault in close[:_SHOWN]]
     return "; ".join(texts), _path(close[0]) or None
+
+
+def _text(fault: Mapping[str, Any]) -> str:
+    if fault["type"] == "json_invalid":
+        why = fault.get("ctx", {}).get("error", fault["msg"])
+        return f"The request's body is not valid JSON: {why}, at character {fault['loc'][-1]}."
+    if len(fault["loc"]) == 1:
+        if fault["type"] == "missing":
+            return "The request has no body; send a JSON object."
+        if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
+            return (
+                "The request's body is not a JSON object; send one, with the header 'content-type: application/json'."
+            )
+    return f"{_path(fault) or 'body'}: {fault['msg']}"
 
 
 def _path(fault: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ _TYPES: dict[Kind, tuple[str, str | None]] = {
     "origin": ("invalid_request_error", "origin_not_allowed"),
     "model": ("invalid_request_error", "model_not_found"),
     "not_found": ("invalid_request_error", "not_found"),
+    "previous_response": ("invalid_request_error", "previous_response_not_found"),
     "conflict": ("invalid_request_error", "conflict"),
     "key_reused": ("invalid_request_error", "idempotency_key_reused"),
     "too_large": ("invalid_request_error", "request_too_large"),

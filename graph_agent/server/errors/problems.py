@@ -17,6 +17,7 @@ Kind = Literal[
     "origin",
     "model",
     "not_found",
+    "previous_response",
     "conflict",
     "key_reused",
     "too_large",
@@ -41,6 +42,7 @@ STATUS: dict[Kind, int] = {
     "origin": 403,
     "model": 404,
     "not_found": 404,
+    "previous_response": 400,
     "conflict": 409,
     "key_reused": 422,
     "too_large": 413,
@@ -106,6 +108,13 @@ class ProblemError(Exception):
         if self.kind == "key":
             headers["www-authenticate"] = "Bearer"
         return headers
+
+
+class BusySessionError(ProblemError):
+    """Another request runs or has continued the session."""
+
+    def __init__(self, message: str = "This session is answering another request.") -> None:
+        super().__init__("busy", message, retry_after_s=1)
 
 
 _RUN_ERRORS: dict[str, tuple[Kind, str]] = {
@@ -190,10 +199,13 @@ def superseded() -> ProblemError:
     )
 
 
-def stopping() -> ProblemError:
-    """Return the problem for a request that the server cannot answer because it is stopping."""
-    return ProblemError(
-        "stopping",
-        "The server is being stopped. A session it keeps goes on with POST /sessions/{id}/resume, or the next input.",
-        retry_after_s=5,
-    )
+def stopping(session_id: str | None = None) -> ProblemError:
+    """Return the problem for a request that the server cannot answer because it is stopping.
+
+    Args:
+        session_id: The session of the stopped run; None for a request without one, or one that has not started.
+    """
+    advice = "Send the request again."
+    if session_id is not None:
+        advice = f"Continue the session with POST /sessions/{session_id}/resume, or with the next input."
+    return ProblemError("stopping", f"The server is being stopped. {advice}", retry_after_s=5)

@@ -200,6 +200,7 @@ def _options(settings: ServerSettings, log_level: str) -> dict[str, Any]:
         "http": BoundedProtocol,
         "timeout_graceful_shutdown": settings.drain_s + 5,
         "timeout_keep_alive": 5,
+        "ws_max_size": settings.max_body_bytes,
         "access_log": False,
         "server_header": False,
         # uvicorn's records go to the handler of `log_at`.

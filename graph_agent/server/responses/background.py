@@ -140,8 +140,8 @@ class Background:
         if record is None or not await self._is_lost(records, token, record):
             return record
         message = (
-            f"The process that ran this response has ended. Continue its session {record['session']!r} with "
-            "previous_response_id, or with POST /sessions/{id}/resume."
+            "The process that ran this response has ended. Continue its session with previous_response_id, or with "
+            f"POST /sessions/{record['session']}/resume."
         )
         return await self._close(records, token, record, "failed", {"code": "server_error", "message": message})
 

@@ -12,7 +12,7 @@ from langgraph.types import StateSnapshot
 
 from graph_agent.server.chat.approvals import parked_question
 from graph_agent.server.chat.request import ChatRequest, trailing_results
-from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.errors.problems import BusySessionError, ProblemError
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.responses.ids import place_of_approval, response_id, token_of_item, token_of_response
 from graph_agent.server.responses.input_items import Conversation
@@ -35,7 +35,7 @@ class Chains:
     records: Records
 
     async def resolve(
-        self, body: CreateResponse, content: Conversation, token: str, session_id: str | None
+        self, body: CreateResponse, content: Conversation, token: str, session_id: str | None, *, branches: bool
     ) -> ChatRequest:
         """Return the chat request for a request's content.
 
@@ -44,6 +44,7 @@ class Chains:
             content: The content of its items.
             token: The token of the new response.
             session_id: The session that its headers, metadata or conversation name; None for none.
+            branches: Whether a previous response is continued in a new session, even if it is the newest of its own.
 
         Raises:
             ProblemError: If the response that it continues does not exist, or cannot be continued.
@@ -58,7 +59,7 @@ class Chains:
                 raise ProblemError(
                     "invalid", "The previous response is still in progress.", param="previous_response_id"
                 )
-            if body.is_stored and await self._is_newest(previous):
+            if body.is_stored and not branches and await self._is_newest(previous):
                 return replace(
                     request,
                     session_id=previous["session"],
@@ -89,7 +90,9 @@ class Chains:
         for id_, decision in content.decisions.items():
             if (place := place_of_approval(id_)) is None:
                 raise ProblemError("invalid", f"There is no approval request {id_!r}.", param="input")
-            decisions[place] = decision
+            if decisions.setdefault(place, decision) != decision:
+                message = f"The call of the approval request {id_!r} has two different responses; send one."
+                raise ProblemError("invalid", message, param="input")
         return ChatRequest(
             messages=messages,
             instructions="\n\n".join(filter(None, [body.instructions, *system])),
@@ -106,13 +109,13 @@ class Chains:
     async def _previous(self, body: CreateResponse, content: Conversation) -> Record | None:
         """Return the response that a request continues: by its id, or as the one whose calls it answers."""
         if body.previous_response_id is not None:
-            return await self.records.get(body.previous_response_id, "previous_response_id")
+            return await self.records.previous(body.previous_response_id)
         token = _answered_token(content) or parked_question(content.messages)
         return await self.records.find(token) if token is not None else None
 
     async def _check_newest(self, record: Record) -> None:
         if not await self._is_newest(record):
-            raise ProblemError("busy", "Another request has continued the session.", retry_after_s=1)
+            raise BusySessionError("Another request has continued the session.")
 
     async def _is_newest(self, record: Record) -> bool:
         """Whether nothing has continued the session of a response since."""
@@ -127,18 +130,26 @@ class Chains:
         Raises:
             ProblemError: If the history is no longer stored.
         """
+        messages = await self.history(record)
+        raw = record["calls"]
+        return replace(request, messages=[*messages, *(_with_raw_id(message, raw) for message in request.messages)])
+
+    async def history(self, record: Record) -> list[AnyMessage]:
+        """Return the messages of a session at the end of a response.
+
+        Raises:
+            ProblemError: If they are no longer stored.
+        """
         place = {"thread_id": self.records.thread(record), "checkpoint_id": record["checkpoint"]}
         state = await self.host.kept.aget_state({"configurable": place})
         if record["checkpoint"] is None or not state.values:
             raise ProblemError(
-                "not_found",
+                "previous_response",
                 "The history of the previous response is not stored: its session was deleted or pruned, or its run was "
                 "stopped. Send the conversation as input.",
                 param="previous_response_id",
             )
-        raw = record["calls"]
-        messages = _history(state, set(raw.values()))
-        return replace(request, messages=[*messages, *(_with_raw_id(message, raw) for message in request.messages)])
+        return _history(state, set(record["calls"].values()))
 
 
 def _answered_token(content: Conversation) -> str | None:

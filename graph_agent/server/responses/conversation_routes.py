@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Path
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from graph_agent.server.admission.gate import caller
@@ -17,9 +17,9 @@ from graph_agent.server.parameters import Services, error_responses, services
 from graph_agent.server.response_models import ConversationObject, DeletedResponse, ItemPage, OpenAIError
 from graph_agent.server.responses.chain import input_of
 from graph_agent.server.responses.conversations import Conversations
-from graph_agent.server.responses.ids import new_token
+from graph_agent.server.responses.ids import conversation_id, new_token
 from graph_agent.server.responses.input_items import read_items
-from graph_agent.server.responses.pages import page_of
+from graph_agent.server.responses.pages import After, Limit, Order, page_of
 from graph_agent.server.responses.schemas import Item, Metadata
 
 _ERRORS = {
@@ -83,7 +83,7 @@ async def create_conversation(
     """Create a conversation."""
     body = body or CreateConversation(items=None)
     token = new_token()
-    id_ = f"conv_{token}"
+    id_ = conversation_id(token)
     items = _checked(body.items or [], server, token)
     await owned.put({"id": id_, "created_at": int(time.time()), "metadata": body.metadata or {}})
     await owned.append(id_, items, pending=True)
@@ -108,7 +108,7 @@ async def update_conversation(
 
 @router.delete("/{conversation_id}")
 async def delete_conversation(conversation_id: _ConversationId, owned: _Conversations) -> DeletedResponse:
-    """Delete a conversation and its items; its session remains."""
+    """Delete a conversation and its items; its session and its responses remain."""
     await owned.get(conversation_id)
     await owned.delete(conversation_id)
     return DeletedResponse(id=conversation_id, object="conversation.deleted", deleted=True)
@@ -118,9 +118,9 @@ async def delete_conversation(conversation_id: _ConversationId, owned: _Conversa
 async def list_items(
     conversation_id: _ConversationId,
     owned: _Conversations,
-    limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of items.")] = 20,
-    order: Annotated[Literal["asc", "desc"], Query(description="Order of the items.")] = "desc",
-    after: Annotated[str | None, Query(description="List only the items after this one.")] = None,
+    limit: Limit = 20,
+    order: Order = "desc",
+    after: After = None,
 ) -> ItemPage:
     """List the items of a conversation."""
     await owned.get(conversation_id)

@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host
+from graph_agent.server.responses.ids import is_conversation_id
 
 _CONVERSATIONS = ("graph_agent", "conversations")
 _ITEMS = ("graph_agent", "conversation_items")
@@ -57,8 +58,12 @@ class Conversations:
             raise ProblemError("not_found", f"Conversation with id {id_!r} not found.", param="conversation")
         return cast("ConversationRecord", item.value)
 
+    async def exists(self, id_: str) -> bool:
+        """Whether a conversation is stored."""
+        return await self._store.aget(_CONVERSATIONS, self._key(id_)) is not None
+
     async def delete(self, id_: str) -> None:
-        """Delete a conversation and its items; its session remains."""
+        """Delete a conversation and its items; its session and its responses remain."""
         for stored in await self._stored(_ITEMS, id_):
             await self._store.adelete(stored.namespace, stored.key)
         await self.consume(id_, await self.pending_keys(id_))
@@ -70,9 +75,13 @@ class Conversations:
         Raises:
             ProblemError: If it does not.
         """
-        if await self._store.aget(_CONVERSATIONS, self._key(id_)) is not None:
+        if await self.exists(id_):
             return True
-        if await self._host.saver.aget_tuple({"configurable": {"thread_id": self._caller.thread(id_)}}) is None:
+        # The session of a deleted conversation remains, but not under the conversation's id.
+        if (
+            is_conversation_id(id_)
+            or await self._host.saver.aget_tuple({"configurable": {"thread_id": self._caller.thread(id_)}}) is None
+        ):
             raise ProblemError("not_found", f"Conversation with id {id_!r} not found.", param="conversation")
         return False
 

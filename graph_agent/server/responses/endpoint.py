@@ -16,7 +16,7 @@ from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.chat.run_spec import client_interrupts
 from graph_agent.server.chat.schemas import checked_session_id
-from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.errors.problems import BusySessionError, ProblemError
 from graph_agent.server.parameters import ChatEndpoint
 from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.chain import Chains, input_of
@@ -60,7 +60,7 @@ class ResponsesEndpoint:
             problem.param = "input" if problem.param == "messages" else problem.param
             raise
 
-    async def _create(self, body: CreateResponse) -> Response:
+    async def _create(self, body: CreateResponse, *, branches: bool = False) -> Response:
         server, caller = self.endpoint.services, self.endpoint.caller
         server.check_body(body)
         check_supported(body)
@@ -82,7 +82,7 @@ class ResponsesEndpoint:
             token = first["token"] if first is not None else new_token()
 
             async def resolve(session_id: str | None) -> ChatRequest:
-                return await chains.resolve(body, content, token, session_id or named)
+                return await chains.resolve(body, content, token, session_id or named, branches=branches)
 
             request = await (resolve(None) if key is None else key.resolve(first, resolve, token))
         request = replace(request, progress_as_field=self.endpoint.progress_as_field)
@@ -102,10 +102,16 @@ class ResponsesEndpoint:
             queued=bool(body.background),
         )
         keeper = _Keeper(records, items, request, dialect, conversation)
-        if body.background:
-            return await self._run_in_background(request, keeper)
-        keep = keeper.keep if body.is_stored else None
-        return await server.chat.answer(self.endpoint.request, caller, request, dialect, keep)
+        try:
+            if body.background:
+                return await self._run_in_background(request, keeper)
+            keep = keeper.keep if body.is_stored else None
+            return await server.chat.answer(self.endpoint.request, caller, request, dialect, keep)
+        except ProblemError as problem:
+            if branches or named is not None or not await _is_overtaken(request, problem):
+                raise
+        # Several requests continue one response at the same time: the others are branches of it.
+        return await self._create(body, branches=True)
 
     async def _stored(self, body: CreateResponse, records: Records, token: str) -> Response | None:
         """Return the answer that repeats a stored response; None if it is not stored, or is not complete."""
@@ -131,6 +137,7 @@ class ResponsesEndpoint:
         headers = {SESSION_HEADER: request.session_id or ""}
         async with AsyncExitStack() as stack:
             run = await stack.enter_async_context(chat.started(self.endpoint.request, caller, request))
+            await run.begun()
             dialect.response["status"] = "queued"
             queued = dict(dialect.response)
             await self.background.start(stack, run, request, dialect, keeper.records, keeper.record(run), keeper.keep)
@@ -174,6 +181,19 @@ class ResponsesEndpoint:
         return named or body.conversation_id
 
 
+async def _is_overtaken(request: ChatRequest, problem: ProblemError) -> bool:
+    """Whether a request was not run because another one continues its session."""
+    if isinstance(problem, BusySessionError):
+        return True
+    if problem.kind != "invalid" or problem.category is not None or request.before is None:
+        return False
+    try:
+        await request.before()
+    except BusySessionError:
+        return True
+    return False
+
+
 async def _each(frames: Iterable[str]) -> AsyncGenerator[str, None]:
     for text in frames:
         yield text
@@ -198,7 +218,9 @@ class _Conversation:
         await self.conversations.consume(self.id, self.pending_keys)
 
     async def append(self, record: Record) -> None:
-        """Append the items of a response that has ended."""
+        """Append the items of a response that has ended, unless the conversation was deleted meanwhile."""
+        if not await self.conversations.exists(self.id):
+            return
         items = [*record["input"], *record["response"]["output"]]
         await self.conversations.append(self.id, items, pending=False)
 

@@ -7,7 +7,8 @@ import secrets
 import time
 from typing import Literal
 
-ItemKind = Literal["msg", "rs", "fc", "mcp"]
+ItemKind = Literal["msg", "rs", "fc", "mcp", "cmp"]
+_CONVERSATION = re.compile(r"conv_[0-9a-f]{24}")
 _RESPONSE = re.compile(r"resp_([0-9a-f]{24})")
 _ITEM = re.compile(r"(?:msg|rs|fc|mcp)_([0-9a-f]{24})[0-9a-f]{4,}")
 _CALL = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
@@ -37,6 +38,16 @@ def item_id(kind: ItemKind, token: str, index: int) -> str:
 def approval_id(token: str, interrupt_id: str, index: int) -> str:
     """Return the id of an approval request, from its interrupt and its index in the request."""
     return f"mcpr_{token}{interrupt_id[:8]}{index:02x}"
+
+
+def conversation_id(token: str) -> str:
+    """Return the id of a new conversation."""
+    return f"conv_{token}"
+
+
+def is_conversation_id(id_: str) -> bool:
+    """Whether an id is one of `conversation_id`."""
+    return _CONVERSATION.fullmatch(id_) is not None
 
 
 def token_of_response(id_: str) -> str | None:

@@ -14,12 +14,14 @@ from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooMa
 from graph_agent._internal.text import plain
 from graph_agent.server.chat.schemas import document, image, media_type_of
 from graph_agent.server.errors.problems import ProblemError
-from graph_agent.server.responses.reasoning import blocks_of
+from graph_agent.server.responses.reasoning import blocks_of, compaction_text
 from graph_agent.server.responses.schemas import InputItem, Part
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
 _ARGUMENTS = JsonBounds(values=20_000, depth=200)
 """Limits of the arguments of all calls of a request; the limits of the body count each text as one value."""
+_OUTPUT = ("reasoning", "function_call", "mcp_call", "mcp_approval_request", "mcp_list_tools")
+"""Types of the assistant's items, except messages."""
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
@@ -32,7 +34,17 @@ class Conversation:
     instructions: list[str] = field(default_factory=list)
     """The texts of the system and developer messages."""
     decisions: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Approval request id → decision."""
+    """Approval request id → decision; without those that items of the assistant follow, which were received before."""
+
+    def decide(self, id_: str, decision: dict[str, Any]) -> None:
+        """Add the decision on an approval request.
+
+        Raises:
+            ProblemError: If the request has a different decision.
+        """
+        if self.decisions.setdefault(id_, decision) != decision:
+            message = f"The approval request {id_!r} has two different responses; send one."
+            raise ProblemError("invalid", message, param="input")
 
 
 def read_items(items: Sequence[InputItem]) -> Conversation:
@@ -45,6 +57,8 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
     found = Conversation()
     assistant = _Assistant()
     for item in items:
+        if _is_output(item):
+            found.decisions.clear()
         match item.type:
             case "message" if item.role == "assistant":
                 assistant.add_text(_text(item.content))
@@ -56,10 +70,13 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
                 assistant.calls.append(_call(item, item.id))
                 assistant.move_to(found.messages)
                 found.messages.append(_result(item, item.id, error=item.error))
+            case "compaction":
+                assistant.move_to(found.messages)
+                found.messages.append(HumanMessage(compaction_text(item.encrypted_content)))
             case "mcp_approval_request" | "mcp_list_tools":
                 pass
             case "mcp_approval_response":
-                found.decisions |= _decision(item)
+                found.decide(*_decision(item))
             case "function_call_output":
                 assistant.move_to(found.messages)
                 found.messages.append(_result(item, item.call_id))
@@ -133,15 +150,20 @@ def _result(item: InputItem, id_: str | None, *, error: str | None = None) -> To
     return ToolMessage(_content(item.output), tool_call_id=id_)
 
 
-def _decision(item: InputItem) -> dict[str, dict[str, Any]]:
+def _is_output(item: InputItem) -> bool:
+    """Whether an item is one of the assistant's."""
+    return item.role == "assistant" if item.type == "message" else item.type in _OUTPUT
+
+
+def _decision(item: InputItem) -> tuple[str, dict[str, Any]]:
     if not item.approval_request_id or item.approve is None:
         raise ProblemError(
             "invalid", "An item of type mcp_approval_response needs approval_request_id and approve.", param="input"
         )
     if item.approve:
-        return {item.approval_request_id: {"type": "approve"}}
+        return item.approval_request_id, {"type": "approve"}
     reason = {"message": item.reason} if item.reason else {}
-    return {item.approval_request_id: {"type": "reject", **reason}}
+    return item.approval_request_id, {"type": "reject", **reason}
 
 
 def _content(content: str | list[Part] | None) -> str | list[Any]:

@@ -18,7 +18,7 @@ from graph_agent.runs.registry import lock_idle_session
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.chat.idempotency import token_of_key, with_key
 from graph_agent.server.chat.request import ChatRequest
-from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.errors.problems import ProblemError, key_reused
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.responses.ids import response_id
 from graph_agent.server.responses.schemas import CreateResponse
@@ -150,8 +150,7 @@ class Key:
             return None
         found = cast("KeyedResponse", item.value)
         if found["digest"] != self.mark.digest:
-            message = f"Idempotency-Key: {self.mark.id!r} belongs to a different request; send a new key with this one."
-            raise ProblemError("key_reused", message, param="Idempotency-Key")
+            raise key_reused()
         return found
 
     async def put(self, token: str, session: str) -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
+
+from fastapi import Query
 
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.response_models import ItemPage
+
+Limit: TypeAlias = Annotated[int, Query(ge=1, le=100, description="Maximum number of items.")]
+Order: TypeAlias = Annotated[Literal["asc", "desc"], Query(description="Order of the items.")]
+After: TypeAlias = Annotated[str | None, Query(description="List only the items after this one.")]
 
 
 def page_of(

@@ -65,17 +65,30 @@ class Records:
         item = await self._store.aget(_namespace(token), self._key(token))
         return cast("Record", item.value) if item is not None else None
 
-    async def get(self, id_: str, param: str = "response_id") -> Record:
+    async def get(self, id_: str) -> Record:
         """Return a response by its id.
 
         Raises:
-            ProblemError: If it is not stored; `param` is the field with the id.
+            ProblemError: If it is not stored.
         """
-        token = token_of_response(id_)
-        found = await self.find(token) if token is not None else None
-        if found is None:
-            raise ProblemError("not_found", f"Response with id {id_!r} not found.", param=param)
+        if (found := await self._find(id_)) is None:
+            raise ProblemError("not_found", f"Response with id {id_!r} not found.", param="response_id")
         return found
+
+    async def previous(self, id_: str) -> Record:
+        """Return the response that a request continues, by its id.
+
+        Raises:
+            ProblemError: If it is not stored.
+        """
+        if (found := await self._find(id_)) is None:
+            message = f"Previous response with id {id_!r} not found."
+            raise ProblemError("previous_response", message, param="previous_response_id")
+        return found
+
+    async def _find(self, id_: str) -> Record | None:
+        token = token_of_response(id_)
+        return await self.find(token) if token is not None else None
 
     async def delete(self, token: str) -> None:
         """Delete a response and its events; does nothing if it is not stored."""
@@ -116,13 +129,9 @@ class Records:
 
 @asynccontextmanager
 async def deleting_expired(host: Host) -> AsyncIterator[None]:
-    """Delete expired responses within the context, every hour."""
-
-    async def delete() -> None:
-        await asyncio.sleep(_EVERY_S)
-        await poll_forever(lambda: delete_expired(host), _EVERY_S, logger, "Deleting expired responses")
-
-    deleting = asyncio.create_task(delete())
+    """Delete expired responses within the context, at its begin and every hour."""
+    polling = poll_forever(lambda: delete_expired(host), _EVERY_S, logger, "Deleting expired responses")
+    deleting = asyncio.create_task(polling)
     try:
         yield
     finally:

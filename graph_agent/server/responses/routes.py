@@ -5,21 +5,24 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, WebSocket
 from starlette.responses import Response
 
-from graph_agent.server.admission.gate import caller
+from graph_agent.server.admission.gate import admitted_caller, caller
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.off_loop import BodyRoute
-from graph_agent.server.errors.problems import ProblemError, stopping
-from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, services
-from graph_agent.server.response_models import DeletedResponse, ItemPage, OpenAIError, ResponseObject
+from graph_agent.server.errors.openai import openai_refusal
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, open_part, services
+from graph_agent.server.response_models import CompactionObject, DeletedResponse, ItemPage, OpenAIError, ResponseObject
 from graph_agent.server.responses.background import Background
+from graph_agent.server.responses.compaction import compact
 from graph_agent.server.responses.endpoint import ResponsesEndpoint
 from graph_agent.server.responses.ids import token_of_response
-from graph_agent.server.responses.pages import page_of
+from graph_agent.server.responses.pages import After, Limit, Order, page_of
 from graph_agent.server.responses.records import OPEN, Records
-from graph_agent.server.responses.schemas import CreateResponse
+from graph_agent.server.responses.schemas import CompactResponse, CreateResponse
+from graph_agent.server.responses.websocket import ResponsesSocket
 from graph_agent.server.sse import EventStream
 
 _ERRORS = error_responses(
@@ -34,6 +37,7 @@ _ERRORS = error_responses(
 _READ_ERRORS: dict[int | str, dict[str, Any]] = {
     status: error for status, error in _ERRORS.items() if status in (400, 401, 403, 404, 408, 413, 500, 503)
 }
+_COMPACT_ERRORS = {status: error for status, error in _ERRORS.items() if status not in (409, 422, 507)}
 _ResponseId = Annotated[str, Path(description="The response.")]
 
 router = APIRouter(prefix="/v1", tags=["Responses"], route_class=BodyRoute)
@@ -52,10 +56,7 @@ async def background_responses(request: Request) -> Background:
     Raises:
         ProblemError: If the server is not open.
     """
-    found = getattr(request.app.state, "background_responses", None)
-    if not isinstance(found, Background):
-        raise stopping()
-    return found
+    return open_part(request, "background_responses", Background)
 
 
 _CallerRecords = Annotated[Records, Depends(records)]
@@ -77,6 +78,29 @@ async def create_response(
     """Answer an input."""
     shown = None if shows_calls is None else shows_calls == "true"
     return await ResponsesEndpoint(endpoint, background, shown).create(body)
+
+
+@router.post("/responses/compact", responses=_COMPACT_ERRORS)
+async def compact_conversation(
+    body: CompactResponse,
+    sender: Annotated[Caller, Depends(caller)],
+    server: Annotated[Services, Depends(services)],
+) -> CompactionObject:
+    """Replace a conversation by its user messages and a summary."""
+    return CompactionObject(**await compact(server, sender, body))
+
+
+@router.websocket("/responses")
+async def respond_over_websocket(websocket: WebSocket) -> None:
+    """Answer inputs over one connection, one after the other."""
+    try:
+        server = await services(websocket)
+        settings = server.chat.runs.host.settings
+        with server.streams.slot(admitted_caller(websocket).name):
+            await websocket.accept()
+            await ResponsesSocket(websocket, settings).serve()
+    except ProblemError as problem:
+        await websocket.send_denial_response(openai_refusal(problem))
 
 
 @router.get(
@@ -137,9 +161,9 @@ async def delete_response(response_id: _ResponseId, caller_records: _CallerRecor
 async def list_input_items(
     response_id: _ResponseId,
     caller_records: _CallerRecords,
-    limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of items.")] = 20,
-    order: Annotated[Literal["asc", "desc"], Query(description="Order of the items.")] = "desc",
-    after: Annotated[str | None, Query(description="List only the items after this one.")] = None,
+    limit: Limit = 20,
+    order: Order = "desc",
+    after: After = None,
 ) -> ItemPage:
     """List the input items of a stored response."""
     return page_of((await caller_records.get(response_id))["input"], limit=limit, order=order, after=after)

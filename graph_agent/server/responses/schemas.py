@@ -125,6 +125,33 @@ class ConversationId(_Part):
     id: str = Field(pattern=SESSION_ID)
 
 
+class CompactResponse(BaseModel):
+    """A request to compact a conversation. Unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    model: str
+    input: str | ListOf[Item] | None = Field(None, description="Text, or items.")
+    previous_response_id: str | None = Field(None, description="The response whose conversation precedes the input.")
+    instructions: str | None = Field(None, description="A system message for the compaction.")
+    # Without an effect on the answer's meaning.
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    service_tier: str | None = None
+
+    _clean = model_validator(mode="before")(clean_body)
+
+    @property
+    def messages(self) -> list[InputItem]:
+        """The items, which count as messages for the server's limits; empty for text."""
+        return self.input if isinstance(self.input, list) else []
+
+    @property
+    def tools(self) -> None:
+        """No tools."""
+
+
 class CreateResponse(BaseModel):
     """A request for a response. Unknown fields are refused."""
 

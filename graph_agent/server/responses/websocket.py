@@ -1,0 +1,261 @@
+"""The Responses API over a WebSocket: each message is a request, answered by the events of its stream.
+
+A message becomes a request to this application's own `POST /v1/responses`, so that keys, limits, checks and errors are
+those of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import anyio.to_thread
+from starlette.types import Message, Scope
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError
+from graph_agent.server.admission.off_loop import SMALL_BYTES
+from graph_agent.server.errors.openai import openai_error
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.settings import ServerSettings
+
+CONNECTION_S = 3600.0
+"""Seconds that a connection may last; a response that has begun is completed first."""
+_WAITING = 8
+"""Messages that are read while an earlier one is answered."""
+_OWN_HEADERS = ("connection", "upgrade", "content-length", "transfer-encoding", "idempotency-key", "content-type")
+_SCOPE = ("asgi", "http_version", "server", "client", "root_path", "path", "raw_path", "query_string")
+_SNAPSHOTS = tuple(f"response.{name}" for name in ("created", "in_progress", "completed", "incomplete", "failed"))
+_ENDINGS = _SNAPSHOTS[2:]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unstored:
+    """The newest response of a connection, if it is not stored; it lives as long as the connection."""
+
+    id: str
+    base: str | None
+    """The stored response that its conversation begins with; None for none."""
+    items: list[Any]
+    """The items of its conversation, after `base`, with its output."""
+
+
+class ResponsesSocket:
+    """Answers the messages of one accepted connection, one after the other.
+
+    Args:
+        websocket: The connection.
+        settings: Limits of messages.
+        lasts_s: Seconds after which no further message is answered.
+    """
+
+    def __init__(self, websocket: WebSocket, settings: ServerSettings, lasts_s: float = CONNECTION_S) -> None:
+        self._websocket = websocket
+        self._bounds = JsonBounds(values=settings.max_body_values, depth=settings.max_body_depth)
+        self._lasts_s = lasts_s
+        self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue(_WAITING)
+        self._left = asyncio.Event()
+        self._previous: _Unstored | None = None
+
+    async def serve(self) -> None:
+        """Answer messages until the client leaves or the connection has lasted its time."""
+        reading = asyncio.create_task(self._read())
+        try:
+            until = asyncio.get_running_loop().time() + self._lasts_s
+            while not self._left.is_set() and (message := await self._next(until)) is not None:
+                await self._answer(message)
+        except TimeoutError:
+            text = "The connection has reached its limit of 60 minutes; open a new one."
+            error = {"type": "invalid_request_error", "code": "websocket_connection_limit_reached", "message": text}
+            await self._send(_error_event(400, error))
+            await self._websocket.close()
+        except WebSocketDisconnect:
+            pass
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+
+    async def _next(self, until: float) -> str | bytes | None:
+        """Return the next message; None if the client has left.
+
+        Raises:
+            TimeoutError: If there is none before a time of the loop's clock.
+        """
+        if asyncio.get_running_loop().time() >= until:
+            raise TimeoutError
+        async with asyncio.timeout_at(until):
+            return await self._messages.get()
+
+    async def _read(self) -> None:
+        with contextlib.suppress(WebSocketDisconnect):
+            while True:
+                message = await self._websocket.receive()
+                if message["type"] == "websocket.disconnect":
+                    break
+                await self._messages.put(message.get("text") or message.get("bytes") or b"")
+        self._left.set()
+        await self._messages.put(None)
+
+    async def _answer(self, message: str | bytes) -> None:
+        try:
+            work = self._request_of
+            given = await (
+                anyio.to_thread.run_sync(work, message) if len(message) > SMALL_BYTES else _now(work, message)
+            )
+        except ProblemError as problem:
+            await self._send(_error_event(problem.status, openai_error(problem)["error"]))
+            return
+        body = {**given, "stream": True}
+        previous = self._previous
+        named = previous if previous is not None and previous.id == given.get("previous_response_id") else None
+        # An input of another type is refused by the checks of the request.
+        if named is not None and isinstance(given.get("input"), str | list):
+            body |= {"previous_response_id": named.base, "input": [*named.items, *_items(given["input"])]}
+        named_id = named.id if named is not None else None
+        exchange = _Exchange(self._websocket, self._left, named_id, wants_end=given.get("store") is False)
+        scope, content = self._scope(), json.dumps(body).encode()
+        await self._websocket.app(scope, _Receive(content, self._left), exchange.send)
+        if (ended := exchange.ended) is not None:
+            items = [*_items(body["input"]), *ended["output"]]
+            self._previous = _Unstored(ended["id"], body.get("previous_response_id"), items)
+        elif named is not None:
+            self._previous = None
+
+    def _request_of(self, message: str | bytes) -> dict[str, Any]:
+        """Return the body of the request in a message.
+
+        Raises:
+            ProblemError: If the message is none.
+        """
+        content = message.encode("utf-8", "surrogatepass") if isinstance(message, str) else message
+        try:
+            JsonMeter(self._bounds).feed(content)
+            given = json.loads(content)
+        except TooManyValuesError as error:
+            raise ProblemError("too_large", str(error)) from None
+        except JsonBoundsError as error:
+            raise ProblemError("invalid", str(error)) from None
+        except (ValueError, RecursionError) as error:
+            raise ProblemError("invalid", f"The message is not valid JSON: {error}.") from None
+        if not isinstance(given, dict) or given.pop("type", None) != "response.create":
+            raise ProblemError("invalid", "A message is a JSON object of type 'response.create'.", param="type")
+        if given.pop("background", None):
+            raise ProblemError("invalid", "background is not supported over a WebSocket; use HTTP.", param="background")
+        for name in ("stream", "stream_options"):
+            given.pop(name, None)
+        return given
+
+    def _scope(self) -> Scope:
+        scope = self._websocket.scope
+        headers = [
+            (name, value)
+            for name, value in scope["headers"]
+            if name.decode("latin-1") not in _OWN_HEADERS and not name.startswith(b"sec-websocket-")
+        ]
+        state = {name: value for name, value in scope.get("state", {}).items() if name != "caller"}
+        return {
+            **{name: scope[name] for name in _SCOPE if name in scope},
+            "type": "http",
+            "method": "POST",
+            "scheme": "https" if scope.get("scheme") == "wss" else "http",
+            "headers": [*headers, (b"content-type", b"application/json")],
+            "state": state,
+        }
+
+    async def _send(self, data: dict[str, Any]) -> None:
+        await self._websocket.send_text(json.dumps(data, ensure_ascii=False))
+
+
+class _Receive:
+    """ASGI `receive` of a request whose body is known, and whose client leaves with the connection."""
+
+    def __init__(self, body: bytes, left: asyncio.Event) -> None:
+        self._body: bytes | None = body
+        self._left = left
+
+    async def __call__(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+
+class _Exchange:
+    """ASGI `send` that forwards the response to one request as messages.
+
+    Args:
+        websocket: The connection.
+        left: Set when the client has left.
+        previous_id: `previous_response_id` of the response, if the request itself does not name it; else None.
+        wants_end: Whether to keep the response at its end.
+    """
+
+    def __init__(self, websocket: WebSocket, left: asyncio.Event, previous_id: str | None, *, wants_end: bool) -> None:
+        self._websocket = websocket
+        self._left = left
+        self._previous_id = previous_id
+        self._wants_end = wants_end
+        self._status = 0
+        self._buffer = b""
+        self.failed = False
+        """Whether the response is an error, or failed."""
+        self.ended: dict[str, Any] | None = None
+        """The response, if it is to be kept and has ended without a failure."""
+
+    async def send(self, message: Message) -> None:
+        """Forward a part of the response."""
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            return
+        self._buffer += message.get("body", b"")
+        if self._status == 200:
+            *frames, self._buffer = self._buffer.split(b"\n\n")
+            for frame in frames:
+                await self._forward(frame.decode())
+        elif not message.get("more_body", False):
+            self.failed = True
+            error = _error_event(self._status, json.loads(self._buffer)["error"])
+            await self._send(json.dumps(error, ensure_ascii=False))
+
+    async def _forward(self, frame: str) -> None:
+        name, _, data = frame.partition("\ndata: ")
+        kind = name.removeprefix("event: ")
+        # `response.failed` follows an error; both would end the response for a client.
+        if not data or kind == "error":
+            return
+        is_end = kind in _ENDINGS
+        self.failed = self.failed or kind == "response.failed"
+        if (is_end and self._wants_end) or (kind in _SNAPSHOTS and self._previous_id is not None):
+            event = json.loads(data)
+            if self._previous_id is not None:
+                event["response"]["previous_response_id"] = self._previous_id
+                data = json.dumps(event, ensure_ascii=False)
+            if is_end and self._wants_end and not self.failed:
+                self.ended = event["response"]
+        await self._send(data)
+
+    async def _send(self, text: str) -> None:
+        try:
+            await self._websocket.send_text(text)
+        except (WebSocketDisconnect, RuntimeError):
+            # As over HTTP, the rest is dropped, and `_Receive` ends the request.
+            self._left.set()
+
+
+def _error_event(status: int, error: dict[str, Any]) -> dict[str, Any]:
+    """Return the event for a request without a response: as Open Responses defines it, with the fields of OpenAI's."""
+    fields = {"code": error.get("code") or error["type"], "message": error["message"], "param": error.get("param")}
+    return {"type": "error", "status": status, **fields, "error": {**error, **fields}}
+
+
+def _items(given: str | list[Any]) -> list[Any]:
+    """Return a request's input as items."""
+    return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
+
+
+async def _now(work: Any, message: str | bytes) -> Any:
+    return work(message)
