@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from graph_agent.runs.lock_files import HAS_LOCKS, LockFile
-from graph_agent.runs.postgres_locks import FRESH_S, AdvisoryLocks, PostgresPlace
+from graph_agent.runs.postgres_locks import AdvisoryLocks, PostgresPlace
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class SessionLocks:
                 return self._database(place).is_free(session_id)
             return _done(not (HAS_LOCKS and isinstance(place, Path)) or self._is_free_byte(place, session_id))
 
-    def confirmation(self, place: Hashable, *, fresh_s: float = FRESH_S) -> Callable[[], Future[None]] | None:
+    def confirmation(self, place: Hashable, *, at_once: bool = False) -> Callable[[], Future[None]] | None:
         """Return a function that verifies the locks held in a place, unless they were verified recently.
 
         When its future is done, `lost` was called for each session whose lock was lost. None for a place whose locks
@@ -90,12 +90,12 @@ class SessionLocks:
 
         Args:
             place: The place.
-            fresh_s: Seconds for which a verification is recent.
+            at_once: Whether it verifies them also if they were verified recently.
         """
         if not isinstance(place, PostgresPlace):
             return None
         with self._guard:
-            return partial(self._database(place).confirm, fresh_s)
+            return partial(self._database(place).confirm, at_once=at_once)
 
     def give_back(self, place: Hashable, session_id: str) -> Future[None]:
         """Release a session's lock; when the future is done, other processes can acquire it."""

@@ -248,7 +248,7 @@ async def maintained(place: Hashable, session_id: str) -> AsyncIterator[Maintena
     """
     marker, key = _marker(place, session_id), (place, session_id)
     held = [each for each in (marker,) if await _take(each)]
-    maintenance = Maintenance(session_id, _locks.confirmation(place, fresh_s=0))
+    maintenance = Maintenance(session_id, _locks.confirmation(place, at_once=True))
     try:
         # The marker first: a run that is refused then finds it.
         if held and await _take(key):
