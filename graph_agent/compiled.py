@@ -215,14 +215,13 @@ class CompiledAgentGraph(ClockedStateGraph):
     async def _check_reducers(self, given: Any, configurable: dict[str, Any]) -> None:
         """Refuse values of own state fields that a reducer cannot combine with the session's own."""
         own = self.builder.own if isinstance(self.builder, AgentStateGraph) else NO_OWN_FIELDS
-        update = given.update if isinstance(given, Command) else given
-        saver = self._saver_of(configurable)
+        update, saver = given.update if isinstance(given, Command) else given, self._saver_of(configurable)
         if saver is None or not isinstance(update, Mapping) or own.reduced.keys().isdisjoint(update):
             return
-        names = ("thread_id", "checkpoint_ns", "checkpoint_id")
-        at: RunnableConfig = {"configurable": {name: configurable[name] for name in names if configurable.get(name)}}
-        started_from = await load(saver, at)
-        own.check(update, started_from.checkpoint["channel_values"] if started_from is not None else {})
+        address = ("thread_id", "checkpoint_ns", "checkpoint_id")
+        at: RunnableConfig = {"configurable": {name: configurable[name] for name in address if configurable.get(name)}}
+        found = await load(saver, at)
+        own.check(update, found.checkpoint["channel_values"] if found is not None else {})
 
     def _check_own_updates(self, supersteps: Any) -> None:
         for update in [update for superstep in supersteps for update in superstep]:
