@@ -31,7 +31,7 @@ from graph_agent.approvals.requests import is_approval_request
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, with_credentials
 from graph_agent.errors import InputError
-from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_to_check
+from graph_agent.execution.checkpoints import keep_ids_above_newest, load, namespaces_to_check
 from graph_agent.execution.inputs import InputStoredError, admit_input
 from graph_agent.execution.stored_output import stored_chunks
 from graph_agent.runs.checkpoint_format import guard_format
@@ -95,6 +95,7 @@ class CompiledAgentGraph(ClockedStateGraph):
             except InputStoredError as stored:
                 yield from stored_chunks(stored.state, self.output_channels, kwargs)
                 return
+            blocking(self._check_reducers)(input, configurable)
             run.fence.claims = _may_resume(input, configurable)
             self._keep_ids_above(configurable)
             chunks = super().stream(
@@ -138,6 +139,7 @@ class CompiledAgentGraph(ClockedStateGraph):
                 for stored_chunk in stored_chunks(stored.state, self.output_channels, kwargs):
                     yield stored_chunk
                 return
+            await self._check_reducers(input, configurable)
             run.fence.claims = _may_resume(input, configurable)
             await self._akeep_ids_above(configurable)
             if not _sets_durability(kwargs) and not inherits_durability(configurable):
@@ -209,6 +211,17 @@ class CompiledAgentGraph(ClockedStateGraph):
         update = given.update if isinstance(given, Command) else given
         if own.names and isinstance(update, Mapping):
             own.check(update)
+
+    async def _check_reducers(self, given: Any, configurable: dict[str, Any]) -> None:
+        """Refuse values of own state fields that a reducer cannot combine with the session's own."""
+        own = self.builder.own if isinstance(self.builder, AgentStateGraph) else NO_OWN_FIELDS
+        update, saver = given.update if isinstance(given, Command) else given, self._saver_of(configurable)
+        if saver is None or not isinstance(update, Mapping) or own.reduced.keys().isdisjoint(update):
+            return
+        address = ("thread_id", "checkpoint_ns", "checkpoint_id")
+        at: RunnableConfig = {"configurable": {name: configurable[name] for name in address if configurable.get(name)}}
+        found = await load(saver, at)
+        own.check(update, found.checkpoint["channel_values"] if found is not None else {})
 
     def _check_own_updates(self, supersteps: Any) -> None:
         for update in [update for superstep in supersteps for update in superstep]:

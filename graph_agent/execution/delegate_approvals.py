@@ -50,7 +50,7 @@ def approval_events(
     delegate = delegate_name(call["name"])
     events = [_of_delegate(entry, call, step) for entry in result.approvals]
     waiting = result.waiting
-    repeated = waiting is not None and _is_repeated(waiting, task)
+    repeated = waiting is not None and is_repeated(waiting, task)
     if task is not None and task.get("recorded_here") and "request" in task and not repeated and answer is not None:
         source = {"delegate": _path(delegate, task["request"]), "delegation": call["id"]}
         try:
@@ -64,15 +64,13 @@ def approval_events(
     return events
 
 
-def asks_anew(entries: Sequence[StoredEvent], request: Mapping[str, Any]) -> bool:
-    """Whether a delegate's own events lack an approval request, because a middleware of it asks."""
-    ids = [call["id"] for call in calls_of_request(request)]
-    recorded = [[call["id"] for call in entry["calls"]] for entry in entries if entry["type"] == "approval_request"]
-    return "call_ids" not in request and (not recorded or recorded[-1] != ids)
+def is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
+    """Whether a delegate asks its last question again, because the answer did not fit.
 
-
-def _is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
-    """Whether a delegate asks its last question again, because the answer did not fit."""
+    Args:
+        waiting: The delegate's task that waits now.
+        before: The task that the answer was for; None for none.
+    """
     request = waiting.get("request", {})
     if "error" in request:
         return True
@@ -80,6 +78,13 @@ def _is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
         return False
     # A remote agent may give its reason as text only.
     return "call_ids" in request and request == before.get("request")
+
+
+def asks_anew(entries: Sequence[StoredEvent], request: Mapping[str, Any]) -> bool:
+    """Whether a delegate's own events lack an approval request, because a middleware of it asks."""
+    ids = [call["id"] for call in calls_of_request(request)]
+    recorded = [[call["id"] for call in entry["calls"]] for entry in entries if entry["type"] == "approval_request"]
+    return "call_ids" not in request and (not recorded or recorded[-1] != ids)
 
 
 def _of_delegate(entry: StoredEvent, call: Call, step: int) -> StoredEvent:

@@ -19,7 +19,7 @@ from graph_agent.delegation import AskingDelegate, ContinuingDelegate, Delegate,
 from graph_agent.deps import ToolCallWrapper
 from graph_agent.events.calls import CallResult, result_event
 from graph_agent.events.types import StoredEvent, event, stored_value
-from graph_agent.execution.delegate_approvals import approval_events, question_value
+from graph_agent.execution.delegate_approvals import approval_events, is_repeated, question_value
 from graph_agent.models.usage import add_usage
 from graph_agent.state.remote import RemoteState, RemoteTask
 from graph_agent.tools.invoke import belongs_to_run
@@ -141,7 +141,10 @@ def delegation_update(
     progress = [*progress, *approval_events(call, waited, answer, result, step)]
     contexts = {name: result.context_id} if result.context_id else {}
     # The channel stores its first write unreduced, so each write is complete; a removal always follows another write.
-    tasks = {id_: result.waiting} if waited is not None or result.waiting is not None else {}
+    waits = result.waiting
+    if waits is not None and is_repeated(waits, waited):
+        waits = {**waits, "refused": True}
+    tasks = {id_: waits} if waited is not None or waits is not None else {}
     remote = ("remote", {"contexts": contexts, "open": tasks})
     if result.waiting is not None:
         if "request" not in result.waiting:

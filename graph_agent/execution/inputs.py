@@ -15,12 +15,12 @@ from langchain_core.messages import convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.pregel import Pregel
-from langgraph.types import Command, StateSnapshot
+from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot
 
-from graph_agent._internal.sync_bridge import in_blocking_run
 from graph_agent.errors import InputSupersededError
 from graph_agent.execution.checkpoints import load, put_writes
 from graph_agent.execution.ledger import wave_recovery
+from graph_agent.execution.recent_inputs import find_recent, inputs_before
 from graph_agent.runs.dispatch import is_dispatched, runs_until
 from graph_agent.runs.input_marks import INPUT_ID, InputMark, check_input_id, digest_of, mark_in
 from graph_agent.runs.run import RUN, Run, RunScope
@@ -28,6 +28,8 @@ from graph_agent.runs.run import RUN, Run, RunScope
 ANSWER = "graph_agent_answer"
 """Channel of the record of an answer among a checkpoint's writes; no state field has it."""
 
+FindInput = Callable[[str, str], Awaitable[CheckpointTuple | None]]
+"""Returns the newest checkpoint of an input by thread and input id."""
 ReadState = Callable[[RunnableConfig], Awaitable[StateSnapshot]]
 """Reads the state of a checkpoint; `aget_state` of a compiled graph."""
 
@@ -80,6 +82,8 @@ async def admit_input(
         return await admission.admit(given, run.mark, run)
     if resumes:
         run.mark = await admission.inherited(configurable)
+    if index_of(saver) is None:
+        run.inputs_before = await inputs_before(saver, await load(saver, admission.thread), run.mark)
     if is_dispatched(configurable) and isinstance(given, Command):
         delivery = InputMark(str(configurable["run_id"]), digest_of(given.resume))
         return await admission.admit_delivery(given, delivery, run)
@@ -123,14 +127,18 @@ class Admission:
 
         Raises:
             InputStoredError: If it has its result.
-            InputConflictError: If the id belongs to a different input of the session.
+            InputConflictError: If the id belongs to a different input of the session, unless that is an answer that a
+                delegate has refused.
             InputSupersededError: If a later input came before this one had its result.
         """
-        newest = await load(self.saver, self._thread)
+        newest = await load(self.saver, self.thread)
         run.fence.expect(self.thread_id, newest.checkpoint["id"] if newest is not None else None)
+        if index_of(self.saver) is None:
+            run.inputs_before = await inputs_before(self.saver, newest, mark)
         if newest is None:
             return given
-        if (known := await self._find(mark, newest)) is not None:
+        known = await self._find(mark, newest)
+        if known is not None and not await self._is_corrected(given, mark, known, newest):
             return await self._continued(given, mark, known, newest)
         if (stored := self._record(mark, newest)) is not None:
             return await self._answered(given, stored, newest)
@@ -151,7 +159,7 @@ class Admission:
         Raises:
             InputStoredError: If the run was delivered before and waits for the answer to another question.
         """
-        newest = await load(self.saver, self._thread)
+        newest = await load(self.saver, self.thread)
         if newest is None or given.resume is None:
             return given
         if newest.metadata.get("run_id") != delivery.id:
@@ -170,7 +178,7 @@ class Admission:
         Returns:
             `stored`: checkpoints; `recorded`: the record of an answer, whose run may not have used it.
         """
-        newest = await load(self.saver, self._thread)
+        newest = await load(self.saver, self.thread)
         if newest is None:
             return None
         if await self._find(mark, newest) is not None:
@@ -183,7 +191,7 @@ class Admission:
         Raises:
             InputSupersededError: If the run was delivered before, and a later run has followed it.
         """
-        newest = await load(self.saver, self._thread)
+        newest = await load(self.saver, self.thread)
         recent = runs_until(newest.metadata) if newest is not None else ()
         if run_id in recent[:-1]:
             raise InputSupersededError(
@@ -199,8 +207,21 @@ class Admission:
             configurable: The run's `configurable`; a `checkpoint_id` in it names the checkpoint to continue.
         """
         at = {name: configurable[name] for name in ("checkpoint_id",) if configurable.get(name)}
-        continued = await load(self.saver, {"configurable": {**self._thread["configurable"], **at}})
+        continued = await load(self.saver, {"configurable": {**self.thread["configurable"], **at}})
         return mark_in(continued.metadata) if continued is not None else None
+
+    async def _is_corrected(self, given: Any, mark: InputMark, known: CheckpointTuple, newest: CheckpointTuple) -> bool:
+        """Whether an answer has the id of another one that a delegate has refused, and is for the same question."""
+        stored, is_newest = mark_in(known.metadata), known.checkpoint["id"] == newest.checkpoint["id"]
+        if not isinstance(given, Command) or not is_newest or stored is None or stored.digest == mark.digest:
+            return False
+        state = await self.read(newest.config)
+        waiting = (state.values.get("remote") or {}).get("open", {})
+        asked = [interrupt.value for _, interrupt in _addressed(given, state)]
+        return bool(asked) and all(
+            isinstance(value, Mapping) and (waiting.get(value.get("delegation")) or {}).get("refused")
+            for value in asked
+        )
 
     async def _continued(self, given: Any, mark: InputMark, known: CheckpointTuple, newest: CheckpointTuple) -> Any:
         """Return the graph's input for an id whose newest checkpoint is `known`."""
@@ -212,7 +233,10 @@ class Admission:
             if any(task.interrupts and task.result is None for task in state.tasks):
                 raise InputStoredError(state)
             return None
-        if wave_recovery(known).answer_counts:
+        asked = [task for task in state.tasks if task.interrupts]
+        # A delegate that had received the answer before a crash ends without a second record of it.
+        has_ended = bool(asked) and all(task.result is not None for task in asked)
+        if has_ended or wave_recovery(known).answer_counts:
             # Its question was answered under another id, whose result is not this one's.
             tasks = tuple(task._replace(result=None) if task.interrupts else task for task in state.tasks)
             raise InputStoredError(state._replace(tasks=tasks))
@@ -244,13 +268,7 @@ class Admission:
     async def _note_answer(self, given: Command[Any], mark: InputMark, newest: CheckpointTuple, run: Run) -> None:
         """Record an answer, and the number of answers before it to the questions that it addresses."""
         state, counts = await self.read(newest.config), wave_recovery(newest).answer_counts
-        received = {
-            interrupt.id: counts.get(task.id, 0)
-            for task in state.tasks
-            if task.result is None
-            for interrupt in task.interrupts
-            if not isinstance(given.resume, dict) or interrupt.id in given.resume
-        }
+        received = {interrupt.id: counts.get(task.id, 0) for task, interrupt in _addressed(given, state)}
         at: RunnableConfig = {"configurable": {**newest.config["configurable"], RUN: run}}
         record = {"id": mark.id, "digest": mark.digest, "received": received}
         await put_writes(self.saver, at, [(ANSWER, record)], f"{ANSWER}:{mark.id}")
@@ -267,21 +285,31 @@ class Admission:
         return None
 
     @property
-    def _thread(self) -> RunnableConfig:
+    def thread(self) -> RunnableConfig:
+        """The config of the session's newest checkpoint."""
         return {"configurable": {"thread_id": self.thread_id, "checkpoint_ns": ""}}
 
     async def _find(self, mark: InputMark, newest: CheckpointTuple) -> CheckpointTuple | None:
-        """Return the newest checkpoint with an id; the savers of `open_saver` have an index for it."""
+        """Return the newest checkpoint with an id."""
         stored = mark_in(newest.metadata)
         if stored is not None and stored.id == mark.id:
             return newest
-        if (find := getattr(self.saver, "find_input", None)) is not None:
-            found: CheckpointTuple | None = await find(self.thread_id, mark.id)
-            return found
-        wanted = {INPUT_ID: mark.id}
-        if not in_blocking_run.get():
-            try:
-                return await anext(self.saver.alist(self._thread, filter=wanted, limit=1), None)
-            except NotImplementedError:
-                pass  # a saver without asynchronous methods
-        return next(iter(self.saver.list(self._thread, filter=wanted, limit=1)), None)
+        if (find := index_of(self.saver)) is not None:
+            return await find(self.thread_id, mark.id)
+        return await find_recent(self.saver, newest, mark.id)
+
+
+def _addressed(given: Command[Any], state: StateSnapshot) -> list[tuple[PregelTask, Interrupt]]:
+    """Return the open interrupts that an answer is for, each with its task."""
+    return [
+        (task, interrupt)
+        for task in state.tasks
+        if task.result is None
+        for interrupt in task.interrupts
+        if not isinstance(given.resume, dict) or interrupt.id in given.resume
+    ]
+
+
+def index_of(saver: BaseCheckpointSaver[Any]) -> FindInput | None:
+    """Return a saver's search for an input's newest checkpoint in an index; None for a saver without one."""
+    return getattr(saver, "find_input", None)

@@ -71,6 +71,7 @@ async def prune(
         folder: As for `open_saver`.
 
     Raises:
+        SessionLostError: If the connection is lost that excludes runs of a session; earlier sessions stay pruned.
         ConfigError: If a rule is invalid or both are given, a session does not exist, or the database does not exist or
             is one in memory.
     """
@@ -83,8 +84,8 @@ async def prune(
             raise ConfigError(f"There is no session {unknown[0]!r} to prune; `graph-agent sessions` lists them.")
         before = await tables.size()
         found = [await prune_thread(tables, saver, place, id_, keep, dry_run=dry_run) for id_ in chosen]
-        shown = tuple(each for each in found if each.checkpoints or each.skipped)
-        if not dry_run and any(each.checkpoints for each in found):
+        shown = tuple(each for each in found if each.checkpoints or each.bytes or each.skipped)
+        if not dry_run and any(each.checkpoints or each.bytes for each in found):
             idle = True
             for id_ in stored:
                 idle = idle and await is_idle(saver, id_)

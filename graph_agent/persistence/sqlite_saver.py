@@ -36,6 +36,7 @@ from graph_agent.persistence.sqlite_files import Patience, check_database
 from graph_agent.persistence.sqlite_writer import Writer
 from graph_agent.persistence.write_probe import check_space, check_sqlite, probe_sqlite
 from graph_agent.runs.checkpoint_fence import OWNER, owner_in
+from graph_agent.runs.input_marks import INPUT_ID
 from graph_agent.runs.run import deferred_of, fence_of
 
 T = TypeVar("T")
@@ -147,6 +148,11 @@ class SharedSqliteSaver(SqliteSaver):
         listed = partial(super().list, config, filter=filter, before=before, limit=limit)
         for found in await self._writer.run(lambda: [*listed()], writes=False):
             yield found
+
+    async def find_input(self, thread_id: str, input_id: str) -> CheckpointTuple | None:
+        """Return the newest checkpoint of an input by its id (see `graph_agent.execution.inputs`); None for none."""
+        thread: RunnableConfig = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
+        return await anext(self.alist(thread, filter={INPUT_ID: input_id}, limit=1), None)
 
     async def list_threads(
         self, *, group: str | None = None, after: str | None = None, limit: int | None = None

@@ -7,7 +7,7 @@ older one would misread increases it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from graph_agent.errors import NewerFormatError
@@ -47,24 +47,39 @@ def with_format(metadata: CheckpointMetadata) -> CheckpointMetadata:
 
 
 def guard_format(saver: BaseCheckpointSaver[Any]) -> None:
-    """Patch a saver to refuse checkpoints of a newer format; those of other graphs have no number."""
+    """Patch a saver to refuse checkpoints of a newer format, also in the list of one thread.
+
+    Those of other graphs have no number.
+    """
     if getattr(saver, _PATCHED, False):
         return
-    get_tuple, aget_tuple = saver.get_tuple, saver.aget_tuple
+    get_tuple, aget_tuple, list_, alist = saver.get_tuple, saver.aget_tuple, saver.list, saver.alist
 
     def reading(config: RunnableConfig) -> CheckpointTuple | None:
-        return _checked(get_tuple(config))
+        found = get_tuple(config)
+        return _check(found) if found is not None else None
 
     async def areading(config: RunnableConfig) -> CheckpointTuple | None:
-        return _checked(await aget_tuple(config))
+        found = await aget_tuple(config)
+        return _check(found) if found is not None else None
+
+    # A listing of all threads is not refused for the sake of one.
+    def listing(config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
+        for found in list_(config, **options):
+            yield found if config is None else _check(found)
+
+    async def alisting(config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
+        async for found in alist(config, **options):
+            yield found if config is None else _check(found)
 
     # Patched in place: `database_identity` reads the saver's connection, which a wrapper would hide.
     saver.get_tuple = reading  # type: ignore[method-assign]
     saver.aget_tuple = areading  # type: ignore[method-assign]
+    saver.list = listing  # type: ignore[method-assign]
+    saver.alist = alisting  # type: ignore[method-assign]
     setattr(saver, _PATCHED, True)
 
 
-def _checked(found: CheckpointTuple | None) -> CheckpointTuple | None:
-    if found is not None:
-        check_format(found.metadata, str(found.config["configurable"]["thread_id"]))
+def _check(found: CheckpointTuple) -> CheckpointTuple:
+    check_format(found.metadata, str(found.config["configurable"]["thread_id"]))
     return found

@@ -10,6 +10,7 @@ The mark of an input is added when a checkpoint is stored, so that both are comm
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -17,6 +18,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, Chec
 
 from graph_agent.runs.checkpoint_format import with_format
 from graph_agent.runs.dispatch import RECENT_RUNS
+from graph_agent.runs.input_marks import RECENT_INPUTS
 from graph_agent.runs.run import RUN, Run
 
 _ADDRESS = frozenset({"thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"})
@@ -35,12 +37,14 @@ def patch_metadata(saver: BaseCheckpointSaver[Any]) -> None:
     def storing(
         config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> RunnableConfig:
-        return put(_without_configurable(config), checkpoint, _marked(metadata, config), new_versions)
+        return put(_without_configurable(config), checkpoint, _marked(metadata, config, checkpoint["id"]), new_versions)
 
     async def astoring(
         config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> RunnableConfig:
-        return await aput(_without_configurable(config), checkpoint, _marked(metadata, config), new_versions)
+        return await aput(
+            _without_configurable(config), checkpoint, _marked(metadata, config, checkpoint["id"]), new_versions
+        )
 
     # Patched in place: `database_identity` reads the saver's connection, which a wrapper would hide.
     saver.put = storing  # type: ignore[method-assign]
@@ -59,10 +63,11 @@ def _without_configurable(config: RunnableConfig) -> RunnableConfig:
     return bare(config) if RUN in config.get("configurable", {}) else config
 
 
-def _marked(metadata: CheckpointMetadata, config: RunnableConfig) -> CheckpointMetadata:
+def _marked(metadata: CheckpointMetadata, config: RunnableConfig, checkpoint_id: str) -> CheckpointMetadata:
     """Return the metadata of a checkpoint with its format, and with the mark of its run's input.
 
-    Delegates and subgraphs have no mark. A run of a server adds the ids of the runs before it.
+    Delegates and subgraphs have no mark. A run of a server adds the ids of the runs before it, and a run in a saver
+    without an index of input ids those of the inputs before it.
     """
     configurable = config.get("configurable", {})
     if RUN not in configurable:
@@ -72,4 +77,8 @@ def _marked(metadata: CheckpointMetadata, config: RunnableConfig) -> CheckpointM
         return numbered
     mark = run.mark.metadata if run.mark is not None else {}
     recent = {RECENT_RUNS: list(run.recent_runs)} if run.recent_runs else {}
-    return cast("CheckpointMetadata", {**numbered, **mark, **recent})
+    inputs: dict[str, Any] = {}
+    if run.inputs_before is not None and RECENT_INPUTS not in metadata:  # `aput` of some savers calls `put`
+        inputs = {RECENT_INPUTS: run.inputs_before}
+        run.inputs_before = checkpoint_id if isinstance(run.inputs_before, Mapping) else run.inputs_before
+    return cast("CheckpointMetadata", {**numbered, **mark, **recent, **inputs})

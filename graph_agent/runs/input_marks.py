@@ -1,7 +1,8 @@
 """The id of an input, which its caller chooses so that a repeated request runs the input only once.
 
 A run with an input id stores id and digest of the input in the metadata of each of its checkpoints. They are committed
-together with the input, found through an index, and inherited by every run that continues the input.
+together with the input, and inherited by every run that continues the input. The savers of `open_saver` find them
+through an index; for other savers, `execution.recent_inputs` does.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ INPUT_ID = "graph_agent_input"
 """Key of an input's id in checkpoint metadata, and in the `configurable` of a run of the bare graph."""
 INPUT_DIGEST = "graph_agent_digest"
 """Key of an input's digest in checkpoint metadata."""
+RECENT_INPUTS = "graph_agent_inputs"
+"""Key in checkpoint metadata of the inputs before the checkpoint's own, or of the checkpoint that has them."""
+MOST_INPUTS = 32
+"""Maximum number of inputs with an id that a session in a saver without an index recognizes, besides the newest."""
 MAX_LENGTH = 255
 """Maximum characters of an input id."""
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -81,16 +82,20 @@ class SessionLocks:
                 return self._database(place).is_free(session_id)
             return _done(not (HAS_LOCKS and isinstance(place, Path)) or self._is_free_byte(place, session_id))
 
-    def confirmation(self, place: Hashable) -> Callable[[], Future[None]] | None:
+    def confirmation(self, place: Hashable, *, at_once: bool = False) -> Callable[[], Future[None]] | None:
         """Return a function that verifies the locks held in a place, unless they were verified recently.
 
         When its future is done, `lost` was called for each session whose lock was lost. None for a place whose locks
         cannot be lost while the process lives.
+
+        Args:
+            place: The place.
+            at_once: Whether it verifies them also if they were verified recently.
         """
         if not isinstance(place, PostgresPlace):
             return None
         with self._guard:
-            return self._database(place).confirm
+            return partial(self._database(place).confirm, at_once=at_once)
 
     def give_back(self, place: Hashable, session_id: str) -> Future[None]:
         """Release a session's lock; when the future is done, other processes can acquire it."""

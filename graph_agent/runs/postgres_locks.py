@@ -144,12 +144,15 @@ class AdvisoryLocks:
         """Release a session's lock; a lock that was lost is ignored."""
         return self._submit(lambda: self._give_back(session_id))
 
-    def confirm(self) -> Future[None]:
+    def confirm(self, *, at_once: bool = False) -> Future[None]:
         """Verify the held locks, unless they were verified recently.
 
         When the future is done, `lost` was called for each lost lock; it never fails.
+
+        Args:
+            at_once: Whether to verify them also if they were verified recently.
         """
-        if time.monotonic() - self._verified_at < FRESH_S:
+        if not at_once and time.monotonic() - self._verified_at < FRESH_S:
             done: Future[None] = Future()
             done.set_result(None)
             return done

@@ -29,6 +29,7 @@ from graph_agent.runs.dispatch import is_dispatched, take_when_free, until_cance
 from graph_agent.runs.inbox import Inbox, MemoryInbox, StoreInbox
 from graph_agent.runs.lock_files import create_if_missing, is_missing
 from graph_agent.runs.locks import SessionLocks, guards_processes
+from graph_agent.runs.maintenance import Maintenance
 from graph_agent.runs.run import READERSHIP, RUN, Run, RunScope
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ _MAINTENANCE_S = 30.0
 """Maximum seconds that a run waits while its session is locked for maintenance."""
 _MAINTENANCE_POLL_S = 0.005
 _under_way: dict[tuple[Hashable, str], Run] = {}
+_maintained: dict[tuple[Hashable, str], Maintenance] = {}
 _inboxes: dict[Hashable, MemoryInbox] = {}
 
 
@@ -68,9 +70,11 @@ def _is_within_a_run() -> bool:
 
 def _end_lost_run(place: Hashable, session_id: str, why: str) -> None:
     """Stop the run of a session whose lock is lost."""
-    run = _under_way.get((place, session_id))
-    if run is not None:
+    key = (place, session_id)
+    if (run := _under_way.get(key)) is not None:
         run.end_lost(why)
+    elif (maintenance := _maintained.get(key)) is not None:
+        maintenance.lost = maintenance.lost or why
 
 
 def _still_holds(place: Hashable, session_id: str, newest: str | None, owner: str) -> bool:
@@ -232,7 +236,7 @@ def _has_session(run: Run) -> bool:
 
 
 @asynccontextmanager
-async def maintained(place: Hashable, session_id: str) -> AsyncIterator[bool]:
+async def maintained(place: Hashable, session_id: str) -> AsyncIterator[Maintenance]:
     """Exclude runs of a session for a moment; a run that begins meanwhile waits, up to `_MAINTENANCE_S` seconds.
 
     Args:
@@ -240,16 +244,21 @@ async def maintained(place: Hashable, session_id: str) -> AsyncIterator[bool]:
         session_id: The session.
 
     Yields:
-        Whether runs are excluded; False when one is under way.
+        The hold on the session.
     """
     marker, key = _marker(place, session_id), (place, session_id)
     held = [each for each in (marker,) if await _take(each)]
+    maintenance = Maintenance(session_id, _locks.confirmation(place, at_once=True))
     try:
         # The marker first: a run that is refused then finds it.
         if held and await _take(key):
             held.append(key)
-        yield key in held
+            _maintained[key] = maintenance
+            maintenance.is_held = True
+        yield maintenance
     finally:
+        if maintenance.is_held:
+            del _maintained[key]
         # All are given back before the first wait, which a cancellation may end.
         for given_back in [_locks.give_back(*each) for each in reversed(held)]:
             await await_thread_future(given_back)

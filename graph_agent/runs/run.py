@@ -7,7 +7,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -80,6 +80,9 @@ class Run:
     """Cache of `recent_calls`."""
     mark: InputMark | None = None
     """The id of its input, which its checkpoints store; None for an input without an id."""
+    inputs_before: Mapping[str, str] | str | None = None
+    """What its checkpoints store of the inputs before it, in savers without an index of input ids: at first, the newest
+    checkpoint of each; then, the checkpoint that has them. None for nothing."""
     recent_runs: tuple[str, ...] = ()
     """Ids of the runs that a server dispatched to the session before it, which its checkpoints store."""
     confirm_lock: Callable[[], Future[None]] | None = None

@@ -125,12 +125,13 @@ async def _checkpoints(
             found = await saver.aget_tuple(at)
             if found is None:
                 raise SessionBusyError(f"Session {session_id!r} was pruned during its export; export it again.")
+            parent = plan.remaining_ancestor(id_, gone)
             copies = await delta_values(saver, (session_id, namespace), id_, plan.folds.get(id_, ()))
             yield {
                 "type": "checkpoint",
                 "namespace": namespace,
                 "id": id_,
-                "parent": plan.remaining_ancestor(id_, gone),
+                "parent": parent if parent in plan.nodes else None,  # another program may have removed it
                 "metadata": found.metadata,
                 "checkpoint": _packed(*saver.serde.dumps_typed(_with_copies(found, copies))),
                 "writes": [

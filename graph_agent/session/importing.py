@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -81,7 +81,9 @@ async def import_session(
     if not id_:
         raise InputError("Line 1 has no session id; give one.")
     async with open_tables(url, create=True) as (_, saver), open_store(url) as store:
-        checkpoints = [_checkpoint(number, line, saver) for number, line in numbered if line["type"] == "checkpoint"]
+        read = {number: _checkpoint(number, line, saver) for number, line in numbered if line["type"] == "checkpoint"}
+        _check_ancestry(read)
+        checkpoints = [*read.values()]
         notes = [note_from(str(line.get("key")), line) for _, line in numbered if line["type"] == "note"]
         async with lock_idle_session(saver, id_):
             if await saver.aget_tuple({"configurable": {"thread_id": id_}}) is not None:
@@ -213,6 +215,35 @@ def _checkpoint(number: int, line: Line, saver: BaseCheckpointSaver[Any]) -> _Ch
         )
     except (KeyError, TypeError, ValueError, NotImplementedError, binascii.Error) as error:
         raise InputError(f"Line {number} of the export is no valid checkpoint: {error!r}.") from None
+
+
+def _check_ancestry(checkpoints: Mapping[int, _Checkpoint]) -> None:
+    """Check that each checkpoint follows its parent.
+
+    Args:
+        checkpoints: Line number → checkpoint, in the order of the lines.
+
+    Raises:
+        InputError: If a parent is missing, an id is repeated, or the session's own namespace has no checkpoint.
+    """
+    known: dict[tuple[str, str], int] = {}
+    for number, each in checkpoints.items():
+        id_ = each.checkpoint["id"]
+        if each.parent is not None and (each.namespace, each.parent) not in known:
+            raise InputError(
+                f"Line {number} of the export: the checkpoint {id_!r} has the parent {each.parent!r}, which no line "
+                "before it has. Nothing was imported; export the session again."
+            )
+        if (first := known.setdefault((each.namespace, id_), number)) != number:
+            raise InputError(
+                f"Line {number} of the export repeats the checkpoint {id_!r} of line {first}. Nothing was imported; "
+                "export the session again."
+            )
+    if not any(namespace == "" for namespace, _ in known):
+        raise InputError(
+            "The export has only checkpoints of delegates or subgraphs, and none of the session itself. Nothing was "
+            "imported; export the session again."
+        )
 
 
 def _fields(checkpoint: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import reprlib
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +64,7 @@ class ReducedWrites(BinaryOperatorAggregate[Any]):
         if overwrites := [value for value in values if isinstance(value, Overwrite)]:
             return super().update(overwrites[-1:])
         if len(values) < 2:
-            return super().update(values)
+            return self._update_once(values)
         changed = False
         for value in values:
             before = copy.copy(self.value)  # a reducer may change its arguments before it raises
@@ -71,9 +72,16 @@ class ReducedWrites(BinaryOperatorAggregate[Any]):
                 changed |= super().update([value])
             except Exception as error:  # noqa: BLE001 - a reducer may raise anything
                 self.value = before
-                name = getattr(self.operator, "__name__", repr(self.operator))
+                name = _name_of(self.operator)
                 logger.error("A write of parallel calls was left out: the reducer %s: %s", name, exception_text(error))
         return changed
+
+    def _update_once(self, values: Sequence[Any]) -> bool:
+        """Apply at most one write; raise `InputError` if the reducer refuses it."""
+        try:
+            return super().update(values)
+        except Exception as error:
+            raise InputError(_refusal(self.key, values[0], self.operator, error)) from error
 
 
 @dataclass(frozen=True)
@@ -110,39 +118,58 @@ class OwnFields:
         return (_fault(name, value) if name in self.stored else None) or self._reducer_fault(name, value, earlier)
 
     def _reducer_fault(self, name: str, value: Any, earlier: Sequence[Any] = ()) -> str | None:
-        """Return why a field's reducer cannot be applied to a value after earlier ones; None if it can.
+        """Return why a field's reducer cannot be applied to a value after earlier ones; None if it can."""
+        error = self._reducer_error(name, (*earlier, value))
+        if error is None:
+            return None
+        return f"the state field {name!r} a value that its reducer cannot use ({exception_text(error)})"
+
+    def _reducer_error(
+        self, name: str, values: Sequence[Any], current: Mapping[str, Any] | None = None
+    ) -> Exception | None:
+        """Return the error of a field's reducer for values; None if it accepts them.
 
         LangGraph stores a write before the reducer sees it, so that the session could not be read after a failure.
+
+        Args:
+            name: The field.
+            values: The values, in order.
+            current: The values of fields now; None for those of the running node. Outside a node, they are unknown,
+                and only an error that does not depend on them counts.
         """
         if name not in self.reduced:
             return None
         channel = BinaryOperatorAggregate(*self.reduced[name])
-        current = read_running_state([name])
-        # Outside a node the field's value is not known, and only an error that does not depend on it counts.
+        known = read_running_state([name]) if current is None else current
         errors: tuple[type[Exception], ...] = (TypeError, AttributeError, InvalidUpdateError)
-        if name in current:
-            channel, errors = channel.from_checkpoint(copy.copy(current[name])), (Exception,)
+        if name in known:
+            channel = channel.from_checkpoint(copy.copy(known[name]))
+        if name in known or current is not None:
+            errors = (Exception,)
         try:
-            for each in (*earlier, value):
+            for each in values:
                 channel.update([copy.copy(each)])  # copies, because reducers may change their arguments
         except errors as error:
-            return f"the state field {name!r} a value that its reducer cannot use ({exception_text(error)})"
+            return error
         except Exception as error:  # noqa: BLE001 - a reducer may raise anything
             logger.debug("The reducer of the field %s fails on an empty field: %s", name, exception_text(error))
         return None
 
-    def check(self, update: Mapping[str, Any]) -> None:
-        """Refuse an input's values that are not plain, or that the field's reducer cannot use.
+    def check(self, update: Mapping[str, Any], current: Mapping[str, Any] | None = None) -> None:
+        """Refuse an input's values that are not plain, also of fields not stored, or that a reducer cannot use.
 
-        Checkpoints store the whole input, also fields they do not keep.
+        Args:
+            update: The input.
+            current: The values of fields before it; None if unknown.
 
         Raises:
-            InputError: With the field and the type of the first such value.
+            InputError: With the field, and the first such value or its type.
         """
-        for name, value in update.items():
-            fault = (_fault(name, value) or self._reducer_fault(name, value)) if name in self.names else None
-            if fault is not None:
+        for name, value in ((name, value) for name, value in update.items() if name in self.names):
+            if (fault := _fault(name, value)) is not None:
                 raise InputError(f"The input gives {fault}.")
+            if (error := self._reducer_error(name, [value], current)) is not None:
+                raise InputError(_refusal(name, value, self.reduced[name][1], error)) from error
 
     def check_input(self, update: Mapping[str, Any]) -> None:
         """Refuse fields that an input may not set, and values that are not plain.
@@ -164,6 +191,17 @@ class OwnFields:
 
 
 NO_OWN_FIELDS = OwnFields()
+
+
+def _refusal(name: str, value: Any, reducer: Callable[[Any, Any], Any], error: Exception) -> str:
+    return (
+        f"The state field {name!r} was given {reprlib.repr(value)}, which its reducer {_name_of(reducer)} cannot use "
+        f"({exception_text(error)}). Give a value that the reducer accepts, or change the reducer in the state_schema."
+    )
+
+
+def _name_of(reducer: Callable[[Any, Any], Any]) -> str:
+    return getattr(reducer, "__name__", repr(reducer))
 
 
 def _fault(name: str, value: Any) -> str | None:

@@ -25,6 +25,8 @@ class RemoteTask(TypedDict):
     """The approval request that asks the question; absent for a question of another kind."""
     recorded_here: NotRequired[bool]
     """Whether the delegating session makes the events of the request; the delegate has none of its own."""
+    refused: NotRequired[bool]
+    """Whether the question is asked again because the delegate refused the last answer; absent for no."""
     copied: NotRequired[int]
     """Events of the delegate's input that the delegating session has considered; absent for none."""
     checkpoint_id: NotRequired[str]

@@ -152,3 +152,21 @@ async def test_the_history_has_the_request_of_a_remote_agent_and_the_decision() 
         {"type": "approval_request", "calls": [call], **source},
         {"type": "approval_decision", **edited, "decided_by": "ana", **source},
     ]
+
+
+async def test_an_answer_that_a_remote_agent_refuses_does_not_use_up_its_id() -> None:
+    remote = Desk(WRITE, "Written.")
+    with serving_ours(remote.graph) as url:
+        desk = Desk(
+            asks(("d", "delegate_to_scribe", {"task": "Write a."})), "Done.", delegates=[A2ADelegate("scribe", url)]
+        )
+        await desk.session.run("go", input_id="a")
+        refused = [await desk.session.resume(edit({"lines": 3}), input_id="b") for _ in range(2)]
+        corrected = [await desk.session.resume(edit({"path": "b", "lines": 3}), input_id="b") for _ in range(2)]
+
+    assert (refused[1], corrected[1], corrected[0].results, remote.ran) == (
+        refused[0],
+        corrected[0],
+        {"d": "Written."},
+        ["wrote b"],
+    )

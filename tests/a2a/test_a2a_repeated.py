@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from a2a.types import GetTaskRequest, Message, SendMessageRequest, Task
 from langgraph.checkpoint.memory import InMemorySaver
+from pydantic import SecretStr
 
 from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.server.settings import ApiKey, ServerSettings
 from tests.support.a2a_client import a2a_client, artifact_texts, message_request, send, state_name
 from tests.support.a2a_servers import serving_ours
 from tests.support.agents import ECHO_SCRIPT, asks, echo
@@ -66,3 +68,31 @@ async def test_a_repeated_answer_to_a_question_is_used_once() -> None:
 
     assert ([state_name(task) for task in waiting], desk.ran) == (["TASK_STATE_INPUT_REQUIRED"] * 2, ["wrote a"])
     assert [(state_name(task), artifact_texts(task)) for task in tasks] == [("TASK_STATE_COMPLETED", ["Done."])] * 3
+
+
+async def test_a_repeated_first_message_of_a_caller_is_run_once_in_one_conversation() -> None:
+    keys = tuple(ApiKey(name=name, key=SecretStr(f"{name}-0123456789abcdef")) for name in ("anna", "bert"))
+    model = ScriptedChatModel([f"Answer {number}." for number in range(9)])
+    graph = create_graph_agent(model, checkpointer=InMemorySaver())
+    first, other = message_request("Hello."), again(message_request("Hello."), "Bye.")
+    found: list[tuple[str, list[str]]] = []
+    with serving_ours(graph, settings=ServerSettings(keys=keys)) as url:
+        for name, sent in (("anna", first), ("anna", first), ("anna", other), ("bert", first)):
+            async with a2a_client(url, f"{name}-0123456789abcdef", streaming=False) as client:
+                task = await send(client, sent)
+                found.append((task.context_id, artifact_texts(task)))
+
+    assert [texts for _, texts in found] == [["Answer 0."], ["Answer 0."], ["Answer 1."], ["Answer 2."]]
+    assert [len({id_ for id_, _ in found}), found[1]] == [3, found[0]]
+
+
+async def test_a_repeated_first_message_of_an_anonymous_caller_begins_another_conversation() -> None:
+    graph = create_graph_agent(ScriptedChatModel(["One.", "Two."]), checkpointer=InMemorySaver())
+    with serving_ours(graph) as url:
+        async with a2a_client(url, streaming=False) as client:
+            tasks = [await send(client, message_request("Hello.")) for _ in range(2)]
+
+    assert ([artifact_texts(task) for task in tasks], len({task.context_id for task in tasks})) == (
+        [["One."], ["Two."]],
+        2,
+    )

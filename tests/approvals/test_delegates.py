@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -14,6 +15,7 @@ from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, c
 from graph_agent.approvals import approve, edit, reject
 from graph_agent.approvals.text import question_text
 from graph_agent.cli.questions import describe, questions_of
+from graph_agent.errors import InputConflictError
 from graph_agent.session.results import EventAdded
 from tests.support.agents import asks, thread
 from tests.support.approvals import ALL, Desk, asked
@@ -167,6 +169,31 @@ async def test_an_answer_that_a_delegate_refuses_repeats_the_question_and_is_no_
         ["bank paid 7"],
         [requested(5), decided("edit", "ana", arguments={"amount": 7})],
     )
+
+
+@pytest.mark.parametrize("id_", ["b", "c"])
+async def test_an_answer_that_a_delegate_refuses_does_not_use_up_its_id(id_: str) -> None:
+    ran: list[str] = []
+    session = lead(delegate("bank", ran, PAY, "Paid."))
+    await session.run("go", input_id="a")
+
+    refused = [await session.resume(edit({"amount": "many"}), input_id="b") for _ in range(2)]
+    corrected = [await session.resume(edit({"amount": 7}), input_id=id_) for _ in range(2)]
+
+    assert (refused[1], "many" in refused[0].interrupts[0].value["error"]) == (refused[0], True)
+    assert (corrected[1], corrected[0].results, ran) == (corrected[0], {"1": "Paid."}, ["bank paid 7"])
+
+
+async def test_an_answer_that_a_delegate_accepts_uses_up_its_id() -> None:
+    ran: list[str] = []
+    session = lead(delegate("bank", ran, PAY, asks(("q", "pay", {"amount": 6})), "Paid."))
+    await session.run("go", input_id="a")
+    await session.resume(approve(), input_id="b")
+
+    with pytest.raises(InputConflictError):
+        await session.resume(edit({"amount": 7}), input_id="b")
+
+    assert ran == ["bank paid 5"]
 
 
 async def test_a_crash_after_a_decision_neither_repeats_the_question_nor_the_call() -> None:

@@ -16,12 +16,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from graph_agent.runs.lock_files import SUFFIX
 from tests.attack.oracle import Effects, Record, Turn, violations
 from tests.attack.worker import graph_over
+from tests.support import postgres_server
 
 SCALE = int(os.environ.get("GRAPH_AGENT_ATTACK_SCALE", "1"))
 """How many times as long as in continuous integration an attack lasts."""
@@ -46,12 +46,7 @@ async def drop_locks(url: str) -> None:
         file = Path(url.removeprefix("sqlite:///") + SUFFIX)
         await asyncio.to_thread(file.unlink, missing_ok=True)
         return
-    query = (
-        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-        " WHERE application_name = 'graph-agent locks' AND datname = current_database()"
-    )
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-        await connection.execute(query)
+    await postgres_server.drop_locks(url)
 
 
 class Worker:

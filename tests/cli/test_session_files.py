@@ -89,6 +89,55 @@ async def test_a_damaged_export_replaces_no_session(damage: list[str], tmp_path:
         assert await read_all(saver) == before
 
 
+def without_first(checkpoints: list[Any]) -> list[Any]:
+    return checkpoints[1:]
+
+
+def with_unknown_parent(checkpoints: list[Any]) -> list[Any]:
+    return [*checkpoints[:-1], {**checkpoints[-1], "parent": "1f000000-0000-6000-8000-000000000000"}]
+
+
+def with_repeated_line(checkpoints: list[Any]) -> list[Any]:
+    return [*checkpoints, checkpoints[-1]]
+
+
+def without_session(checkpoints: list[Any]) -> list[Any]:
+    return [{**each, "namespace": "delegate:1"} for each in checkpoints]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            without_first,
+            r"Line \d+ of the export: the checkpoint '.+' has the parent '.+', which no line before it has",
+        ),
+        (
+            with_unknown_parent,
+            r"Line \d+ of the export: .+ has the parent '1f000000-0000-6000-8000-000000000000', which",
+        ),
+        (with_repeated_line, r"Line \d+ of the export repeats the checkpoint '.+' of line \d+"),
+        (without_session, r"none of the session itself"),
+    ],
+)
+async def test_an_export_whose_checkpoints_do_not_follow_each_other_is_refused(
+    change: Any, message: str, tmp_path: Path
+) -> None:
+    url, target = (f"sqlite:///{tmp_path / name}" for name in ("a.db", "b.db"))
+    async with open_saver(url) as saver:
+        await take_step(saver, "wave", 0)
+        lines = [json.loads(line) for line in await exported(url, all_checkpoints=True)]
+    rest = [line for line in lines[:-1] if line["type"] != "checkpoint"]
+    changed = [*rest, *change([line for line in lines if line["type"] == "checkpoint"])]
+    changed.append({"type": "end", "lines": len(changed)})
+
+    with pytest.raises(InputError, match=message):
+        await import_session(target, map(json.dumps, changed))
+
+    async with open_saver(target) as saver:
+        assert await read_all(saver) == {}
+
+
 async def test_an_export_shows_the_session(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
     async with open_saver(url) as saver:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from langchain_core.tools import tool
@@ -13,6 +13,7 @@ from langgraph.prebuilt import ToolRuntime
 from restate import TerminalError
 from restate.discovery import compute_discovery
 from restate.endpoint import Endpoint
+from typing_extensions import TypedDict
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.engines.restate import RUNS, RunRequest, agent_object
@@ -187,6 +188,25 @@ async def test_a_failed_input_is_terminal_if_failures_raise() -> None:
     graph = graph_of(Refusing(responses=["never"]), config=LoopConfig(on_failure="raise"))
 
     assert (await failure(run(agent_object(graph), Delivery(), "hello")))[:2] == ("TerminalError", 500)
+
+
+def refused(balance: int, change: int) -> int:
+    raise ValueError("The account is closed.")
+
+
+class Account(TypedDict):
+    balance: Annotated[int, refused]
+
+
+async def test_a_value_that_a_reducer_refuses_is_terminal() -> None:
+    agent: Any = agent_object(graph_of(ScriptedChatModel(["Hello."]), state_schema=Account))
+    request = RunRequest.model_validate({"input": "hello", "state": {"balance": 5}})
+
+    found = await failure(agent.handlers["run"].fn(Delivery(), request))
+    assert (found[:2], "'balance' was given 5, which its reducer refused cannot use" in found[2]) == (
+        ("TerminalError", 400),
+        True,
+    )
 
 
 async def test_an_error_that_a_retry_may_fix_is_not_terminal() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Hashable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,15 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
-from graph_agent.errors import ConfigError, SessionBusyError
+from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
 from graph_agent.persistence import open_saver, prune
 from graph_agent.persistence.pruning.plan import Node, Rule, plan_thread
+from graph_agent.persistence.pruning.postgres import PostgresTables
 from graph_agent.runs.database_identity import place_of
 from graph_agent.runs.registry import maintained
 from tests.support.agents import asks, echo, says, thread
 from tests.support.gates import Gate, gated_tool
-from tests.support.postgres_server import PostgresServer, on_postgres
+from tests.support.postgres_server import PostgresServer, drop_locks, on_postgres
 from tests.support.pruning import agent, continuation, differences, read_all, take_step
 
 KINDS = ["sqlite", pytest.param("postgres", marks=on_postgres)]
@@ -157,12 +158,12 @@ async def test_a_running_session_is_skipped(url: str) -> None:
 async def test_a_run_waits_while_its_session_is_maintained(url: str) -> None:
     async with open_saver(url) as saver:
         session = Session(create_graph_agent(ScriptedChatModel(["One."]), checkpointer=saver), "s1")
-        async with maintained(await place_of(saver), "s1") as is_held:
+        async with maintained(await place_of(saver), "s1") as maintenance:
             run = asyncio.create_task(session.run("first"))
             done, _ = await asyncio.wait([run], timeout=0.2)
         result = await run
 
-    assert (is_held, len(done), result.answer) == (True, 0, "One.")
+    assert (maintenance.is_held, len(done), result.answer) == (True, 0, "One.")
 
 
 async def test_a_cancelled_maintenance_gives_its_locks_back(url: str) -> None:
@@ -179,8 +180,8 @@ async def test_a_cancelled_maintenance_gives_its_locks_back(url: str) -> None:
             await inside.wait()
             task.cancel()
             await asyncio.wait([task])
-            async with maintained(place, "s1") as is_held:
-                held.append(is_held)
+            async with maintained(place, "s1") as maintenance:
+                held.append(maintenance.is_held)
 
     assert held == [True] * 5
 
@@ -363,3 +364,56 @@ async def test_a_repeated_input_is_recognized_after_pruning(url: str) -> None:
         repeated = await Session(graph, "s1").run("first", input_id="i1")
 
     assert (repeated.answer, report.checkpoints > 0) == ("Two.", True)
+
+
+@on_postgres
+async def test_pruning_stops_if_the_lock_of_a_session_is_lost(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = PostgresTables.remove
+
+    async def remove_without_lock(tables: PostgresTables, *arguments: Any) -> None:
+        await drop_locks(postgres_url)
+        await remove(tables, *arguments)
+
+    async with open_saver(postgres_url) as saver:
+        await take_step(saver, "wave", 0)
+        await take_step(saver, "answer", 1)
+        before = await read_all(saver)
+        with monkeypatch.context() as losing:
+            losing.setattr(PostgresTables, "remove", remove_without_lock)
+            with pytest.raises(SessionLostError) as lost:
+                await prune(postgres_url, keep_last=1)
+        after = await read_all(saver)
+        again = await prune(postgres_url, keep_last=1)
+
+    text = "The maintenance of session 's1' stopped, and its last step was not stored: "
+    assert (str(lost.value).startswith(text), after == before, again.checkpoints > 3) == (True, True, True)
+
+
+@on_postgres
+async def test_pruning_cleans_what_an_interrupted_one_left(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def interrupted(*_: Any, **__: Any) -> int:
+        raise InterruptedError
+
+    async with open_saver(postgres_url) as saver:
+        for number, step in enumerate(("delegate", "wave", "delegate", "answer")):
+            await take_step(saver, step, number)
+        planned = await prune(postgres_url, keep_last=1, dry_run=True)
+        while planned.checkpoints:
+            with monkeypatch.context() as cut, suppress(InterruptedError):
+                cut.setattr(PostgresTables, "clean", interrupted)
+                await prune(postgres_url, keep_last=1)
+            planned = await prune(postgres_url, keep_last=1, dry_run=True)
+        done = await prune(postgres_url, keep_last=1)
+        after = await prune(postgres_url, keep_last=1)
+        tables = PostgresTables(saver.conn)  # type: ignore[attr-defined]  # the pool of every PostgreSQL saver
+        unused = [await tables.clean(("s1", name), set(), dry_run=True) for name in await namespaces(tables)]
+
+    assert (done.bytes > 0, planned.bytes, done.checkpoints) == (True, done.bytes, 0)
+    assert (after.sessions, set(unused)) == ((), {0})
+
+
+async def namespaces(tables: PostgresTables) -> list[str]:
+    rows = await tables._query("SELECT DISTINCT checkpoint_ns FROM checkpoint_blobs", [])
+    return [row["checkpoint_ns"] for row in rows]

@@ -134,7 +134,9 @@ async def test_a_session_of_a_newer_version_is_refused(
         monkeypatch.setattr(checkpoint_format, "FORMAT", 2)
         graph = _talker(saver)
         session = Session(graph, "s1")
-        for attempt in (session.run("More."), session.resume(), session.events(), graph.aget_state(thread("s1"))):
+        history = anext(graph.aget_state_history(thread("s1")))
+        reading = [session.events(), graph.aget_state(thread("s1")), history]
+        for attempt in (session.run("More."), session.resume(), *reading):
             with pytest.raises(NewerFormatError) as error:
                 await attempt
             refused.append(str(error.value))
@@ -145,7 +147,7 @@ async def test_a_session_of_a_newer_version_is_refused(
         "Session 's1' was stored by a newer version of graph-agent: its checkpoints have format 3, and this version "
         "reads formats up to 2. Upgrade this process."
     )
-    assert (refused, kept) == ([text] * 4, ["Hi.", "Hello."])
+    assert (refused, kept) == ([text] * 5, ["Hi.", "Hello."])
 
 
 async def _store_newer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,9 +166,12 @@ async def test_a_list_of_sessions_names_those_of_a_newer_version(
     async with open_reader(url) as reader:
         with pytest.raises(NewerFormatError):
             await EventReader(None, reader, "newer").read()
-        summaries = await summarize_sessions(reader, _never_running)
+        summaries = [await summarize_sessions(reader, _never_running)]
+    async with open_saver(url) as saver:
+        summaries.append(await summarize_sessions(saver, _never_running))
 
-    assert [(each.id, each.activity) for each in summaries] == [("newer", "newer"), ("older", "idle")]
+    expected = [("newer", "newer"), ("older", "idle")]
+    assert [[(each.id, each.activity) for each in found] for found in summaries] == [expected] * 2
 
 
 async def test_a_server_sends_clients_of_a_newer_session_elsewhere(

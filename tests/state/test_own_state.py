@@ -197,7 +197,8 @@ async def test_a_value_that_a_reducer_cannot_use_is_refused_and_the_session_goes
     again = await session.run("again", state={"basket": ["tea"]})
 
     assert (str(given.value), written.results, again.answer, again.state) == (
-        f"The input gives {fault}",
+        "The state field 'basket' was given 'tea', which its reducer add cannot use (TypeError: can only concatenate "
+        'list (not "str") to list). Give a value that the reducer accepts, or change the reducer in the state_schema.',
         {"a": {"error": f"The tool ran, but requested changes that this agent does not allow: {fault}"}},
         "Again.",
         {"basket": ["tea"]},
@@ -246,6 +247,35 @@ async def test_a_reducer_that_depends_on_the_value_receives_the_current_one() ->
     ran = await session.run("go", state={"balance": 10})
 
     assert (ran.results["a"], "overdrawn" in ran.results["b"]["error"], ran.state) == ("paid", True, {"balance": 6})
+
+
+async def test_an_input_that_a_reducer_refuses_for_the_current_value_names_field_and_value() -> None:
+    session = shop(ScriptedChatModel(["Fine."], cycle=True), state_schema=Account)
+    refusals: list[str] = []
+
+    with pytest.raises(InputError) as refused:
+        await session.run("go", state={"balance": -11})
+    refusals.append(str(refused.value))
+    await session.run("go", state={"balance": 10})
+    with pytest.raises(InputError) as refused:
+        await session.run("go", state={"balance": -11}, input_id="a")
+    refusals.append(str(refused.value))
+    with pytest.raises(InputError) as refused:
+        [part async for part in session.stream("go", state={"balance": -11})]
+    refusals.append(str(refused.value))
+    with pytest.raises(InputError) as refused:
+        await session._graph.aupdate_state({"configurable": {"thread_id": "s1"}}, {"balance": -11})
+    refusals.append(str(refused.value))
+    after = await session.run("go", state={"balance": -7}, input_id="a")
+
+    assert (refusals, after.state) == (
+        [
+            "The state field 'balance' was given -11, which its reducer spent cannot use (ValueError: The account "
+            "is overdrawn.). Give a value that the reducer accepts, or change the reducer in the state_schema."
+        ]
+        * 4,
+        {"balance": 3},
+    )
 
 
 @tool

@@ -42,6 +42,7 @@ MARKS: dict[str, dict[str, Any]] = {
     "fail": {"effect": "write"},
     "ask": {"effect": "write"},
     "slow": {"effect": "read"},
+    "pay": {"effect": "write"},
 }
 
 WAVES: list[Wave] = [
@@ -141,7 +142,12 @@ def _structured(wave: Wave, *, last: bool) -> str:
 
 
 def _native(wave: Wave) -> str:
-    return json.dumps({"tool_calls": [{"id": id_, "name": name, "arguments": {}} for id_, name, _ in wave]})
+    def arguments(name: str) -> dict[str, Any]:
+        return {} if name in MARKS else {"task": "Go."}
+
+    return json.dumps(
+        {"tool_calls": [{"id": id_, "name": name, "arguments": arguments(name)} for id_, name, _ in wave]}
+    )
 
 
 class _Watched(BaseCheckpointSaver[Any]):

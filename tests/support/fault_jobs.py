@@ -39,6 +39,7 @@ from tests.support.fault_agent import (
     read_log,
 )
 from tests.support.fault_truth import before, untrue
+from tests.support.input_faults import send_again, send_input  # noqa: F401 - jobs
 
 _CONVERSATION = ("user_message", "agent_response")
 ALL = -1

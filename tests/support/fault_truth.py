@@ -102,6 +102,8 @@ def _lie(
     id_: str, result: tuple[str, str], log: Sequence[tuple[str, str]], stored: Before, *, ledger: bool
 ) -> str | None:
     """Results that contradict the log of their call."""
+    if tool_of(id_) not in MARKS:
+        return None  # a delegation; the calls of its agent have the log
     status, text = result
     started, ended = ("start", id_) in log, ("end", id_) in log
     said = f"{id_} is told as {text!r}, "
@@ -118,7 +120,8 @@ def _lie(
 
 def _told_apart(messages: Sequence[AnyMessage], events: Sequence[Mapping[str, Any]]) -> list[str]:
     """Differences of results or order between the events and the messages."""
-    shown = [(message.tool_call_id, message.text) for message in _results(messages)]
+    results = [message for message in _results(messages) if tool_of(message.tool_call_id) in MARKS]
+    shown = [(message.tool_call_id, message.text) for message in results]
     told = [(event["id"], event["content"]) for event in events if event["type"] == "tool_result"]
     return [] if shown == told else [f"messages have {shown}, events have {told}"]
 

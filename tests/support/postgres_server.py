@@ -140,6 +140,16 @@ def postgres_server(*, fsync: str = "off") -> Iterator[PostgresServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+async def drop_locks(url: str) -> None:
+    """Let the server end the connections that hold the locks of sessions."""
+    query = (
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        " WHERE application_name = 'graph-agent locks' AND datname = current_database()"
+    )
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        await connection.execute(query)
+
+
 def _unprivileged() -> pwd.struct_passwd | None:
     if os.geteuid() != 0:
         return None

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -25,11 +20,11 @@ from websockets.sync.client import connect
 
 from graph_agent.runs.inbox import Note, new_note
 from graph_agent.session import inbox_namespace
+from tests.support.dev_server import dev_process
 
 ROOT = Path(__file__).parents[2]
 HANUKKAH = "one night in Hanukkah"
 TWO_WAVES = "Check availability for Hanukkah and also next weekend"
-NOT_FOR_THE_CHILD = {"OPENAI_API_KEY", "OPENAI_BASE_URL", "DEBUG_MOCK_RESPONSES"}
 
 # One server serves this file, also when the tests are spread over workers.
 pytestmark = pytest.mark.xdist_group("langgraph_dev")
@@ -50,42 +45,10 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     folder = tmp_path_factory.mktemp("langgraph_dev")
     # It resolves the files of graphs from there.
     (folder / "examples").symlink_to(ROOT / "examples")
-    url = f"http://127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "langgraph_cli", "dev", "--config", str(ROOT / "langgraph.json")]
-    options = ["--port", url.rpartition(":")[2], "--no-browser", "--no-reload", "--n-jobs-per-worker", "10"]
-    environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_THE_CHILD} | {
-        "PYTHONPATH": str(ROOT),
-        "HOTEL_DB": str(folder / "hotel.db"),
-        "GRAPH_AGENT_TODAY": "2026-11-21",
-        "LANGGRAPH_CLI_NO_ANALYTICS": "1",
-        "LANGGRAPH_NO_VERSION_CHECK": "1",
-        "LANGSMITH_TRACING": "false",
-    }
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen([*command, *options], cwd=folder, env=environment, stdout=log, stderr=log)
-    try:
-        wait_until_ready(url, process, folder / "log")
+    environment = {"HOTEL_DB": str(folder / "hotel.db"), "GRAPH_AGENT_TODAY": "2026-11-21"}
+    with dev_process(folder, ROOT / "langgraph.json", environment) as (process, url):
         assert (folder / "hotel.db").exists()
         yield DevServer(url, psutil.Process(process.pid))
-    finally:
-        process.kill()
-        process.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            if httpx.get(f"{url}/ok", trust_env=False).is_success:
-                return
-        except httpx.TransportError:
-            time.sleep(0.05)
-    raise AssertionError(f"langgraph dev did not come up:\n{log.read_text()[-4000:]}")
 
 
 @asynccontextmanager

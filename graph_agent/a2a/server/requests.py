@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import math
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +69,8 @@ class CheckedRequests(SimpleRequestContextBuilder):
     ) -> RequestContext:
         """Build the context; a message with a task id but no context id belongs to that task's conversation.
 
+        The same first message of an authenticated caller begins the same conversation, in which it is run once.
+
         Raises:
             InvalidParamsError: If metadata or data contain a number that is not finite or are nested too deeply, an id
                 contains a NUL, a part is empty, metadata contains credentials, or a credential header occurs twice.
@@ -83,11 +87,26 @@ class CheckedRequests(SimpleRequestContextBuilder):
                 await self._check_idle(known, context)
                 # Without a context id the SDK would start a new conversation.
                 context_id = known.context_id
+            elif not (context_id or params.message.task_id or params.message.context_id):
+                context_id = _conversation_of(params, context.user.user_name)
         return await super().build(context, params, task_id, context_id, task)
 
     async def _check_idle(self, task: Task, context: ServerCallContext) -> None:
         if is_running(task) and (self._at_work(task.id) or await self._other_processes.has(task.id, context)):
             raise UnsupportedOperationError(message=AT_WORK)
+
+
+def _conversation_of(params: SendMessageRequest, user: str) -> str | None:
+    """Return the id of the conversation that a first message begins; None for a new one.
+
+    It depends on the caller, the message's id and its content. An anonymous caller gets a new conversation each time:
+    its message ids are unique only among its own, and nothing but its id protects a conversation without a user.
+    """
+    if not user:
+        return None
+    sent = params.message.SerializeToString(deterministic=True)
+    named = json.dumps([user, params.tenant, hashlib.sha256(sent).hexdigest()])
+    return str(uuid.UUID(bytes=hashlib.sha256(named.encode()).digest()[:16]))
 
 
 @dataclass(frozen=True, slots=True)

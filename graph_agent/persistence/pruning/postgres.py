@@ -15,14 +15,18 @@ from graph_agent.persistence.pruning.tables import (
     LEFTOVER,
     METADATA,
     Batch,
+    Confirm,
     Row,
     StoredWrite,
     ThreadChangedError,
+    no_check,
     nodes_of,
 )
 from graph_agent.runs.checkpoint_format import FORMAT_KEY
 from graph_agent.runs.input_marks import INPUT_ID
 
+UNCLEANED = ""
+"""Channel of the note that a namespace may hold values that no checkpoint refers to."""
 _IN: LiteralString = "thread_id = %s AND checkpoint_ns = %s"
 _AT: LiteralString = f"{_IN} AND checkpoint_id = %s"
 _THREADS: LiteralString = "SELECT DISTINCT thread_id FROM checkpoints"
@@ -70,6 +74,11 @@ _DELETE_NOTES: LiteralString = f"DELETE FROM checkpoint_writes WHERE {_AT} AND t
 _NOTE: LiteralString = (
     "INSERT INTO checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob)"
     " SELECT %s, %s, '', %s, number, id, 'null', '' FROM unnest(%s::text[]) WITH ORDINALITY AS noted (id, number)"
+)
+_DELETE_UNCLEANED: LiteralString = f"{_DELETE_NOTES} AND channel = %s"
+_UNCLEANED: LiteralString = (
+    "SELECT checkpoint_ns FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_id = '' AND task_id = %s"
+    " AND channel = %s"
 )
 _SET_PARENTS: LiteralString = (
     "UPDATE checkpoints c SET parent_checkpoint_id = changed.parent FROM unnest(%s::text[], %s::text[])"
@@ -128,7 +137,9 @@ class PostgresTables:
         rows = await self._query(_STORED_WRITES, [thread_id])
         return [StoredWrite(**{**row, "value": bytes(row["value"])}) for row in rows]
 
-    async def add_copies(self, at: At, checkpoint_id: str, copies: Copies, *, dry_run: bool) -> int:
+    async def add_copies(
+        self, at: At, checkpoint_id: str, copies: Copies, *, dry_run: bool, confirm: Confirm = no_check
+    ) -> int:
         """Add full copies of channels to a checkpoint; return the bytes by which it grows."""
         if not dry_run:
             async with self._pool.connection() as connection, connection.transaction():
@@ -137,9 +148,10 @@ class PostgresTables:
                 for channel, stored in copies.items():
                     await connection.execute(_ADD_BLOB, [*at, channel, versions[channel], *stored])
                 await connection.execute(_MARK_VALUES, [Jsonb(dict.fromkeys(copies, True)), *at, checkpoint_id])
+                await confirm()
         return sum(len(stored) for _, stored in copies.values())
 
-    async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str]) -> None:
+    async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str], confirm: Confirm = no_check) -> None:
         """Remove checkpoints and their writes, in one transaction."""
         async with self._pool.connection() as connection, connection.transaction():
             newer = await (await connection.execute(_NEWER, [*at, newest])).fetchall()
@@ -149,12 +161,21 @@ class PostgresTables:
                 await connection.execute(sql, [*at, list(batch.ids)])
             await connection.execute(_SET_PARENTS, [list(batch.parents), list(batch.parents.values()), *at])
             await connection.execute(_DELETE_NOTES, [*at, "", LEFTOVER])
-            await connection.execute(_NOTE, [*at, LEFTOVER, list(batch.leftovers)])
+            await connection.execute(_NOTE, [*at, LEFTOVER, [*batch.leftovers, UNCLEANED]])
+            await confirm()
 
     async def clean(self, at: At, gone: set[str], *, dry_run: bool) -> int:
         """Remove the stored values that no remaining checkpoint refers to; return their bytes."""
-        [row] = await self._query(_COUNT_UNUSED if dry_run else _DELETE_UNUSED, [*at, list(gone), *at])
+        async with self._pool.connection() as connection, connection.transaction():
+            unused = await connection.execute(_COUNT_UNUSED if dry_run else _DELETE_UNUSED, [*at, list(gone), *at])
+            [row] = await unused.fetchall()
+            if not dry_run:
+                await connection.execute(_DELETE_UNCLEANED, [*at, "", LEFTOVER, UNCLEANED])
         return int(row["size"])
+
+    async def uncleaned(self, thread_id: str) -> list[str]:
+        """Return the namespaces of a thread that a pruning left without `clean`."""
+        return [row["checkpoint_ns"] for row in await self._query(_UNCLEANED, [thread_id, LEFTOVER, UNCLEANED])]
 
     async def size(self) -> int:
         """Return the bytes of the tables and their indexes."""

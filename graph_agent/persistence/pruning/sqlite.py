@@ -18,10 +18,12 @@ from graph_agent.persistence.pruning.tables import (
     LEFTOVER,
     METADATA,
     Batch,
+    Confirm,
     Row,
     StoredWrite,
     ThreadChangedError,
     UnreadableCheckpointError,
+    no_check,
     nodes_of,
 )
 from graph_agent.persistence.sqlite_connection import LockWaitConnection, is_locked
@@ -85,8 +87,11 @@ class SqliteTables:
         """Return all writes of a thread; those of one task are in their order."""
         return await self._in_thread(lambda db: [StoredWrite(*row) for row in db.execute(_STORED_WRITES, (thread_id,))])
 
-    async def add_copies(self, at: At, checkpoint_id: str, copies: Copies, *, dry_run: bool) -> int:
+    async def add_copies(
+        self, at: At, checkpoint_id: str, copies: Copies, *, dry_run: bool, confirm: Confirm = no_check
+    ) -> int:
         """Add full copies of channels to a checkpoint; return the bytes by which it grows."""
+        await confirm()  # a lock on a file is not lost within a transaction
 
         def add(db: sqlite3.Connection) -> int:
             with _transaction(db, "BEGIN" if dry_run else "BEGIN IMMEDIATE"):
@@ -98,8 +103,9 @@ class SqliteTables:
 
         return await self._in_thread(add)
 
-    async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str]) -> None:
+    async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str], confirm: Confirm = no_check) -> None:
         """Remove checkpoints and their writes, in one transaction."""
+        await confirm()
 
         def remove(db: sqlite3.Connection) -> None:
             with _transaction(db):
@@ -116,6 +122,10 @@ class SqliteTables:
     async def clean(self, at: At, gone: set[str], *, dry_run: bool) -> int:
         """Do nothing: a checkpoint holds its own values."""
         return 0
+
+    async def uncleaned(self, thread_id: str) -> list[str]:
+        """Return nothing, as `clean` does nothing."""
+        return []
 
     async def size(self) -> int:
         """Return the bytes of the file and its log."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -75,6 +75,14 @@ Written = Mapping[tuple[str, str], Mapping[str, tuple[int, int]]]
 """Namespace and checkpoint → channel → number and bytes of its stored writes."""
 
 
+Confirm = Callable[[], Awaitable[None]]
+"""Verifies that no run of the thread has begun; raises otherwise."""
+
+
+async def no_check() -> None:
+    """Verify nothing."""
+
+
 class Tables(Protocol):
     """The tables of LangGraph's savers in one database."""
 
@@ -94,7 +102,9 @@ class Tables(Protocol):
         """Return all writes of a thread; those of one task are in their order."""
         ...
 
-    async def add_copies(self, at: At, checkpoint_id: str, copies: Copies, *, dry_run: bool) -> int:
+    async def add_copies(
+        self, at: At, checkpoint_id: str, copies: Copies, *, dry_run: bool, confirm: Confirm = no_check
+    ) -> int:
         """Add full copies of channels to a checkpoint, in one transaction; return the bytes by which it grows.
 
         Args:
@@ -102,10 +112,11 @@ class Tables(Protocol):
             checkpoint_id: The checkpoint.
             copies: The copies.
             dry_run: Whether to return the bytes only.
+            confirm: Called at the end of a transaction; if it raises, nothing is stored.
         """
         ...
 
-    async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str]) -> None:
+    async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str], confirm: Confirm = no_check) -> None:
         """Remove checkpoints and their writes, in one transaction.
 
         Args:
@@ -113,6 +124,7 @@ class Tables(Protocol):
             batch: The checkpoints.
             newest: The newest checkpoint that is known.
             doomed: All checkpoints that are to be removed; a newer checkpoint must not have one of them as its parent.
+            confirm: As for `add_copies`.
 
         Raises:
             ThreadChangedError: If one has; nothing is removed.
@@ -127,6 +139,10 @@ class Tables(Protocol):
             gone: The checkpoints that were or would be removed.
             dry_run: Whether to return the bytes only.
         """
+        ...
+
+    async def uncleaned(self, thread_id: str) -> list[str]:
+        """Return the namespaces of a thread that a pruning left without `clean`, e.g. because it was killed."""
         ...
 
     async def size(self) -> int:

@@ -15,7 +15,14 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from graph_agent.errors import SessionBusyError
 from graph_agent.persistence.pruning.copies import At, full_copies
 from graph_agent.persistence.pruning.plan import NamespacePlan, Rule, plan_thread
-from graph_agent.persistence.pruning.tables import Batch, Tables, ThreadChangedError, UnreadableCheckpointError
+from graph_agent.persistence.pruning.tables import (
+    Batch,
+    Confirm,
+    Tables,
+    ThreadChangedError,
+    UnreadableCheckpointError,
+    no_check,
+)
 from graph_agent.runs.database_identity import place_of
 from graph_agent.runs.registry import is_idle, maintained
 
@@ -84,8 +91,12 @@ async def prune_thread(
     done = _Progress(tables, saver, place, dry_run=dry_run)
     skipped = None
     try:
+        uncleaned = await tables.uncleaned(thread_id)
         for namespace, plan in plans.items():
             await done.prune((thread_id, namespace), plan)
+        for namespace in uncleaned:
+            if namespace not in plans or not plans[namespace].removed:
+                await done.clean((thread_id, namespace), set())
     except _SessionInUseError:
         skipped = _RUNNING
     except ThreadChangedError:
@@ -142,8 +153,10 @@ class _Progress:
             return
         for checkpoint_id, channels in plan.folds.items():
             copies = await full_copies(self._saver, at, checkpoint_id, channels)
-            async with self._held(at[0]):
-                self.bytes -= await self._tables.add_copies(at, checkpoint_id, copies, dry_run=self._dry_run)
+            async with self._held(at[0]) as confirm:
+                self.bytes -= await self._tables.add_copies(
+                    at, checkpoint_id, copies, dry_run=self._dry_run, confirm=confirm
+                )
         newest, doomed = max(plan.nodes), {node.id for node in removed}
         orphans = [id_ for id_ in plan.kept if plan.nodes[id_].parent in doomed]
         children = Counter(node.parent for node in plan.nodes.values())
@@ -159,24 +172,29 @@ class _Progress:
                 parents = {id_: plan.remaining_ancestor(id_, doomed) for id_ in moved}
                 leftovers |= {node.parent for node in batch if node.parent in doomed and not children[node.parent]}
                 leftovers -= gone
-                async with self._held(at[0]):
-                    await self._tables.remove(at, Batch([*ids], parents, [*filter(None, leftovers)]), newest, doomed)
+                batched = Batch([*ids], parents, [*filter(None, leftovers)])
+                async with self._held(at[0]) as confirm:
+                    await self._tables.remove(at, batched, newest, doomed, confirm)
                 await asyncio.sleep(_PAUSE_S)
             self.checkpoints += len(batch)
             self.writes += sum(node.writes for node in batch)
             self.bytes += sum(node.size for node in batch)
-        self.bytes += await self._tables.clean(at, doomed, dry_run=self._dry_run)
+        await self.clean(at, doomed)
+
+    async def clean(self, at: At, gone: set[str]) -> None:
+        """Remove the stored values that no remaining checkpoint of a namespace refers to."""
+        self.bytes += await self._tables.clean(at, gone, dry_run=self._dry_run)
 
     @asynccontextmanager
-    async def _held(self, session_id: str) -> AsyncIterator[None]:
-        """Exclude runs of the session, except in a dry run."""
+    async def _held(self, session_id: str) -> AsyncIterator[Confirm]:
+        """Exclude runs of the session, except in a dry run; yield the check that they are still excluded."""
         if self._dry_run:
-            yield
+            yield no_check
             return
-        async with maintained(self._place, session_id) as is_held:
-            if not is_held:
+        async with maintained(self._place, session_id) as maintenance:
+            if not maintenance.is_held:
                 raise _SessionInUseError
-            yield
+            yield maintenance.confirm
 
 
 def total(sessions: Sequence[PrunedSession]) -> tuple[int, int, int]:
