@@ -93,7 +93,8 @@ class Background:
             raise
         live = self._live[records.owner, dialect.token] = _Live()
         dialect.recorded = live.events
-        task = asyncio.create_task(self._run(owned, run, request, dialect, records, live, keep), name="background run")
+        running = self._run(owned, run, request, dialect, records, record, live, keep)
+        task = asyncio.create_task(running, name="background run")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -104,6 +105,7 @@ class Background:
         request: ChatRequest,
         dialect: ResponseDialect,
         records: Records,
+        record: Record,
         live: _Live,
         keep: Keep,
     ) -> None:
@@ -113,6 +115,9 @@ class Background:
         async def flush() -> None:
             nonlocal written, batch, flushed_at
             if new := live.events[written:]:
+                if batch == 0 and dialect.response["status"] == "in_progress":
+                    running: Record = {**record, "response": {**record["response"], "status": "in_progress"}}
+                    await records.put(dialect.token, running)
                 await records.put_events(dialect.token, batch, new)
                 written, batch = len(live.events), batch + 1
             flushed_at = time.monotonic()
