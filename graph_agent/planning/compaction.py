@@ -19,7 +19,9 @@ from graph_agent.tools.truncation import cuts_for, with_cuts
 from graph_agent.types import HIDDEN_ID_PREFIX
 
 NOTE_MARK = "graph_agent_note"
-"""Key in `additional_kwargs` of a note, which is a message of neither user nor model and is not stored.
+"""Key in `additional_kwargs` of a note, which is a message of neither user nor model.
+
+Only a note that begins an input, as a compacted conversation does, is stored.
 
 The value is `_SUMMARY` for a model's summary, which later notes contain in full; else True.
 """

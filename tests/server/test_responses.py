@@ -493,6 +493,23 @@ def test_a_compacted_conversation_is_continued(openai_client: openai.OpenAI, ser
     assert after.output_text.endswith("/ three")
 
 
+def test_a_second_compaction_replaces_the_summary_of_the_first(openai_client: openai.OpenAI, served: Served) -> None:
+    with served.http() as http:
+
+        def compacted(**body: Any) -> list[Any]:
+            output: list[Any] = http.post("/v1/responses/compact", json={"model": "parrot", **body}).json()["output"]
+            return output
+
+        first = compacted(input="one")
+        again = compacted(input=first)
+        stored = ask(openai_client, [*first, {"role": "user", "content": "two"}])
+        later = compacted(previous_response_id=stored.id)
+
+    texts = [[item["content"][0]["text"] for item in items if item["type"] == "message"] for items in (again, later)]
+    assert texts == [["one"], ["one", "two"]]
+    assert [items[-1]["type"] for items in (again, later)] == ["compaction", "compaction"]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [

@@ -17,8 +17,10 @@ from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.handler import Keep, frames_of
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import ServerRun
+from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.responses.output import ResponseDialect
 from graph_agent.server.responses.records import OPEN, Record, Records
+from graph_agent.server.responses.resource import error_event
 from graph_agent.server.sse import comment, frame
 from graph_agent.session.control import SessionControl
 
@@ -33,6 +35,7 @@ _CANCEL_S = 30.0
 _SETTLE_S = 2.0
 """Seconds that an ended run may take to store its response."""
 _END = "data: [DONE]\n\n"
+_ENDINGS = ("response.completed", "response.incomplete", "response.failed")
 
 
 @dataclass(eq=False)
@@ -90,7 +93,8 @@ class Background:
             raise
         live = self._live[records.owner, dialect.token] = _Live()
         dialect.recorded = live.events
-        task = asyncio.create_task(self._run(owned, run, request, dialect, records, live, keep), name="background run")
+        running = self._run(owned, run, request, dialect, records, record, live, keep)
+        task = asyncio.create_task(running, name="background run")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -101,6 +105,7 @@ class Background:
         request: ChatRequest,
         dialect: ResponseDialect,
         records: Records,
+        record: Record,
         live: _Live,
         keep: Keep,
     ) -> None:
@@ -110,6 +115,9 @@ class Background:
         async def flush() -> None:
             nonlocal written, batch, flushed_at
             if new := live.events[written:]:
+                if batch == 0 and dialect.response["status"] == "in_progress":
+                    running: Record = {**record, "response": {**record["response"], "status": "in_progress"}}
+                    await records.put(dialect.token, running)
                 await records.put_events(dialect.token, batch, new)
                 written, batch = len(live.events), batch + 1
             flushed_at = time.monotonic()
@@ -223,16 +231,21 @@ class Background:
         self, records: Records, token: str, after: int, keepalive_s: float
     ) -> AsyncGenerator[str, None]:
         batch, sent_at = 0, time.monotonic()
+        newest: dict[str, Any] = {"type": "", "sequence_number": -1}
         while True:
             record = await self.read(records, token)
             is_open = record is not None and record["response"]["status"] in OPEN
             while (events := await records.events(token, batch)) is not None:
                 batch += 1
+                newest = events[-1]
                 new = [event for event in events if event["sequence_number"] > after]
                 if text := "".join(frame(event, event["type"]) for event in new):
                     sent_at = time.monotonic()
                     yield text
             if not is_open:
+                for event in _missing_end(record, newest):
+                    if event["sequence_number"] > after:
+                        yield frame(event, event["type"])
                 return
             if time.monotonic() - sent_at >= keepalive_s:
                 sent_at = time.monotonic()
@@ -246,3 +259,18 @@ class Background:
             self._runs.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks)
+
+
+def _missing_end(record: Record | None, newest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the last events of a response that has ended without storing them; none for a deleted response."""
+    if record is None or newest["type"] in _ENDINGS:
+        return []
+    response, number = record["response"], newest["sequence_number"] + 1
+    if (error := response["error"]) is None:
+        # A cancelled response has no event of its own.
+        ending = "completed" if response["status"] == "completed" else "incomplete"
+        return [{"type": f"response.{ending}", "sequence_number": number, "response": response}]
+    return [
+        {"type": "error", "sequence_number": number, **error_event(ProblemError("internal", error["message"]))},
+        {"type": "response.failed", "sequence_number": number + 1, "response": response},
+    ]

@@ -14,6 +14,7 @@ from graph_agent.config import LoopConfig
 from graph_agent.models.client import ModelClient
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.finish_reasons import refusal_text
+from graph_agent.planning.compaction import is_note
 from graph_agent.planning.summary import summary_request
 from graph_agent.prompts import Prompts
 from graph_agent.server.admission.keys import Caller
@@ -28,6 +29,7 @@ from graph_agent.server.responses.reasoning import encoded_summary
 from graph_agent.server.responses.records import Records
 from graph_agent.server.responses.resource import usage_of as response_usage_of
 from graph_agent.server.responses.schemas import CompactResponse
+from graph_agent.types import HIDDEN_ID_PREFIX
 
 _WINDOW_SHARE = 0.75
 """Share of the model's context window that the conversation may fill in the request for the summary."""
@@ -55,7 +57,7 @@ async def compact(server: Services, caller: Caller, body: CompactResponse) -> di
     server.chat.runs.metrics.count_tokens(input_tokens, output_tokens)
     outcome = ChatOutcome(reply.text, [], "stop", None, input_tokens, output_tokens, "COMPLETED")
     token = new_token()
-    kept = [message for message in messages if isinstance(message, HumanMessage)]
+    kept = [message for message in messages if isinstance(message, HumanMessage) and _is_of_user(message)]
     output = [_user_item(message, item_id("msg", token, index)) for index, message in enumerate(kept)]
     summary = encoded_summary(reply.text.strip())
     output.append({"id": item_id("cmp", token, len(kept)), "type": "compaction", "encrypted_content": summary})
@@ -100,6 +102,11 @@ async def _summary(host: Host, messages: list[AnyMessage], instructions: str | N
         message = "The model gave no summary of the conversation; send the request again."
         raise ProblemError("upstream", message, category="empty_answer")
     return reply
+
+
+def _is_of_user(message: HumanMessage) -> bool:
+    """Whether a message has the user's words; an earlier summary and notices of this package are in the new summary."""
+    return not is_note(message) and not (message.id or "").startswith(HIDDEN_ID_PREFIX)
 
 
 def _user_item(message: BaseMessage, id_: str) -> dict[str, Any]:

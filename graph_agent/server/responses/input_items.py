@@ -14,7 +14,7 @@ from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooMa
 from graph_agent._internal.text import plain
 from graph_agent.server.chat.schemas import document, image, media_type_of
 from graph_agent.server.errors.problems import ProblemError
-from graph_agent.server.responses.reasoning import blocks_of, compaction_text
+from graph_agent.server.responses.reasoning import blocks_of, compaction_note
 from graph_agent.server.responses.schemas import InputItem, Part
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
@@ -72,7 +72,7 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
                 found.messages.append(_result(item, item.id, error=item.error))
             case "compaction":
                 assistant.move_to(found.messages)
-                found.messages.append(HumanMessage(compaction_text(item.encrypted_content)))
+                found.messages.append(compaction_note(item.encrypted_content))
             case "mcp_approval_request" | "mcp_list_tools":
                 pass
             case "mcp_approval_response":

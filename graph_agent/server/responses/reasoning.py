@@ -7,7 +7,7 @@ import binascii
 import json
 from typing import Any
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage
 
 from graph_agent._internal.text import plain
 from graph_agent.planning.compaction import summary_note
@@ -57,7 +57,7 @@ def encoded_summary(text: str) -> str:
     return encoded({"summary": text})
 
 
-def compaction_text(content: str | None) -> str:
+def compaction_note(content: str | None) -> HumanMessage:
     """Return the note for the model in the `encrypted_content` of a compaction item.
 
     Raises:
@@ -66,7 +66,7 @@ def compaction_text(content: str | None) -> str:
     found = _decoded(content or "")
     if not isinstance(found, dict) or not isinstance(found.get("summary"), str):
         raise _foreign("compaction")
-    return summary_note(found["summary"]).text
+    return summary_note(found["summary"])
 
 
 def _foreign(kind: str) -> ProblemError:
