@@ -23,7 +23,7 @@ from psycopg_pool import PoolTimeout
 from graph_agent.runs import postgres_fence
 from graph_agent.runs.checkpoint_fence import OWNER
 from graph_agent.runs.deferred_writes import DeferredWrites
-from graph_agent.runs.postgres_fence import lock_key
+from graph_agent.runs.postgres_fence import READS_COMMITTED, lock_key
 
 MAX_DELAY_S = 0.005
 """Maximum seconds between the queuing of a write and the start of its transaction."""
@@ -52,8 +52,8 @@ _COLUMNS = {UPSERT_CHECKPOINT_BLOBS_SQL: 6, UPSERT_CHECKPOINTS_SQL: 6, INSERT_CH
 # As for a single namespace (see `graph_agent.runs.postgres_fence`), but without waiting: a lock that another writer
 # holds, or a check that fails, aborts the transaction with a division by zero.
 _LOCK_ALL: LiteralString = (
-    "SELECT set_config('lock_timeout', %s, true), 1 / bool_and(pg_try_advisory_xact_lock(key))::int"
-    " FROM unnest(%b::bigint[]) AS keys (key)"
+    "SELECT set_config('lock_timeout', %s, true),"
+    f" 1 / bool_and({READS_COMMITTED} AND pg_try_advisory_xact_lock(key))::int FROM unnest(%b::bigint[]) AS keys (key)"
 )
 # All parts of a statement read the state before it, so the check does not read the inserted rows.
 _CHECK_AND_INSERT_ALL: LiteralString = (
