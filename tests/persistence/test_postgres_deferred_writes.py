@@ -227,6 +227,23 @@ async def test_a_locked_session_delays_no_other(
     assert (during, stored(postgres_url)) == ({"a": 1, "b": 2}, {"a": 2, "b": 2})
 
 
+@pytest.mark.parametrize("begins", [False, True])
+async def test_a_cancelled_transaction_is_repeated(saver: SharedPostgresSaver, postgres_url: str, begins: bool) -> None:
+    writers = await begun(saver, "a", "b")
+    for writer in writers:
+        await writer.put()
+    waiting = asyncio.gather(*(writer.flush() for writer in writers))
+    while (task := saver._shared._task) is None:
+        await asyncio.sleep(0)
+    if begins:
+        await asyncio.sleep(0)
+    task.cancel()
+    async with asyncio.timeout(30):
+        await waiting
+
+    assert stored(postgres_url) == {"a": 2, "b": 2}
+
+
 async def test_a_read_returns_what_a_run_has_queued(saver: SharedPostgresSaver) -> None:
     [writer] = await begun(saver, "a")
     await writer.put()
