@@ -240,8 +240,11 @@ async def _before_input(
 async def _parent(saver: BaseCheckpointSaver[Any], at: CheckpointTuple) -> CheckpointTuple | None:
     """Return the checkpoint that the step before this one began at; None if it is not stored."""
     parent = await load(saver, at.parent_config) if at.parent_config is not None else None
+    # A copy (`update_state` as `__copy__`) has the parent of its original, but the step after it.
+    if parent is None or at.metadata.get("source") == "fork":
+        return parent
     # Where steps were not stored (durability="exit") or were pruned, the parent is an earlier checkpoint.
-    return parent if parent is not None and parent.metadata.get("step", 0) == at.metadata.get("step", 0) - 1 else None
+    return parent if parent.metadata.get("step", 0) == at.metadata.get("step", 0) - 1 else None
 
 
 async def _once_stored(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:

@@ -59,6 +59,7 @@ _LIMIT_PAUSES = (
     "SELECT set_config(name, %s, false) FROM pg_settings"
     " WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout')"
 )
+_READ_COMMITTED = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED"
 _PAUSE_S = 0.05
 """Seconds between two attempts to acquire `_CREATE_LOCK`."""
 _PROBE = "INSERT INTO store (prefix, key, value) VALUES ('/ready', '', %s::jsonb)"
@@ -172,6 +173,10 @@ async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
             await pool.check()
             raise
 
+    async def configure(connection: AsyncConnection[DictRow]) -> None:
+        # The fence of a run relies on it (see `READS_COMMITTED`).
+        await connection.execute(_READ_COMMITTED)
+
     pool: Pool = AsyncConnectionPool(
         url,
         connection_class=AsyncConnection[DictRow],
@@ -179,6 +184,7 @@ async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
         min_size=1,
         max_size=size,
         open=False,
+        configure=configure,
         check=check,
     )
     async with pool:

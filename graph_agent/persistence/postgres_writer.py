@@ -23,7 +23,7 @@ from psycopg_pool import PoolTimeout
 from graph_agent.runs import postgres_fence
 from graph_agent.runs.checkpoint_fence import OWNER
 from graph_agent.runs.deferred_writes import DeferredWrites
-from graph_agent.runs.postgres_fence import lock_key
+from graph_agent.runs.postgres_fence import READS_COMMITTED, lock_key
 
 MAX_DELAY_S = 0.005
 """Maximum seconds between the queuing of a write and the start of its transaction."""
@@ -52,8 +52,8 @@ _COLUMNS = {UPSERT_CHECKPOINT_BLOBS_SQL: 6, UPSERT_CHECKPOINTS_SQL: 6, INSERT_CH
 # As for a single namespace (see `graph_agent.runs.postgres_fence`), but without waiting: a lock that another writer
 # holds, or a check that fails, aborts the transaction with a division by zero.
 _LOCK_ALL: LiteralString = (
-    "SELECT set_config('lock_timeout', %s, true), 1 / bool_and(pg_try_advisory_xact_lock(key))::int"
-    " FROM unnest(%b::bigint[]) AS keys (key)"
+    "SELECT set_config('lock_timeout', %s, true),"
+    f" 1 / bool_and({READS_COMMITTED} AND pg_try_advisory_xact_lock(key))::int FROM unnest(%b::bigint[]) AS keys (key)"
 )
 # All parts of a statement read the state before it, so the check does not read the inserted rows.
 _CHECK_AND_INSERT_ALL: LiteralString = (
@@ -234,6 +234,7 @@ class SharedTransactions:
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[AsyncConnection[DictRow]]]) -> None:
         self._connect = connect
         self._waiting: list[tuple[Share, asyncio.Future[bool]]] = []
+        self._joined: list[tuple[Share, asyncio.Future[bool]]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def commit(self, share: Share) -> bool:
@@ -249,19 +250,27 @@ class SharedTransactions:
         self._waiting.append((share, committed))
         if self._task is None:
             self._task = asyncio.create_task(self._commit_waiting())
+            self._task.add_done_callback(self._end)
         return await committed
 
     async def _commit_waiting(self) -> None:
-        try:
-            while self._waiting:
-                joined, self._waiting = self._waiting[:_MOST_RUNS], self._waiting[_MOST_RUNS:]
-                outcome = await self._execute([share for share, _ in joined])
-                for _, future in joined:
-                    if future.done():
-                        continue  # its caller was cancelled
-                    future.set_result(outcome) if isinstance(outcome, bool) else future.set_exception(outcome)
-        finally:
-            self._task = None
+        while self._waiting:
+            self._joined, self._waiting = self._waiting[:_MOST_RUNS], self._waiting[_MOST_RUNS:]
+            outcome = await self._execute([share for share, _ in self._joined])
+            for _, future in self._joined:
+                if future.done():
+                    continue  # its caller was cancelled
+                future.set_result(outcome) if isinstance(outcome, bool) else future.set_exception(outcome)
+        self._joined, self._task = [], None
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        if self._task is not task:
+            return
+        # A program that cancels all tasks cancels this one, too, perhaps before it begins; then each run commits alone.
+        left, self._joined, self._waiting, self._task = [*self._joined, *self._waiting], [], [], None
+        for _, future in left:
+            if not future.done():
+                future.set_result(False)
 
     async def _execute(self, shares: Sequence[Share]) -> bool | PoolTimeout:
         locks = sorted({lock_key((share.run[0], share.run[1])) for share in shares})

@@ -47,12 +47,16 @@ _NEWEST_AND_WRITES: LiteralString = (
     "SELECT newest.*, (SELECT count(*) FROM checkpoint_writes w WHERE w.thread_id = %s AND w.checkpoint_ns = %s"
     f" AND w.checkpoint_id = newest.checkpoint_id) AS writes FROM ({_NEWEST}) AS newest"
 )
+READS_COMMITTED: LiteralString = "current_setting('transaction_isolation') = 'read committed'"
+"""Whether a statement sees what was committed before it, also while it waited for the lock. A database or a role may
+set another default, with which a transaction sees nothing that was committed after its first statement began."""
 # Fails with a division by zero, which aborts the transaction, unless the newest checkpoint is one of the run's own.
 _CHECK: LiteralString = (
     f"SELECT 1 / count(*) FROM ({_NEWEST}) AS newest WHERE checkpoint_id = ANY(%s) AND owner IN ('', %s)"
+    f" AND {READS_COMMITTED}"
 )
 # One message with several statements, so a paused process cannot stop between them.
-_BEGIN: LiteralString = f"BEGIN; {_LOCK}; {_NEWEST_AND_WRITES}"
+_BEGIN: LiteralString = f"BEGIN ISOLATION LEVEL READ COMMITTED; {_LOCK}; {_NEWEST_AND_WRITES}"
 # The server does not limit the time between two messages of a pipeline, and a pipeline that ends with a Flush message,
 # as psycopg's do, disables `idle_in_transaction_session_timeout`. The waiting writer therefore ends a stalled one.
 _END_STALLED: LiteralString = (

@@ -12,7 +12,7 @@ from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.execution.settlement import NOT_STARTED, UNKNOWN
-from tests.support.agents import asks, marked
+from tests.support.agents import asks, marked, says
 from tests.support.gates import Gate
 from tests.support.sessions import wait_for_results
 
@@ -222,3 +222,16 @@ async def test_a_call_that_asked_and_was_edited_is_begun_once() -> None:
     result = await talk.resume()
 
     assert (ran, result.results) == (["other"], {"1": {"error": UNKNOWN}})
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+async def test_a_copy_of_an_input_without_a_plan_keeps_the_results_before_it(copies: int) -> None:
+    stopped = Stopped()
+    await stopped.stop()
+    await stopped.graph.ainvoke(says("more"), stopped.config, interrupt_before=["plan"])
+    for _ in range(copies):
+        await stopped.graph.aupdate_state(stopped.config, None, as_node="__copy__")
+    state = await stopped.graph.ainvoke(None, stopped.config)
+
+    results = [message.content for message in state["messages"] if message.type == "tool"]
+    assert results == ["wrote one", UNKNOWN, "Written."]

@@ -12,6 +12,9 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from psycopg import sql
+from psycopg.rows import dict_row
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.errors import SessionLostError
@@ -20,7 +23,7 @@ from graph_agent.persistence.open import open_saver, strict_serializer
 from graph_agent.persistence.postgres_saver import SharedPostgresSaver
 from graph_agent.runs import postgres_fence
 from graph_agent.runs.deferred_writes import DeferredWrites
-from graph_agent.runs.postgres_fence import lock_key
+from graph_agent.runs.postgres_fence import fence_writes, lock_key
 from graph_agent.runs.run import RUN, Run
 from tests.support.agents import asks, marked, says, thread
 from tests.support.postgres_server import on_postgres
@@ -35,6 +38,9 @@ _TRANSACTIONS = (
     "SELECT count(DISTINCT xmin::text) FROM (SELECT xmin FROM checkpoints UNION ALL SELECT xmin FROM checkpoint_writes"
     " UNION ALL SELECT xmin FROM checkpoint_blobs) AS stored"
 )
+_CONTINUED = "INSERT INTO checkpoints (thread_id, checkpoint_id, checkpoint, metadata) VALUES (%s, 'z', '{}', '{}')"
+_LIKE_LANGGRAPH: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+"""Options of the connections that LangGraph's saver opens."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,10 +56,10 @@ async def saver(postgres_url: str) -> AsyncIterator[SharedPostgresSaver]:
         yield opened
 
 
-def query(url: str, sql: Any) -> list[Any]:
+def query(url: str, text: Any) -> list[Any]:
     """What another process reads."""
     with psycopg.connect(url) as connection:
-        return connection.execute(sql).fetchall()
+        return connection.execute(text).fetchall()
 
 
 def completed_steps(url: str) -> list[str]:
@@ -146,9 +152,9 @@ async def test_plans_and_results_of_writing_calls_are_committed_before_the_run_c
 class Writer:
     """A run that stores checkpoints in one thread."""
 
-    def __init__(self, saver: SharedPostgresSaver, thread_id: str) -> None:
+    def __init__(self, saver: AsyncPostgresSaver, thread_id: str, *, defers: bool = True) -> None:
         self._saver = saver
-        self.run = Run(session_id=thread_id, deferred=DeferredWrites(must_commit=False))
+        self.run = Run(session_id=thread_id, deferred=DeferredWrites(must_commit=False) if defers else None)
         self._config: Any = {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", RUN: self.run}}
 
     async def put(self) -> None:
@@ -162,8 +168,8 @@ class Writer:
 
     async def flush(self) -> None:
         """Commit what is queued."""
-        assert self.run.deferred is not None
-        await self.run.deferred.flush()
+        if self.run.deferred is not None:
+            await self.run.deferred.flush()
 
 
 async def begun(saver: SharedPostgresSaver, *threads: str) -> list[Writer]:
@@ -221,6 +227,23 @@ async def test_a_locked_session_delays_no_other(
     assert (during, stored(postgres_url)) == ({"a": 1, "b": 2}, {"a": 2, "b": 2})
 
 
+@pytest.mark.parametrize("begins", [False, True])
+async def test_a_cancelled_transaction_is_repeated(saver: SharedPostgresSaver, postgres_url: str, begins: bool) -> None:
+    writers = await begun(saver, "a", "b")
+    for writer in writers:
+        await writer.put()
+    waiting = asyncio.gather(*(writer.flush() for writer in writers))
+    while (task := saver._shared._task) is None:
+        await asyncio.sleep(0)
+    if begins:
+        await asyncio.sleep(0)
+    task.cancel()
+    async with asyncio.timeout(30):
+        await waiting
+
+    assert stored(postgres_url) == {"a": 2, "b": 2}
+
+
 async def test_a_read_returns_what_a_run_has_queued(saver: SharedPostgresSaver) -> None:
     [writer] = await begun(saver, "a")
     await writer.put()
@@ -262,3 +285,45 @@ async def test_a_checkpoint_stored_twice_keeps_the_last_version(saver: SharedPos
 
     assert found is not None
     assert (found.checkpoint["id"], found.metadata["step"]) == (id_, 2)
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+async def test_a_stricter_default_isolation_hides_no_other_run(postgres_url: str, level: str) -> None:
+    """Such a transaction reads what was committed before it began to wait for the lock."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        database = sql.Identifier(connection.info.dbname)
+        connection.execute(
+            sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = {}").format(database, sql.Literal(level))
+        )
+    async with (
+        open_saver(postgres_url) as saver,
+        await psycopg.AsyncConnection[Any].connect(postgres_url, **_LIKE_LANGGRAPH) as own,
+    ):
+        assert isinstance(saver, SharedPostgresSaver)
+        foreign = AsyncPostgresSaver(own, serde=strict_serializer())
+        fence_writes(foreign)
+        deferring, writing = Writer(saver, "a"), Writer(foreign, "b", defers=False)
+        for writer in (deferring, writing):
+            await writer.put()
+            await writer.flush()
+        with psycopg.connect(postgres_url) as other:
+            other.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            for thread_id in ("a", "b"):
+                other.execute("SELECT pg_advisory_xact_lock(%s)", [lock_key((thread_id, ""))])
+            await deferring.put()
+            waiting = asyncio.gather(deferring.flush(), writing.put(), return_exceptions=True)
+            await until_waiting(postgres_url, 2)
+            for thread_id in ("a", "b"):
+                other.execute(_CONTINUED, [thread_id])
+        outcomes = await waiting
+
+    assert [type(outcome).__name__ for outcome in outcomes] == ["SessionLostError", "SessionLostError"]
+    assert stored(postgres_url) == {"a": 2, "b": 2}
+
+
+async def until_waiting(url: str, number: int) -> None:
+    """Wait until some transactions wait for the lock of their thread."""
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    async with asyncio.timeout(30):
+        while query(url, waiting) != [(number,)]:
+            await asyncio.sleep(0.01)
