@@ -20,7 +20,6 @@ from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import DictRow
 from psycopg_pool import PoolTimeout
 
-from graph_agent.runs import postgres_fence
 from graph_agent.runs.checkpoint_fence import OWNER
 from graph_agent.runs.deferred_writes import DeferredWrites
 from graph_agent.runs.postgres_fence import READS_COMMITTED, lock_key
@@ -66,6 +65,8 @@ _CHECK_AND_INSERT_ALL: LiteralString = (
     " AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id AND w.task_id = %s"
     " AND w.channel NOT IN ('', run.owner))) AS newest ON true"
 )
+_PAUSE_S = 1
+"""Maximum seconds that a transaction of several runs waits for a row; then each run commits alone."""
 _MOST_RUNS = 64
 """Maximum runs in a transaction, to limit its duration."""
 
@@ -183,10 +184,15 @@ class WriteQueue:
         last = self._added
         while self._ended < last:
             # Not cancelled with its waiting caller.
-            await asyncio.wait([self._task or self._begin()])
+            await asyncio.wait([self._running or self._begin()])
+
+    @property
+    def _running(self) -> asyncio.Task[None] | None:
+        # A task that was cancelled before its first step has committed nothing.
+        return self._task if self._task is not None and not self._task.done() else None
 
     def _start_timer(self) -> None:
-        if self._task is None and self._timer is None:
+        if self._running is None and self._timer is None:
             self._timer = self._loop.call_later(MAX_DELAY_S, self._begin)
 
     def _begin(self) -> asyncio.Task[None]:
@@ -277,7 +283,7 @@ class SharedTransactions:
         writes = [write for share in shares for write in share.writes]
         try:
             async with self._connect() as connection, connection.cursor(binary=True) as cursor:
-                await cursor.execute(_LOCK_ALL, [f"{postgres_fence.PAUSE_S}s", locks])
+                await cursor.execute(_LOCK_ALL, [f"{_PAUSE_S}s", locks])
                 await execute(cursor, writes, [share.run for share in shares])
         except PoolTimeout as error:
             return error

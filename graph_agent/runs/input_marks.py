@@ -52,8 +52,8 @@ class InputMark:
             return False
         if other.digest != self.digest:
             raise InputConflictError(
-                f"The input id {self.id!r} of session {session_id!r} belongs to a different input (digest "
-                f"{other.digest}, now {self.digest}). Send a new input under a new id."
+                f"The input id {self.id!r} of session {session_id!r} belongs to a different input. Repeat that "
+                "input unchanged, or send a new one under a new id."
             )
         return True
 

@@ -244,6 +244,19 @@ async def test_a_cancelled_transaction_is_repeated(saver: SharedPostgresSaver, p
     assert stored(postgres_url) == {"a": 2, "b": 2}
 
 
+async def test_a_commit_that_is_cancelled_before_it_begins_is_repeated(
+    saver: SharedPostgresSaver, postgres_url: str
+) -> None:
+    [writer] = await begun(saver, "a")
+    await writer.put()
+    [queue] = saver._queues.values()
+    queue._begin().cancel()
+    async with asyncio.timeout(30):
+        await writer.flush()
+
+    assert stored(postgres_url) == {"a": 2}
+
+
 async def test_a_read_returns_what_a_run_has_queued(saver: SharedPostgresSaver) -> None:
     [writer] = await begun(saver, "a")
     await writer.put()

@@ -71,7 +71,7 @@ async def test_a_different_input_under_the_same_id_is_refused() -> None:
     with pytest.raises(InputConflictError) as refused:
         await talk.run("2", input_id="a")
 
-    assert (str(refused.value).partition(" (")[0], len(await conversation_events(talk))) == (
+    assert (str(refused.value).partition(". ")[0], len(await conversation_events(talk))) == (
         "The input id 'a' of session 's1' belongs to a different input",
         2,
     )
