@@ -93,7 +93,7 @@ class Chat:
         self._agent, self._graph = agent, graph
         self._saver = cast("BaseCheckpointSaver[Any]", graph.checkpointer)
         self._always: set[str] = set()
-        self._editor = editor or LineEditor(open_history(), self._interrupted)
+        self._editor = editor or LineEditor(open_history(), self._interrupted, self._signalled)
         self._editor.session.completer = WordCompleter([f"/{name}" for name in COMMANDS], sentence=True)
         self._editor.session.complete_while_typing = False
         self._dialog_editor = LineEditor(read_from=self._editor.session.input, write_to=self._editor.session.output)
@@ -143,7 +143,7 @@ class Chat:
                 except EOFError:
                     self._leaving = True
                 except KeyboardInterrupt:
-                    # SIGINT while no input is read.
+                    # SIGINT while no run is under way.
                     status = STOPPED
                     self._leaving = True
             await self._end_run()
@@ -321,6 +321,13 @@ class Chat:
             self._armed = True
             self.out.print("Ctrl-C again, or Ctrl-D, leaves.", style="dim")
         return False
+
+    def _signalled(self) -> bool:
+        """Handle SIGINT, which the key Ctrl-C sends while output is printed; return False to leave the program."""
+        if not self.is_running and not self._armed:
+            return False
+        self._interrupted("")
+        return True
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -62,6 +62,7 @@ class LineEditor:
         history: The earlier inputs; None to keep none.
         on_interrupt: Called for Ctrl-C, with the current text, in place of raising `KeyboardInterrupt`; returns whether
             to clear the text. None to raise.
+        on_signal: Called for SIGINT; returns False to raise `KeyboardInterrupt`. None to raise.
         read_from: Source of keys; None for the terminal.
         write_to: The screen; None for the terminal.
     """
@@ -70,6 +71,7 @@ class LineEditor:
         self,
         history: History | None = None,
         on_interrupt: Callable[[str], bool] | None = None,
+        on_signal: Callable[[], bool] | None = None,
         *,
         read_from: Input | None = None,
         write_to: Output | None = None,
@@ -78,12 +80,18 @@ class LineEditor:
         keys.add("enter")(_enter)
         keys.add("escape", "enter")(_new_line)
         if on_interrupt is not None:
-            # While output is printed, the terminal turns the key into the signal.
+
             @keys.add("c-c")
-            @keys.add("<sigint>")
             def _(event: KeyPressEvent) -> None:
                 if on_interrupt(event.current_buffer.text):
                     event.current_buffer.reset()
+
+        if on_signal is not None:
+
+            @keys.add("<sigint>")
+            def _(event: KeyPressEvent) -> None:
+                if not on_signal():
+                    event.app.exit(exception=KeyboardInterrupt)
 
         self.session: PromptSession[str] = PromptSession(
             history=history or DummyHistory(),
@@ -103,11 +111,11 @@ class LineEditor:
         Args:
             label: The prompt; its last line stands before the input.
             default: The editable beginning.
-            handle_signal: Whether SIGINT has the effect of Ctrl-C.
+            handle_signal: Whether to handle SIGINT.
 
         Raises:
             EOFError: For Ctrl-D in an empty input.
-            KeyboardInterrupt: For Ctrl-C without `on_interrupt`.
+            KeyboardInterrupt: For SIGINT and Ctrl-C that no callback handles.
         """
         # A space without a colour would be a movement of the cursor.
         shown: AnyFormattedText = FormattedText([("ansicyan", label)]) if isinstance(label, str) else label

@@ -503,7 +503,7 @@ async def test_kept_messages_stay_in_requests_until_the_answer(openai_stub: Stub
     note = HumanMessage("A note.")
     plan = LoopPlan(run_agentic_loop=True, keep_messages=[note], request_patch=RequestPatch(messages=[note]))
     async with stub.chat_model() as model:
-        config = LoopConfig(tool_calling="native")
+        config = LoopConfig(tool_calling="native", finalize="compose")
         graph = create_graph_agent(
             model, tools=[echo], hooks=[FixedPlanHook(plan)], config=config, checkpointer=InMemorySaver()
         )

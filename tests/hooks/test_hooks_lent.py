@@ -120,7 +120,7 @@ async def test_later_changes_to_a_hooks_plan_have_no_effect(openai_stub: StubFac
 
     stub = openai_stub("No more actions.", "No more actions.", "Done.")
     async with stub.chat_model() as model:
-        config = LoopConfig(tool_calling="native")
+        config = LoopConfig(tool_calling="native", finalize="compose")
         await create_graph_agent(model, tools=[echo], hooks=[Spoils()], config=config).ainvoke(says("go"))
 
     kept = [{"type": "text", "text": "A note."}]

@@ -341,7 +341,7 @@ async def test_tools_and_options_of_a_request_may_be_changed(openai_stub: StubFa
 
     stub = openai_stub("No more actions.", "Done.")
     async with stub.chat_model() as model:
-        config = LoopConfig(tool_calling="native")
+        config = LoopConfig(tool_calling="native", finalize="compose")
         await create_graph_agent(model, tools=[echo, add], hooks=[narrower], config=config).ainvoke(says("go"))
 
     offered = [([tool["function"]["name"] for tool in body["tools"]], body["stop"]) for body in stub.bodies]

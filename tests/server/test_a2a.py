@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from a2a.types import CancelTaskRequest, GetTaskRequest
@@ -63,7 +64,7 @@ def test_tasks_at_work_are_bounded_for_each_key_also_when_their_requests_were_an
             return answer.json()["result"]
 
         def begin(key: str) -> str:
-            message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": f"!wait {tmp_path / 'go'}"}]}
+            message = {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": f"!wait {tmp_path / 'go'}"}]}
             params = {"message": message, "configuration": {"returnImmediately": True}}
             return str(rpc(key, "SendMessage", params)["task"]["id"])
 

@@ -120,7 +120,9 @@ async def test_middleware_sees_what_a_patch_has_left(openai_stub: StubFactory, m
     stub = openai_stub(NOTHING[mode], NOTHING[mode], "Done.")
     async with stub.chat_model() as model:
         hooks = [Narrows(), leaving("echo", "add", seen=seen)]
-        await create(model, tools=[echo, add], hooks=hooks, config=LoopConfig(tool_calling=mode)).ainvoke(says("go"))
+        await create(
+            model, tools=[echo, add], hooks=hooks, config=LoopConfig(tool_calling=mode, finalize="compose")
+        ).ainvoke(says("go"))
 
     both = ["echo", "add"]
     assert (seen, [offered(body) for body in stub.bodies]) == ([both, ["echo"], both], [both, ["echo"], both])
