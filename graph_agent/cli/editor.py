@@ -82,14 +82,14 @@ class LineEditor:
         if on_interrupt is not None:
 
             @keys.add("c-c")
-            def _(event: KeyPressEvent) -> None:
+            def interrupt(event: KeyPressEvent) -> None:
                 if on_interrupt(event.current_buffer.text):
                     event.current_buffer.reset()
 
         if on_signal is not None:
 
             @keys.add("<sigint>")
-            def _(event: KeyPressEvent) -> None:
+            def signalled(event: KeyPressEvent) -> None:
                 if not on_signal():
                     event.app.exit(exception=KeyboardInterrupt)
 
