@@ -323,11 +323,10 @@ def _undecided(writes: Sequence[PendingWrite]) -> frozenset[str]:
 
 def _possibly_started(stopped: CheckpointTuple, before: Sequence[CheckpointTuple]) -> frozenset[str] | None:
     origin = before[-1] if before else stopped
-    if origin.metadata.get("source") == "update":
+    if origin.metadata.get("source") in ("update", "fork"):
         # Every run from here is a resume, and stores notes of the calls it starts.
         return frozenset()
-    # The notes of the original of a copy are not the copy's.
-    return _dispatched(origin) if before or origin.metadata.get("source") == "fork" else None
+    return _dispatched(origin) if before else None
 
 
 def _awaiting_first_answer(edited: CheckpointTuple) -> frozenset[str]:

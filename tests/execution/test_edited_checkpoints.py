@@ -235,13 +235,3 @@ async def test_a_copy_of_an_input_without_a_plan_keeps_the_results_before_it(cop
 
     results = [message.content for message in state["messages"] if message.type == "tool"]
     assert results == ["wrote one", UNKNOWN, "Written."]
-
-
-async def test_the_calls_of_a_copied_wave_may_have_run() -> None:
-    stopped = Stopped()
-    await stopped.stop()
-    await stopped.graph.aupdate_state(stopped.config, None, as_node="__copy__")
-    state = await stopped.graph.ainvoke(says("more"), stopped.config)
-
-    results = [message.content for message in state["messages"] if message.type == "tool"]
-    assert results == [UNKNOWN, UNKNOWN, UNKNOWN]
