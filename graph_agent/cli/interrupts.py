@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from graph_agent._internal.signal_handling import handling
+
 if TYPE_CHECKING:
     from graph_agent.session.session import Session
 
@@ -49,11 +51,8 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield interrupts
             return
-        before = signal.signal(signal.SIGINT, interrupts._interrupted)
-        try:
+        with handling(signal.SIGINT, interrupts._interrupted):
             yield interrupts
-        finally:
-            signal.signal(signal.SIGINT, before)
 
     @contextmanager
     def aborting(self, session: Session) -> Iterator[None]:
@@ -65,7 +64,6 @@ class Interrupts:
             self._session = None
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        # Called between two instructions of the main thread, even if these block the event loop.
         self.count += 1
         if self.count == 1:
             threading.Thread(target=self._end_in_time, name="graph-agent interrupt", daemon=True).start()

@@ -85,7 +85,6 @@ async def test_a_killed_pruning_leaves_every_checkpoint_as_it_was(url: str) -> N
 
 @settings(
     max_examples=30 * SCALE,
-    deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -6,7 +6,7 @@ import keyword
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graph_agent.calls import parse_tool_calls
@@ -63,7 +63,6 @@ VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.di
 NAMES = st.sampled_from(keyword.kwlist) | st.sampled_from(["to", "x", "print", "match"])
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(NAMES, VALUES, min_size=1, max_size=4),
     st.dictionaries(NAMES, VALUES, max_size=3),

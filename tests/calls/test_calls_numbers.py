@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool, tool
@@ -242,7 +242,6 @@ NESTED = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(NESTED, st.sampled_from(sorted(JSON_FORMATS.values())))
 def test_nested_non_json_numbers_are_preserved(value: Any, form: str) -> None:
     (call,) = parse_tool_calls(form.format(value=json.dumps([value])), ["take"])

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graph_agent.calls import canonical_arguments, fingerprint, parse_tool_calls, split_tool_calls
@@ -59,7 +59,6 @@ def read(text: str, tools: list[str] | None = None) -> list[tuple[str, dict[str,
     return [(call["name"], call["arguments"]) for call in parse_tool_calls(text, tools)]
 
 
-@settings(deadline=None)
 @given(st.text(st.characters()) | SOUP, TOOLS)
 def test_parsing_never_raises_and_returns_complete_calls(text: str, tools: list[str] | None) -> None:
     calls, prose = split_tool_calls(text, tools)
@@ -91,13 +90,11 @@ def test_interpreter_limits_do_not_raise(text: str) -> None:
     assert names <= {"a"}
 
 
-@settings(deadline=None)
 @given(st.text(st.characters()) | SOUP, TOOLS)
 def test_parsing_is_the_first_half_of_splitting(text: str, tools: list[str] | None) -> None:
     assert read(text, tools) == [(call["name"], call["arguments"]) for call in split_tool_calls(text, tools)[0]]
 
 
-@settings(deadline=None)
 @given(PROSE, CALLS, PROSE, st.none() | st.just(["other"]), st.booleans())
 def test_the_unified_format_round_trips(
     before: str, calls: list[tuple[str, dict[str, Any]]], after: str, tools: list[str] | None, fenced: bool
@@ -108,7 +105,6 @@ def test_the_unified_format_round_trips(
     assert read(text, tools) == calls
 
 
-@settings(deadline=None)
 @given(st.sampled_from(TAGGED), TAG_NAME, ARGUMENTS, PROSE, PROSE)
 def test_a_tagged_call_is_parsed_and_removed_from_the_prose(
     form: str, name: str, arguments: dict[str, Any], before: str, after: str
@@ -122,7 +118,6 @@ def test_a_tagged_call_is_parsed_and_removed_from_the_prose(
     assert ([(c["name"], c["arguments"]) for c in calls], read(prose)) == ([(name, arguments)], [])
 
 
-@settings(deadline=None)
 @given(ARGUMENTS)
 def test_canonical_arguments_are_read_back_to_themselves(arguments: dict[str, Any]) -> None:
     once = canonical_arguments(arguments)
@@ -130,7 +125,6 @@ def test_canonical_arguments_are_read_back_to_themselves(arguments: dict[str, An
     assert canonical_arguments(json.loads(once)) == once == canonical_arguments(once)
 
 
-@settings(deadline=None)
 @given(st.text(min_size=1), ARGUMENTS)
 def test_equal_calls_have_equal_fingerprints(name: str, arguments: dict[str, Any]) -> None:
     backwards = dict(reversed(arguments.items()))

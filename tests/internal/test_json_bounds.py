@@ -42,7 +42,7 @@ def _depth(value: Any) -> int:
     return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(value=VALUES, size=st.integers(1, 50), ascii=st.booleans())
 def test_pieces_of_any_size_are_counted_as_a_parser_counts(value: Any, size: int, ascii: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii).encode(errors="surrogatepass")

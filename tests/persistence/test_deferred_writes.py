@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
-from langchain_core.tools import BaseTool, tool
+from langchain_core.tools import tool
 from langgraph.graph import END, START, StateGraph
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.persistence import sqlite_writer
-from graph_agent.persistence.open import open_saver, strict_serializer
+from graph_agent.persistence.open import open_saver
 from graph_agent.persistence.sqlite_saver import SharedSqliteSaver
 from graph_agent.persistence.sqlite_writer import Writer
 from graph_agent.runs.deferred_writes import DeferredWrites
 from tests.support.agents import asks, marked, says, thread
+from tests.support.committed_steps import Seen, observed_run, types_of
 
 FILE = "s.db"
 
@@ -41,62 +41,20 @@ async def saver(tmp_path: Path) -> AsyncIterator[SharedSqliteSaver]:
 
 def completed_steps(file: Path) -> list[str]:
     """The types of the messages that other processes read of completed steps, without the user's."""
-    serde = strict_serializer()
     with closing(sqlite3.connect(file)) as connection:
         rows = connection.execute(
             "SELECT w.type, w.value FROM writes w WHERE w.channel = 'messages' AND EXISTS"
             " (SELECT 1 FROM checkpoints c WHERE c.parent_checkpoint_id = w.checkpoint_id) ORDER BY w.checkpoint_id"
         ).fetchall()
-    messages: list[AnyMessage] = [message for row in rows for message in serde.loads_typed(row)]
-    return [message.type for message in messages if message.type != "human"]
+    return types_of(rows)
 
 
-class ObservingModel(ScriptedChatModel):
-    """Calls `observe` at each request."""
-
-    observe: Any
-
-    def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
-        self.observe("request")
-        return super()._reply(messages, stop, kwargs)
-
-
-def tools(observe: Callable[[str], None]) -> list[BaseTool]:
-    @tool
-    async def read() -> str:
-        """Read."""
-        observe("read")
-        return "read"
-
-    @tool
-    async def write() -> str:
-        """Write."""
-        observe("write")
-        return "written"
-
-    return [marked(read, effect="read"), marked(write, effect="write")]
-
-
-async def observed(
-    saver: SharedSqliteSaver, called: list[str], offered: set[str], **options: Any
-) -> tuple[list[tuple[str, list[str]]], int]:
+async def observed(saver: SharedSqliteSaver, called: list[str], offered: set[str], **options: Any) -> tuple[Seen, int]:
     """Run one call per turn; return what was committed at each point and at the end, and the number of commits."""
-    seen: list[tuple[str, list[str]]] = []
-
-    def observe(point: str) -> None:
-        seen.append((point, completed_steps(saver.database)))
-
     saver.setup()
     commits: list[str] = []
     saver.conn.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
-    script = [asks((str(number), name, {})) for number, name in enumerate(called)]
-    graph = create_graph_agent(
-        ObservingModel(responses=[*script, "No more actions.", "Done."], observe=observe),
-        tools=[one for one in tools(observe) if one.name in offered],
-        checkpointer=saver,
-    )
-    await graph.ainvoke(says("go"), thread(), **options)
-    observe("end")
+    seen = await observed_run(saver, called, lambda: completed_steps(saver.database), offered, **options)
     saver.conn.set_trace_callback(None)
     return seen, len(commits)
 

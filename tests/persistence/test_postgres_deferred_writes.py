@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
 import pytest
-from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.errors import SessionLostError
 from graph_agent.persistence import postgres_writer
 from graph_agent.persistence.open import open_saver, strict_serializer
@@ -25,7 +22,7 @@ from graph_agent.runs import postgres_fence
 from graph_agent.runs.deferred_writes import DeferredWrites
 from graph_agent.runs.postgres_fence import fence_writes, lock_key
 from graph_agent.runs.run import RUN, Run
-from tests.support.agents import asks, marked, says, thread
+from tests.support.committed_steps import Seen, observed_run, types_of
 from tests.support.postgres_server import on_postgres
 
 pytestmark = on_postgres
@@ -62,54 +59,9 @@ def query(url: str, text: Any) -> list[Any]:
         return connection.execute(text).fetchall()
 
 
-def completed_steps(url: str) -> list[str]:
-    """The types of the messages of completed steps, without the user's."""
-    serde = strict_serializer()
-    messages = [message for row in query(url, _MESSAGES) for message in serde.loads_typed(row)]
-    return [message.type for message in messages if message.type != "human"]
-
-
-class ObservingModel(ScriptedChatModel):
-    """Calls `observe` at each request."""
-
-    observe: Any
-
-    def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
-        self.observe("request")
-        return super()._reply(messages, stop, kwargs)
-
-
-def tools(observe: Callable[[str], None]) -> list[BaseTool]:
-    @tool
-    async def read() -> str:
-        """Read."""
-        observe("read")
-        return "read"
-
-    @tool
-    async def write() -> str:
-        """Write."""
-        observe("write")
-        return "written"
-
-    return [marked(read, effect="read"), marked(write, effect="write")]
-
-
-async def observed(saver: SharedPostgresSaver, url: str, called: list[str]) -> tuple[list[tuple[str, list[str]]], int]:
+async def observed(saver: SharedPostgresSaver, url: str, called: list[str]) -> tuple[Seen, int]:
     """Run one call per turn; return what was committed at each point and at the end, and the number of commits."""
-    seen: list[tuple[str, list[str]]] = []
-
-    def observe(point: str) -> None:
-        seen.append((point, completed_steps(url)))
-
-    script = [asks((str(number), name, {})) for number, name in enumerate(called)]
-    graph = create_graph_agent(
-        ObservingModel(responses=[*script, "No more actions.", "Done."], observe=observe),
-        tools=[one for one in tools(observe) if one.name in called],
-        checkpointer=saver,
-    )
-    await graph.ainvoke(says("go"), thread())
-    observe("end")
+    seen = await observed_run(saver, called, lambda: types_of(query(url, _MESSAGES)), called)
     [[commits]] = query(url, _TRANSACTIONS)
     return seen, commits
 

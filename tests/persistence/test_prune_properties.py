@@ -10,8 +10,6 @@ from tests.support.pruning import RANDOM_STEPS, pruned_and_unpruned
 
 @settings(
     max_examples=6,
-    deadline=None,
-    derandomize=True,
     # Each example takes too long to shrink it by thousands of attempts.
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -14,7 +14,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 from graph_agent.planning.compaction import NOTE_MARK, compact, compacted_view
 
 SYSTEM = SystemMessage("Be brief.", id="system")
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+UNHURRIED = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 def wave(name: str, *results: str) -> list[AnyMessage]:

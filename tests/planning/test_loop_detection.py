@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from langchain_core.messages.content import create_text_block
 
@@ -74,13 +74,11 @@ def oracle(calls: str, window: int, max_period: int) -> tuple[str, int] | None:
     return None
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="abc", max_size=30), st.integers(2, 14), st.integers(1, 5))
 def test_detection_agrees_with_its_definition(calls: str, window: int, max_period: int) -> None:
     assert found(calls, window=window, max_period=max_period) == oracle(calls, window, max_period)
 
 
-@settings(deadline=None)
 @given(
     st.text(alphabet="abcdef", max_size=20),
     st.text(alphabet="abcdef", min_size=1, max_size=5),
@@ -101,13 +99,11 @@ def test_any_repeated_pattern_is_found_in_any_window_that_holds_it(
     assert (len(loop.pattern) <= period, calls.endswith("".join(loop.pattern) * loop.count)) == (True, True)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(), unique=True, max_size=30), st.integers(2, 40), st.integers(1, 10))
 def test_calls_without_repetition_are_no_loop(calls: list[int], window: int, max_period: int) -> None:
     assert find_loop([str(call) for call in calls], window=window, max_period=max_period) is None
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="abc", min_size=1, max_size=3), st.integers(0, 2), st.integers(3, 5))
 def test_the_key_names_the_loop_wherever_in_it_the_history_ends(pattern: str, turned: int, times: int) -> None:
     at = turned % len(pattern)
@@ -127,7 +123,6 @@ def test_different_loops_have_different_keys() -> None:
     assert len({loop.key for loop in loops if loop}) == len(patterns)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="ab", max_size=30), st.integers(2, 14), st.integers(1, 5))
 def test_results_are_counted_like_calls(results: str, window: int, period: int) -> None:
     """Where a pattern is found, it stands as often as is counted; where none is, none of its length is counted."""

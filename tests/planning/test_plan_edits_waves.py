@@ -117,7 +117,7 @@ def edited_waves(draw: st.DrawFn) -> tuple[list[tuple[str, str, dict[str, Any]]]
     return draw(st.permutations(calls)), answered, ids
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     edited_waves(),
     st.sampled_from(["native", "wave"]),

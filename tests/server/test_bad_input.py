@@ -82,9 +82,7 @@ def test_responses_conform_to_the_openapi_document(served: Served, label: str, m
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
         max_examples=_FEW if "{response_id}" in label or "/conversations" in label else 20,
-        deadline=None,
         suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
-        derandomize=True,
         database=None,
     )
     def check(case: Case) -> None:

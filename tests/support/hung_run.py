@@ -20,6 +20,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from graph_agent import GraphDelegate, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
+from graph_agent._internal.signal_handling import handling
 from tests.support.agents import asks
 
 
@@ -90,10 +91,12 @@ AGENTS: dict[str, Callable[[], dict[str, Any]]] = {
 async def main(seconds: float, kinds: list[str]) -> None:
     """Run one input for each kind to its end, which its deadline is."""
     config = LoopConfig(deadline_s=seconds, tool_timeout_s=seconds, model_retries=0)
-    for kind in kinds:
-        graph = create_graph_agent(**AGENTS[kind](), config=config, checkpointer=InMemorySaver())
-        await Session(graph, "s1").run("go")
-        print(kind, flush=True)  # noqa: T201 - the test reads it
+    # asyncio.run loses a signal that arrives immediately before its loop waits for events.
+    with handling(signal.SIGINT, signal.getsignal(signal.SIGINT)):
+        for kind in kinds:
+            graph = create_graph_agent(**AGENTS[kind](), config=config, checkpointer=InMemorySaver())
+            await Session(graph, "s1").run("go")
+            print(kind, flush=True)  # noqa: T201 - the test reads it
 
 
 if __name__ == "__main__":

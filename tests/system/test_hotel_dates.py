@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.hotel.date_days import DateError
@@ -144,7 +144,6 @@ _PARTS = st.sampled_from([
 _PHRASES = st.lists(_PARTS, max_size=12).map(" ".join) | st.text(max_size=60)
 
 
-@settings(deadline=None)
 @given(_PHRASES, _DAYS)
 def test_a_stay_has_at_least_one_night(phrase: str, today: date) -> None:
     found = find_phrases(phrase, today)
@@ -152,7 +151,6 @@ def test_a_stay_has_at_least_one_night(phrase: str, today: date) -> None:
     assert [one for one in found if one.error is None and not _is_stay(one.check_in, one.check_out)] == []
 
 
-@settings(deadline=None)
 @given(_DAYS, st.integers(0, 400), st.integers(1, 60))
 def test_a_written_range_is_read_as_it_stands(today: date, ahead: int, nights: int) -> None:
     check_in = today + timedelta(days=ahead)

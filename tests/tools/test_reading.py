@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.tools import ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -146,7 +146,6 @@ def answered(id_: str, content: Any, name: str = "t") -> dict[str, Any]:
     return event("tool_result", 1, id=id_, name=name, status="success", content=content, truncated=False)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=50), st.integers(0, 60), st.integers(1, 60))
 def test_a_part_is_the_exact_slice(text: str, offset: int, length: int) -> None:
     events = [answered("a", text), answered("b", "other")]

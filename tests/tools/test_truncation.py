@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, SupportsIndex
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graph_agent.tools.truncation import truncate, truncate_texts
@@ -73,7 +73,6 @@ def test_the_marker_names_the_offset_of_the_missing_text() -> None:
 MODES = st.sampled_from(["head_tail", "tail"])
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="ab\né🎉", max_size=400), st.integers(1, 100), st.integers(2, 20), MODES)
 def test_truncation_stays_within_limits_and_counts_the_missing_text(
     text: str, max_chars: int, max_lines: int, mode: Any
@@ -98,7 +97,6 @@ def test_truncation_stays_within_limits_and_counts_the_missing_text(
     ) == (True, True, True, True, True)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="a\n", max_size=60), st.integers(2, 8), MODES)
 def test_where_lines_alone_are_cut_the_marker_counts_them(text: str, max_lines: int, mode: Any) -> None:
     shown, cut = truncate(text, max_chars=100, max_lines=max_lines, mode=mode)
@@ -108,7 +106,6 @@ def test_where_lines_alone_are_cut_the_marker_counts_them(text: str, max_lines: 
     assert (f" in {missing} line{plural} left out here; " in shown) == cut == (missing > 0)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.text(alphabet="ab\n", max_size=30), min_size=1, max_size=12),
     st.integers(1, 100),
