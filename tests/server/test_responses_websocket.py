@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, MutableMapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tests.support.chat_client import slow_tool_orders, wait_for_slow_tool
 # OpenAI's client opens the connection in a way that websockets 17 deprecates.
 pytestmark = pytest.mark.filterwarnings(r"ignore:connect\(\) must be used:DeprecationWarning")
 LIMIT_S = 0.05
+CREATE = '{"type": "response.create"}'
 ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
 
 
@@ -198,6 +200,49 @@ def test_a_client_that_leaves_ends_its_run(served: Served, tmp_path: Path) -> No
         eventually(lambda: http.get("/sessions/left-by-socket").json()["status"] == "ABORTED")
 
 
+def test_a_client_that_leaves_with_many_requests_waiting_ends_its_run(served: Served, tmp_path: Path) -> None:
+    with opened(served, **{"X-Session-Id": "left-in-a-queue"}) as raw:
+        for text in (slow_tool_orders(tmp_path), *["hello"] * 30):
+            raw.send(json.dumps({"type": "response.create", "model": "parrot", "input": text}))
+        wait_for_slow_tool(tmp_path)
+    with served.http() as http:
+        eventually(lambda: http.get("/sessions/left-in-a-queue").json()["status"] == "ABORTED")
+        said = http.get("/memory/sessions/left-in-a-queue/events", params={"type": "user_message"}).json()["events"]
+
+    assert [event["content"] for event in said] == [slow_tool_orders(tmp_path)]
+
+
+def test_a_stopping_server_ends_responses_before_it_closes_connections(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        idle, called, asked = (opened(server, **{"X-Session-Id": f"s{index}"}) for index in range(3))
+        for connection, text in ((called, slow_tool_orders(tmp_path)), (asked, f"!wait {tmp_path / 'go'}")):
+            connection.send(json.dumps({"type": "response.create", "model": "parrot", "input": text}))
+            connection.send(json.dumps({"type": "response.create", "model": "parrot", "input": "waiting"}))
+        wait_for_slow_tool(tmp_path)
+        server.term()
+        closed = [rest_until_closed(idle)]
+        (tmp_path / "go").touch()
+        closed += [rest_until_closed(called), rest_until_closed(asked)]
+        status = server.process.wait(60)
+
+    assert ([(ends, code) for ends, code, _ in closed], status) == (
+        [([], 1012), (["response.failed"], 1012), (["response.completed"], 1012)],
+        0,
+    )
+    assert "Continue the session with POST /sessions/s1/resume" in closed[1][2]
+
+
+def rest_until_closed(connection: ClientConnection) -> tuple[list[str], int, str]:
+    """The types of the last events of responses, the code of the close, and the newest event."""
+    events: list[str] = []
+    with pytest.raises(ConnectionClosed) as closed:
+        while True:
+            events.append(str(connection.recv(60)))
+    assert closed.value.rcvd is not None
+    types = [json.loads(event)["type"] for event in events]
+    return [each for each in types if each in ENDS], closed.value.rcvd.code, events[-1] if events else ""
+
+
 def test_connections_need_a_key_and_are_limited(tmp_path: Path) -> None:
     key = "ana-has-this-long-key"
     statuses = []
@@ -230,31 +275,69 @@ def test_a_page_of_another_origin_cannot_connect(served: Served) -> None:
 
 
 def test_a_connection_ends_at_its_limit_after_the_response_that_has_begun() -> None:
-    begun = 0.0
-    sent: list[Any] = []
-    messages: asyncio.Queue[Any] = asyncio.Queue()
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         while asyncio.get_running_loop().time() < begun + 2 * LIMIT_S:
             await asyncio.sleep(LIMIT_S / 10)
         await JSONResponse({"error": {"type": "t", "message": "answered"}}, 400)(scope, receive, send)
 
-    async def run() -> None:
-        nonlocal begun
-        begun = asyncio.get_running_loop().time()
-        scope = {"type": "websocket", "path": "/", "headers": [], "app": answer}
-        websocket = WebSocket(scope, messages.get, send)
-        messages.put_nowait({"type": "websocket.connect"})
-        await websocket.accept()
-        for _ in range(2):
-            messages.put_nowait({"type": "websocket.receive", "text": '{"type": "response.create"}'})
-        await ResponsesSocket(websocket, ServerSettings(), LIMIT_S).serve()
-
-    asyncio.run(run())
+    begun = time.monotonic()
+    sent = asyncio.run(sent_by_socket(answer, received(CREATE, CREATE), ServerSettings(), LIMIT_S))
     texts = [json.loads(message["text"])["error"] for message in sent if message["type"] == "websocket.send"]
 
     assert [error.get("code") for error in texts] == ["t", "websocket_connection_limit_reached"]
     assert sent[-1]["type"] == "websocket.close"
+
+
+def test_waiting_requests_are_limited_by_their_bytes() -> None:
+    """The limit disconnects the client: the request in progress ends, and those that wait are not answered."""
+    requests = []
+    messages = received(CREATE)
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        for _ in range(10):
+            messages.put_nowait({"type": "websocket.receive", "text": CREATE})
+        requests.append([(await receive())["type"] for _ in range(2)])
+        await JSONResponse({"error": {"type": "t", "message": "cancelled"}}, 400)(scope, receive, send)
+
+    sent = asyncio.run(sent_by_socket(answer, messages, ServerSettings(max_body_bytes=10_000)))
+
+    assert requests == [["http.request", "http.disconnect"]]
+    assert (sent[-1]["type"], sent[-1]["code"]) == ("websocket.close", 1008)
+
+
+def test_a_connection_with_an_incomplete_response_answers_nothing_more() -> None:
+    begun = []
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+
+    sent = asyncio.run(sent_by_socket(answer, received(CREATE, CREATE), ServerSettings()))
+
+    assert (begun, [message["type"] for message in sent]) == (["/"], ["websocket.accept"])
+
+
+def received(*texts: str) -> asyncio.Queue[Any]:
+    """The ASGI messages of a connection that receives some texts."""
+    messages: asyncio.Queue[Any] = asyncio.Queue()
+    messages.put_nowait({"type": "websocket.connect"})
+    for text in texts:
+        messages.put_nowait({"type": "websocket.receive", "text": text})
+    return messages
+
+
+async def sent_by_socket(
+    app: Any, messages: asyncio.Queue[Any], settings: ServerSettings, *limit_s: float
+) -> list[MutableMapping[str, Any]]:
+    """The ASGI messages that a connection sends, whose requests an application answers."""
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    websocket = WebSocket({"type": "websocket", "path": "/", "headers": [], "app": app}, messages.get, send)
+    await websocket.accept()
+    async with asyncio.timeout(30):
+        await ResponsesSocket(websocket, settings, asyncio.Event(), *limit_s).serve()
+    return sent

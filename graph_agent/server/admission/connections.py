@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 _UNREAD_MS = 60_000
 """Milliseconds that a client may leave sent data unacknowledged, even after the server has closed the connection."""
@@ -217,6 +218,18 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(HTTPStatus.REQUEST_TIMEOUT)
         else:
             self.transport.close()
+
+
+class DrainedWebSocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket protocol, whose connections are closed by the application when the server stops.
+
+    uvicorn itself closes them before a response in progress has ended.
+    """
+
+    def shutdown(self) -> None:
+        """Close the connection if the application has not accepted it, or has closed it; called by uvicorn."""
+        if not self.handshake_complete or self.close_sent:
+            super().shutdown()
 
 
 class _ResponseTransport:

@@ -58,6 +58,14 @@ class CheckpointNotifier:
             if not self._subscribers[thread]:
                 del self._subscribers[thread]
 
+    @contextmanager
+    def stop_event(self) -> Iterator[asyncio.Event]:
+        """Yield an event that is set when the server stops."""
+        with self.subscribe("") as event:
+            if self.stopped:
+                event.set()
+            yield event
+
     def _notify_all(self) -> None:
         for events in self._subscribers.values():
             for event in events:

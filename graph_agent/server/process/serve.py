@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from graph_agent._internal.command_log import log_at
 from graph_agent._internal.credential_headers import check_headers
 from graph_agent.runs.registry import use_daemon_threads_of_own_loop
-from graph_agent.server.admission.connections import BoundedProtocol
+from graph_agent.server.admission.connections import BoundedProtocol, DrainedWebSocketProtocol
 from graph_agent.server.admission.keys import read_keys
 from graph_agent.server.app import create_app
 from graph_agent.server.hosting.sources import AgentSource, of_file
@@ -198,6 +198,7 @@ def _options(settings: ServerSettings, log_level: str) -> dict[str, Any]:
     return {
         "factory": True,
         "http": BoundedProtocol,
+        "ws": DrainedWebSocketProtocol,
         "timeout_graceful_shutdown": settings.drain_s + 5,
         "timeout_keep_alive": 5,
         "ws_max_size": settings.max_body_bytes,

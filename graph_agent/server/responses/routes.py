@@ -95,10 +95,10 @@ async def respond_over_websocket(websocket: WebSocket) -> None:
     """Answer inputs over one connection, one after the other."""
     try:
         server = await services(websocket)
-        settings = server.chat.runs.host.settings
-        with server.streams.slot(admitted_caller(websocket).name):
+        host = server.chat.runs.host
+        with server.streams.slot(admitted_caller(websocket).name), host.notifier.stop_event() as stopping:
             await websocket.accept()
-            await ResponsesSocket(websocket, settings).serve()
+            await ResponsesSocket(websocket, host.settings, stopping).serve()
     except ProblemError as problem:
         await websocket.send_denial_response(openai_refusal(problem))
 

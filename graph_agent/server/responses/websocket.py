@@ -24,8 +24,10 @@ from graph_agent.server.settings import ServerSettings
 
 CONNECTION_S = 3600.0
 """Seconds that a connection may last; a response that has begun is completed first."""
-_WAITING = 8
-"""Messages that are read while an earlier one is answered."""
+_MESSAGE_BYTES = 1_000
+"""Bytes that a waiting message counts in addition to its content."""
+_POLICY_VIOLATION, _SERVICE_RESTART = 1008, 1012
+"""Codes of WebSocket closes."""
 _OWN_HEADERS = ("connection", "upgrade", "content-length", "transfer-encoding", "idempotency-key", "content-type")
 _SCOPE = ("asgi", "http_version", "server", "client", "root_path", "path", "raw_path", "query_string")
 _SNAPSHOTS = tuple(f"response.{name}" for name in ("created", "in_progress", "completed", "incomplete", "failed"))
@@ -49,24 +51,39 @@ class ResponsesSocket:
     Args:
         websocket: The connection.
         settings: Limits of messages.
+        stopping: Set when the server stops; no message is answered from then on.
         lasts_s: Seconds after which no further message is answered.
     """
 
-    def __init__(self, websocket: WebSocket, settings: ServerSettings, lasts_s: float = CONNECTION_S) -> None:
+    def __init__(
+        self, websocket: WebSocket, settings: ServerSettings, stopping: asyncio.Event, lasts_s: float = CONNECTION_S
+    ) -> None:
         self._websocket = websocket
         self._bounds = JsonBounds(values=settings.max_body_values, depth=settings.max_body_depth)
+        self._stopping = stopping
         self._lasts_s = lasts_s
-        self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue(_WAITING)
+        self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue()
+        """The messages that wait, and None at their end."""
+        self._room = settings.max_body_bytes
+        """Bytes that further messages may have while the present ones wait."""
         self._left = asyncio.Event()
+        """Set when the client has left, or is disconnected."""
+        self._close: tuple[int, str] | None = None
+        """Code and reason with which this side closes the connection; None if it is closed, or stays incomplete."""
         self._previous: _Unstored | None = None
 
     async def serve(self) -> None:
-        """Answer messages until the client leaves or the connection has lasted its time."""
-        reading = asyncio.create_task(self._read())
+        """Answer messages until the client leaves, the connection has lasted its time, or the server stops.
+
+        A response that has begun is completed first, unless the client has left.
+        """
+        tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._stop())]
         try:
             until = asyncio.get_running_loop().time() + self._lasts_s
-            while not self._left.is_set() and (message := await self._next(until)) is not None:
-                await self._answer(message)
+            while (message := await self._next(until)) is not None and await self._answer(message):
+                pass
+            if self._close is not None:
+                await self._websocket.close(*self._close)
         except TimeoutError:
             text = "The connection has reached its limit of 60 minutes; open a new one."
             error = {"type": "invalid_request_error", "code": "websocket_connection_limit_reached", "message": text}
@@ -75,11 +92,12 @@ class ResponsesSocket:
         except WebSocketDisconnect:
             pass
         finally:
-            reading.cancel()
-            await asyncio.wait([reading])
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
     async def _next(self, until: float) -> str | bytes | None:
-        """Return the next message; None if the client has left.
+        """Return the next message; None if the client has left or the server stops.
 
         Raises:
             TimeoutError: If there is none before a time of the loop's clock.
@@ -87,19 +105,32 @@ class ResponsesSocket:
         if asyncio.get_running_loop().time() >= until:
             raise TimeoutError
         async with asyncio.timeout_at(until):
-            return await self._messages.get()
+            message = await self._messages.get()
+        if message is None or self._left.is_set() or self._stopping.is_set():
+            return None
+        self._room += _size(message)
+        return message
+
+    async def _stop(self) -> None:
+        await self._stopping.wait()
+        self._close = (_SERVICE_RESTART, "The server is stopping.")
+        self._messages.put_nowait(None)
 
     async def _read(self) -> None:
+        """Read messages until the client leaves: a server that does not read is not notified of that."""
         with contextlib.suppress(WebSocketDisconnect):
-            while True:
-                message = await self._websocket.receive()
-                if message["type"] == "websocket.disconnect":
+            while (received := await self._websocket.receive())["type"] != "websocket.disconnect":
+                message = received.get("text") or received.get("bytes") or b""
+                self._room -= _size(message)
+                if self._room < 0 and not self._messages.empty():
+                    self._close = (_POLICY_VIOLATION, "Too many requests wait; read the response to each one first.")
                     break
-                await self._messages.put(message.get("text") or message.get("bytes") or b"")
+                self._messages.put_nowait(message)
         self._left.set()
-        await self._messages.put(None)
+        self._messages.put_nowait(None)
 
-    async def _answer(self, message: str | bytes) -> None:
+    async def _answer(self, message: str | bytes) -> bool:
+        """Answer a message; return whether the answer is complete."""
         try:
             work = self._request_of
             given = await (
@@ -107,7 +138,7 @@ class ResponsesSocket:
             )
         except ProblemError as problem:
             await self._send(_error_event(problem.status, openai_error(problem)["error"]))
-            return
+            return True
         body = {**given, "stream": True}
         previous = self._previous
         named = previous if previous is not None and previous.id == given.get("previous_response_id") else None
@@ -123,6 +154,7 @@ class ResponsesSocket:
             self._previous = _Unstored(ended["id"], body.get("previous_response_id"), items)
         elif named is not None:
             self._previous = None
+        return exchange.is_complete
 
     def _request_of(self, message: str | bytes) -> dict[str, Any]:
         """Return the body of the request in a message.
@@ -201,6 +233,8 @@ class _Exchange:
         self._wants_end = wants_end
         self._status = 0
         self._buffer = b""
+        self.is_complete = False
+        """Whether the whole response was received; it was not if the client does not read it."""
         self.failed = False
         """Whether the response is an error, or failed."""
         self.ended: dict[str, Any] | None = None
@@ -212,11 +246,12 @@ class _Exchange:
             self._status = message["status"]
             return
         self._buffer += message.get("body", b"")
+        self.is_complete = not message.get("more_body", False)
         if self._status == 200:
             *frames, self._buffer = self._buffer.split(b"\n\n")
             for frame in frames:
                 await self._forward(frame.decode())
-        elif not message.get("more_body", False):
+        elif self.is_complete:
             self.failed = True
             error = _error_event(self._status, json.loads(self._buffer)["error"])
             await self._send(json.dumps(error, ensure_ascii=False))
@@ -250,6 +285,10 @@ def _error_event(status: int, error: dict[str, Any]) -> dict[str, Any]:
     """Return the event for a request without a response: as Open Responses defines it, with the fields of OpenAI's."""
     fields = {"code": error.get("code") or error["type"], "message": error["message"], "param": error.get("param")}
     return {"type": "error", "status": status, **fields, "error": {**error, **fields}}
+
+
+def _size(message: str | bytes) -> int:
+    return len(message) + _MESSAGE_BYTES
 
 
 def _items(given: str | list[Any]) -> list[Any]:
