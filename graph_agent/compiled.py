@@ -383,6 +383,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """Whether a call may write, by name; None if unknown."""
     asks = False
     """Whether calls of this agent, or of a delegate in this process, may wait for a person's approval."""
+    estimate_request: Callable[..., Awaitable[int]] | None = None
+    """`planning.request_size.estimate_request`, without its first argument; None for a graph of another builder."""
     edit_fault: Callable[[str, dict[str, Any]], str | None] | None = None
     """Returns why a person cannot put a call (name, arguments) in the place of another; None without approvals."""
 

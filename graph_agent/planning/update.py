@@ -43,6 +43,22 @@ _SESSION_KEYS = ("turn", "last_input_id", "text_tools", "native_tools", "summary
 """Keys of the bookkeeping that are kept when a new input begins."""
 
 
+def bookkeeping_of_new_input(last: Bookkeeping, own: Mapping[str, Any]) -> Bookkeeping:
+    """Return the bookkeeping at the beginning of an input.
+
+    Args:
+        last: That of the input before; empty for the first input.
+        own: Configuration fields that the input's own context sets.
+    """
+    loop: Bookkeeping = {**INITIAL_BOOKKEEPING, **{key: last[key] for key in _SESSION_KEYS if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
+    # Values in this input's own context are newer than changes made before it.
+    if changed := {name: value for name, value in last.get("changed", {}).items() if name not in own}:
+        loop["changed"] = changed
+    if own.get("approve"):
+        loop["approve"] = list(own["approve"])
+    return loop
+
+
 class PlanUpdate:
     """The input of one pass through `plan`, and the state update that the pass builds.
 
@@ -129,15 +145,9 @@ class PlanUpdate:
     def reset_counters(self) -> None:
         """Reset steps, usage and time for a new input."""
         last = self.loop
-        self.loop = {**INITIAL_BOOKKEEPING, **{key: last[key] for key in _SESSION_KEYS if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
-        # Values in this input's own context are newer than changes made before it.
         context = coerce_context(self.runtime.context, self.deps.context_schema)
-        own = set_fields(context) if context is not None else {}
-        if changed := {name: value for name, value in last.get("changed", {}).items() if name not in own}:
-            self.loop["changed"] = changed
-        if own.get("approve"):
-            self.loop["approve"] = list(own["approve"])
-        if changed != last.get("changed", {}) or last.get("approve") != self.loop.get("approve"):
+        self.loop = bookkeeping_of_new_input(last, set_fields(context) if context is not None else {})
+        if self.loop.get("changed", {}) != last.get("changed", {}) or last.get("approve") != self.loop.get("approve"):
             self.settings = self.deps.settings(self.runtime, self.config, self.loop)
         self.run.begin_input()
         self.changes["usage"] = fresh(NO_USAGE)

@@ -133,6 +133,13 @@ class TokenCount(_Reply):
     input_tokens: int
 
 
+class InputTokenCount(_Reply):
+    """Estimated number of tokens of a request for a response."""
+
+    object: str
+    input_tokens: int
+
+
 class Model(_Reply):
     """A model, with the fields of both OpenAI's and Anthropic's API."""
 

@@ -1,8 +1,8 @@
 """A model that executes the commands in the user's last message, so that one server serves all tests.
 
 `!call NAME {…}` lines ask for calls, all in one wave; `!then NAME {…}` lines for one more wave, when the first has its
-results; `!pid` answers with the process id; `!options` answers with the request's options; `!fail KIND` fails;
-`!refuse TEXT` refuses; `!wait FILE` waits for a file; `!think TEXT` answers after some reasoning, and repeats earlier
+results; `!pid` answers with the process id; `!options` answers with the request's options; `!size` answers with the
+request's estimated tokens; `!fail KIND` fails; `!refuse TEXT` refuses; `!wait FILE` waits for a file; `!think TEXT` answers after some reasoning, and repeats earlier
 reasoning; `!endless` has an endless answer; `!empty` has only empty answers.
 Anything else is echoed, with the results of the calls.
 """
@@ -20,6 +20,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel, ModelProfile
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.tool import ToolCall, tool_call_chunk
+from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import tool
@@ -110,6 +111,8 @@ async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]
         await _until_there(waiting[1])
     if failing := re.search(r"!fail (\S+)", order):
         raise RefusedError(f"{failing[1]}: sk-secretsecretsecret is no key", _STATUSES.get(failing[1], 401))
+    if order == "!size":
+        return _message(str(count_tokens_approximately(messages, tools=options.get("tools"))), [])
     if not final and offered:
         wave = "then" if results else "call"
         waves = len({message.tool_call_id.rpartition("-")[0] for message in results})

@@ -149,7 +149,7 @@ class Chains:
                 "stopped. Send the conversation as input.",
                 param="previous_response_id",
             )
-        return _history(state, set(record["calls"].values()))
+        return messages_of(state, set(record["calls"].values()))
 
 
 def _answered_token(content: Conversation) -> str | None:
@@ -160,11 +160,11 @@ def _answered_token(content: Conversation) -> str | None:
     return tokens.pop() if len(tokens) == 1 else None
 
 
-def _history(state: StateSnapshot, client_ids: Collection[str]) -> list[AnyMessage]:
+def messages_of(state: StateSnapshot, client_ids: Collection[str] = ()) -> list[AnyMessage]:
     """Return the messages of a state, with those of a wave that waits for the caller.
 
     Args:
-        state: The state, at an older checkpoint.
+        state: The state.
         client_ids: Ids of the caller's calls, whose results may be stored by now.
     """
     messages: list[AnyMessage] = list(state.values.get("messages", []))

@@ -22,13 +22,14 @@ from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.chain import Chains, input_of
 from graph_agent.server.responses.conversations import Conversations
 from graph_agent.server.responses.ids import new_token
-from graph_agent.server.responses.input_items import as_items, read_items, replace_references
+from graph_agent.server.responses.input_items import Conversation, as_items, read_items, replace_references
+from graph_agent.server.responses.input_tokens import count_input_tokens
 from graph_agent.server.responses.once import Key, replay
 from graph_agent.server.responses.output import ResponseDialect
 from graph_agent.server.responses.records import OPEN, Record, Records
 from graph_agent.server.responses.requests import ENCRYPTED_REASONING, check_supported
 from graph_agent.server.responses.resource import new_response, summary_wanted
-from graph_agent.server.responses.schemas import CreateResponse, InputItem
+from graph_agent.server.responses.schemas import CountInputTokens, CreateResponse, InputItem
 from graph_agent.server.sse import EventStream
 from graph_agent.session.results import open_interrupts
 
@@ -66,12 +67,7 @@ class ResponsesEndpoint:
         check_supported(body)
         host = server.chat.runs.host
         records = Records(host, caller)
-        items = as_items(body.input)
-        if references := [item.id or "" for item in items if item.type == "item_reference"]:
-            items = replace_references(items, await records.items(references))
-        conversation = await self._conversation(body)
-        given = [InputItem.model_validate(item) for item in conversation.pending] if conversation else []
-        content = await off_loop(self.endpoint.request, read_items, [*given, *items])
+        items, conversation, content = await self._read(body, records)
         given_key = self.endpoint.idempotency_key
         key = Key.of(host, caller, given_key, body) if body.is_stored else None
         chains, named = Chains(host, records), self._session_id(body)
@@ -112,6 +108,38 @@ class ResponsesEndpoint:
                 raise
         # Several requests continue one response at the same time: the others are branches of it.
         return await self._create(body, branches=True)
+
+    async def count(self, body: CountInputTokens) -> int:
+        """Estimate the input tokens of the request; nothing is run or stored.
+
+        Raises:
+            ProblemError: If it could not be answered either.
+        """
+        server, caller = self.endpoint.services, self.endpoint.caller
+        host = server.chat.runs.host
+        if body.model:
+            server.check_model(body.model)
+        server.check_items(body.messages, body.tools)
+        check_supported(body)
+        records = Records(host, caller)
+        with server.chat.limits.slot(caller.name):
+            _, conversation, content = await self._read(body, records)
+            chains, named = Chains(host, records), self._session_id(body)
+            request = await chains.resolve(body, content, new_token(), named, branches=False)
+            if conversation is not None:
+                request = replace(request, adds_all=True)
+            return await count_input_tokens(host, caller, request)
+
+    async def _read(
+        self, body: CreateResponse, records: Records
+    ) -> tuple[list[InputItem], _Conversation | None, Conversation]:
+        """Return the items of a request, its conversation, and their content with the pending items before it."""
+        items = as_items(body.input)
+        if references := [item.id or "" for item in items if item.type == "item_reference"]:
+            items = replace_references(items, await records.items(references))
+        conversation = await self._conversation(body)
+        given = [InputItem.model_validate(item) for item in conversation.pending] if conversation else []
+        return items, conversation, await off_loop(self.endpoint.request, read_items, [*given, *items])
 
     async def _stored(self, body: CreateResponse, records: Records, token: str) -> Response | None:
         """Return the answer that repeats a stored response; None if it is not stored, or is not complete."""

@@ -14,14 +14,21 @@ from graph_agent.server.admission.off_loop import BodyRoute
 from graph_agent.server.errors.openai import openai_refusal
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, open_part, services
-from graph_agent.server.response_models import CompactionObject, DeletedResponse, ItemPage, OpenAIError, ResponseObject
+from graph_agent.server.response_models import (
+    CompactionObject,
+    DeletedResponse,
+    InputTokenCount,
+    ItemPage,
+    OpenAIError,
+    ResponseObject,
+)
 from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.compaction import compact
 from graph_agent.server.responses.endpoint import ResponsesEndpoint
 from graph_agent.server.responses.ids import token_of_response
 from graph_agent.server.responses.pages import After, Limit, Order, page_of
 from graph_agent.server.responses.records import OPEN, Records
-from graph_agent.server.responses.schemas import CompactResponse, CreateResponse
+from graph_agent.server.responses.schemas import CompactResponse, CountInputTokens, CreateResponse
 from graph_agent.server.responses.websocket import ResponsesSocket
 from graph_agent.server.sse import EventStream
 
@@ -38,6 +45,7 @@ _READ_ERRORS: dict[int | str, dict[str, Any]] = {
     status: error for status, error in _ERRORS.items() if status in (400, 401, 403, 404, 408, 413, 500, 503)
 }
 _COMPACT_ERRORS = {status: error for status, error in _ERRORS.items() if status not in (409, 422, 507)}
+_COUNT_ERRORS = {status: error for status, error in _COMPACT_ERRORS.items() if status != 502}
 _ResponseId = Annotated[str, Path(description="The response.")]
 
 router = APIRouter(prefix="/v1", tags=["Responses"], route_class=BodyRoute)
@@ -88,6 +96,15 @@ async def compact_conversation(
 ) -> CompactionObject:
     """Replace a conversation by its user messages and a summary."""
     return CompactionObject(**await compact(server, sender, body))
+
+
+@router.post("/responses/input_tokens", responses=_COUNT_ERRORS)
+async def count_input_tokens(
+    body: CountInputTokens, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)], background: _Background
+) -> InputTokenCount:
+    """Estimate the input tokens of a request, at 4 characters per token, without running it."""
+    tokens = await ResponsesEndpoint(endpoint, background, None).count(body)
+    return InputTokenCount(object="response.input_tokens", input_tokens=tokens)
 
 
 @router.websocket("/responses")

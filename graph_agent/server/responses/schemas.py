@@ -213,3 +213,15 @@ class CreateResponse(BaseModel):
     def is_stored(self) -> bool:
         """Whether the response and its session are kept."""
         return self.store is not False
+
+
+class CountInputTokens(CreateResponse):
+    """A request for a response, whose tokens are to be estimated. Unknown fields are refused."""
+
+    model: str = Field("", description="The agent, which is the default.")
+    input: str | ListOf[Item] = Field([], description="Text, or items; nothing by default.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
