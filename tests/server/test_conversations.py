@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -84,11 +85,29 @@ def test_a_deleted_conversation_is_gone_and_its_responses_remain(openai_client: 
     assert (openai_client.responses.retrieve(first.id), second.output_text) == (first, "You said: one / two")
 
 
+def test_errors_name_the_conversation(openai_client: openai.OpenAI, tmp_path: Path) -> None:
+    """Not its session: that of a response is named by another response, or by a key."""
+    id_ = openai_client.conversations.create().id
+    first = openai_client.responses.create(model="parrot", input="one")
+    running = openai_client.responses.create(
+        model="parrot", input=f"!wait {tmp_path / 'go'}", conversation=id_, background=True
+    )
+    with pytest.raises(openai.RateLimitError) as busy:
+        openai_client.responses.create(model="parrot", input="two", conversation=id_)
+    output: Any = {"type": "function_call_output", "call_id": "call_unknown", "output": ""}
+    with pytest.raises(openai.BadRequestError) as unknown:
+        openai_client.responses.create(model="parrot", input=[output], previous_response_id=first.id)
+    openai_client.responses.cancel(running.id)
+
+    assert f"The conversation {id_!r} is answering another request." in busy.value.message
+    assert f"The conversation of the response {first.id!r} waits for no result" in unknown.value.message
+
+
 def test_an_item_of_the_history_is_not_deleted(openai_client: openai.OpenAI) -> None:
     id_ = openai_client.conversations.create(items=[user("one")]).id
     openai_client.responses.create(model="parrot", input="two", conversation=id_)
     [first, *_] = openai_client.conversations.items.list(id_, order="asc").data
-    with pytest.raises(openai.ConflictError, match="belongs to the session's history"):
+    with pytest.raises(openai.ConflictError, match="belongs to a response that has used it"):
         openai_client.conversations.items.delete(first.id or "", conversation_id=id_)
 
 

@@ -29,6 +29,8 @@ class ChatRequest:
     """The caller's own tools as OpenAI functions."""
     session_id: str | None = None
     """The session to continue or create; None for a request that carries its whole history."""
+    session_label: str = "This session"
+    """How errors name the session, for clients that name it in another way than by its id."""
     stream: bool = False
     call_token: str | None = None
     """Token in the ids of the calls that `messages` answer, in a session whose ids are not the model's own."""

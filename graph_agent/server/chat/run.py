@@ -228,11 +228,11 @@ class ServerRun:
         except GraphDrained:
             status, last = "DRAINED", stopping(self.spec.session_id)
         except SessionBusyError:
-            status, last = "BUSY", BusySessionError()
+            status, last = "BUSY", BusySessionError(f"{self.spec.session_label} is answering another request.")
         except InputConflictError:
             status, last = "REFUSED", key_reused()
         except InputSupersededError:
-            status, last = "REFUSED", superseded()
+            status, last = "REFUSED", superseded(self.spec.session_label)
         except UserError as error:
             status, last = "REFUSED", ProblemError("invalid", str(error))
         except ProblemError as problem:

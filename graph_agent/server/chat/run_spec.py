@@ -77,6 +77,8 @@ class RunSpec:
     """Whether the model's reasoning is streamed."""
     shows_calls: bool = False
     """Whether the run's events about plans and calls are parts of its output."""
+    session_label: str = "This session"
+    """How errors name the session."""
     refused: str = ""
     """Why the message answers no question of the thread, which the run then repeats; empty if it is not refused."""
     scope: RunScope = field(default_factory=RunScope)
@@ -153,6 +155,7 @@ def presented(spec: RunSpec, request: ChatRequest) -> RunSpec:
     return replace(
         spec,
         call_token=request.new_call_token,
+        session_label=request.session_label,
         marks_questions=request.marks_questions,
         shows_reasoning=request.shows_reasoning,
         shows_calls=request.shows_calls,
@@ -198,7 +201,7 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
             return resumed
         listed = ", ".join(result.tool_call_id for result in results) or "approval responses"
         raise ProblemError(
-            "invalid", f"The session {session_id!r} waits for no result of these: {listed}.", param="messages"
+            "invalid", f"{request.session_label} waits for no result of these: {listed}.", param="messages"
         )
     if request.adds_all:
         check_conversation(new)

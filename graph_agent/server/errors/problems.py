@@ -113,7 +113,7 @@ class ProblemError(Exception):
 class BusySessionError(ProblemError):
     """Another request runs or has continued the session."""
 
-    def __init__(self, message: str = "This session is answering another request.") -> None:
+    def __init__(self, message: str) -> None:
         super().__init__("busy", message, retry_after_s=1)
 
 
@@ -189,12 +189,16 @@ def key_reused() -> ProblemError:
     )
 
 
-def superseded() -> ProblemError:
-    """Return the problem for an idempotency key whose request a later one replaced."""
+def superseded(session_label: str) -> ProblemError:
+    """Return the problem for an idempotency key whose request a later one replaced.
+
+    Args:
+        session_label: How the error names the session.
+    """
     return ProblemError(
         "conflict",
-        "The request with this Idempotency-Key has no answer: a later request of the session came before it was "
-        "finished. Read the session's events, and send what is still needed with a new key.",
+        f"The request with this Idempotency-Key has no answer. {session_label} received a later request before it was "
+        "finished. Read what is stored of it, and send what is still needed with a new key.",
         param="Idempotency-Key",
     )
 

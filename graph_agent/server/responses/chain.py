@@ -51,10 +51,14 @@ class Chains:
         """
         request = self._request(body, content, token)
         if session_id is not None:
+            if body.conversation_id is not None:
+                request = replace(request, session_label=f"The conversation {body.conversation_id!r}")
             return replace(request, session_id=session_id, call_token=_answered_token(content), marks_questions=False)
         is_explicit = body.previous_response_id is not None
         previous = await self._previous(body, content)
         if previous is not None:
+            label = f"The conversation of the response {previous['response']['id']!r}"
+            request = replace(request, session_label=label)
             if previous["response"]["status"] in OPEN:
                 raise ProblemError(
                     "invalid", "The previous response is still in progress.", param="previous_response_id"

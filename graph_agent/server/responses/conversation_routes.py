@@ -34,7 +34,7 @@ _ERRORS = {
     ).items()
     if status != 429
 }
-_ERRORS[409] = {"model": OpenAIError, "description": "The item belongs to the session's history"}
+_ERRORS[409] = {"model": OpenAIError, "description": "A response has used the item"}
 _ConversationId = Annotated[str, Path(pattern=SESSION_ID, description="The conversation.")]
 _ItemId = Annotated[str, Path(description="The item.")]
 

@@ -115,7 +115,7 @@ class Conversations:
             if any(item["id"] == item_id for item in items):
                 if stored.key not in await self.pending_keys(id_):
                     raise ProblemError(
-                        "conflict", f"The item {item_id!r} belongs to the session's history.", param="item_id"
+                        "conflict", f"The item {item_id!r} belongs to a response that has used it.", param="item_id"
                     )
                 rest = [item for item in items if item["id"] != item_id]
                 await self._store.aput(stored.namespace, stored.key, {"items": rest}, index=False)

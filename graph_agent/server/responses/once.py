@@ -21,12 +21,12 @@ from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.errors.problems import ProblemError, key_reused
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.responses.ids import response_id
+from graph_agent.server.responses.records import KEYS, keys_of_day
 from graph_agent.server.responses.schemas import CreateResponse
 from graph_agent.server.sse import frame
 
 _EMPTY: dict[str, Any] = {"status": "in_progress", "content": [], "arguments": ""}
 """Fields of an item at its begin."""
-_KEYS = ("graph_agent", "response_keys")
 _CLAIM_S = 30.0
 """Maximum seconds to wait until another request with the same key has its session."""
 _POLL_S = 0.02
@@ -145,7 +145,7 @@ class Key:
         Raises:
             ProblemError: If that was a different request.
         """
-        item = await self.host.store.aget(_KEYS, self._token)
+        item = await self.host.store.aget(KEYS, self._token)
         if item is None:
             return None
         found = cast("KeyedResponse", item.value)
@@ -154,9 +154,10 @@ class Key:
         return found
 
     async def put(self, token: str, session: str) -> None:
-        """Record the response of this key."""
+        """Record the response of this key; the key expires with the response."""
         value = {"token": token, "session": session, "digest": self.mark.digest}
-        await self.host.store.aput(_KEYS, self._token, value, index=False)
+        await self.host.store.aput(keys_of_day(token), self._token, {}, index=False)
+        await self.host.store.aput(KEYS, self._token, value, index=False)
 
     async def has_begun(self, session: str) -> bool:
         """Whether a session has received the input of this key."""

@@ -21,6 +21,10 @@ logger = logging.getLogger(__name__)
 
 _RESPONSES = ("graph_agent", "responses")
 """Start of the namespaces of responses; each day has its own, so that old ones are found without reading all."""
+KEYS = ("graph_agent", "response_keys")
+"""Namespace of the responses of idempotency keys."""
+_KEYS_OF_DAY = "keys"
+"""End of the namespace of a day's keys, which are deleted with the day's responses."""
 _PAGE = 500
 _EVERY_S = 3600.0
 OPEN = ("queued", "in_progress")
@@ -140,10 +144,10 @@ async def deleting_expired(host: Host) -> AsyncIterator[None]:
 
 
 async def delete_expired(host: Host) -> int:
-    """Delete the responses that are older than the setting `response_s`.
+    """Delete the responses that are older than the setting `response_s`, with their events and idempotency keys.
 
     Returns:
-        The number of responses deleted.
+        The number of entries deleted.
     """
     before = _day(time.time() - host.settings.response_s)
     deleted = 0
@@ -152,9 +156,16 @@ async def delete_expired(host: Host) -> int:
             continue
         while found := await host.store.asearch(namespace, limit=_PAGE):
             for item in found:
+                if item.namespace[-1] == _KEYS_OF_DAY:
+                    await host.store.adelete(KEYS, item.key)
                 await host.store.adelete(item.namespace, item.key)
             deleted += len(found)
     return deleted
+
+
+def keys_of_day(token: str) -> tuple[str, ...]:
+    """Return the namespace of the idempotency keys of a response's day."""
+    return (*_namespace(token), _KEYS_OF_DAY)
 
 
 def _namespace(token: str) -> tuple[str, ...]:
