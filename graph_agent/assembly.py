@@ -32,6 +32,7 @@ from graph_agent.nodes.model import model_node
 from graph_agent.nodes.plan import plan_node
 from graph_agent.nodes.tools import tools_node
 from graph_agent.planning.active_model import agentic_loop_from_env
+from graph_agent.planning.conversation_summary import summarize_conversation
 from graph_agent.planning.request_size import estimate_request
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import system_prompt_source
@@ -206,6 +207,7 @@ def _join(deps: AgentDeps) -> AgentStateGraph:
     graph.response = deps.response
     graph.model, graph.prompts = deps.models.first.client.model, deps.prompts
     graph.config = deps.config
+    graph.summarize = functools.partial(summarize_conversation, deps)
     graph.estimate_request = functools.partial(estimate_request, deps)
     graph.tool_names = tuple(deps.toolbox.names)
     inner = [getattr(getattr(delegate, "graph", None), "builder", None) for delegate in deps.toolbox.delegates.values()]

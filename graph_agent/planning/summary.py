@@ -97,13 +97,13 @@ async def renew_summary(
     if not kept_from or replaced * scale < threshold * _WORTH_SHARE:
         return
     try:
-        text = await _request_summary(requests, older, int(threshold / scale))
+        text = await request_summary(requests, older, int(threshold / scale))
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; a note replaces the summary
         log_traceback(logger, "The request for a summary", error)
         active.record(unsummarized=True)
-        reason = "The reply was empty." if isinstance(error, _NoSummaryError) else describe_model_error(error)
+        reason = "The reply was empty." if isinstance(error, NoSummaryError) else describe_model_error(error)
         active.warn(f"The older part of the conversation could not be summarized: {reason}")
         active.shorten()
         return
@@ -141,7 +141,7 @@ def _summary_text(index: int, stored: Sequence[StoredEvent], new: Sequence[Store
     return found.get("content") if found.get("type") == "summary" else None
 
 
-class _NoSummaryError(Exception):
+class NoSummaryError(Exception):
     """The reply to a request for a summary has no text, or refuses."""
 
 
@@ -160,7 +160,7 @@ def _request_tokens(active: ActiveModel) -> int:
     )
 
 
-def summary_request(prompts: Prompts, messages: Sequence[AnyMessage], tokens: int) -> HumanMessage:
+def _summary_request(prompts: Prompts, messages: Sequence[AnyMessage], tokens: int) -> HumanMessage:
     """Return the request for a summary of messages.
 
     Args:
@@ -174,22 +174,30 @@ def summary_request(prompts: Prompts, messages: Sequence[AnyMessage], tokens: in
     return HumanMessage(prompts.render("summary", conversation=text, words=words))
 
 
-async def _request_summary(requests: ModelRequests, older: Sequence[AnyMessage], tokens: int) -> str:
+async def request_summary(
+    requests: ModelRequests, older: Sequence[AnyMessage], tokens: int, instructions: str | None = None
+) -> str:
     """Have the model in force summarize messages.
 
     Args:
         requests: The requests of the node.
         older: The messages; the first may be the note with the previous summary.
         tokens: The threshold, in estimated tokens.
+        instructions: System message of the request; None for none.
+
+    Raises:
+        NoSummaryError: If the model's reply has no text, or refuses.
+        Exception: The error of the last provider.
     """
     active = requests.active
-    request: list[AnyMessage] = [summary_request(active.deps.prompts, older, tokens)]
+    request: list[AnyMessage] = [SystemMessage(instructions)] if instructions else []
+    request.append(_summary_request(active.deps.prompts, older, tokens))
 
     async def ask(stream: StreamWatch) -> AIMessage:
         # Text mode offers no tools to this request.
         reply = await active.deps.client.answer(request, active.settings, mode="text", quiet=True, watch=stream)
         if refusal_text(reply, visible=True) is not None or not reply.text.strip():
-            raise _NoSummaryError
+            raise NoSummaryError
         return reply
 
     def recover(error: Exception) -> bool:

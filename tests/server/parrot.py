@@ -2,8 +2,9 @@
 
 `!call NAME {…}` lines ask for calls, all in one wave; `!then NAME {…}` lines for one more wave, when the first has its
 results; `!pid` answers with the process id; `!options` answers with the request's options; `!size` answers with the
-request's estimated tokens; `!fail KIND` fails; `!refuse TEXT` refuses; `!wait FILE` waits for a file; `!think TEXT` answers after some reasoning, and repeats earlier
-reasoning; `!endless` has an endless answer; `!empty` has only empty answers.
+request's estimated tokens; `!fail KIND` fails; `!refuse TEXT` refuses; `!wait FILE` waits for a file; `!think TEXT`
+answers after some reasoning, and repeats earlier reasoning; `!endless` has an endless answer; `!empty` has only empty
+answers.
 Anything else is echoed, with the results of the calls.
 """
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from uuid import uuid4
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
-from graph_agent.budgets import usage_of
 from graph_agent.compiled import AgentStateGraph
-from graph_agent.config import LoopConfig
-from graph_agent.models.client import ModelClient
+from graph_agent.context import AgentContext
+from graph_agent.hooks.pipeline import HookReturnError
+from graph_agent.hooks.protocol import HookError
 from graph_agent.models.errors import classify_model_error
-from graph_agent.models.finish_reasons import refusal_text
 from graph_agent.planning.compaction import is_note
-from graph_agent.planning.summary import summary_request
-from graph_agent.prompts import Prompts
+from graph_agent.planning.conversation_summary import StoppedByHookError
+from graph_agent.planning.summary import NoSummaryError
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.errors.problems import ProblemError, problem_of_run
@@ -29,10 +29,7 @@ from graph_agent.server.responses.reasoning import encoded_summary
 from graph_agent.server.responses.records import Records
 from graph_agent.server.responses.resource import usage_of as response_usage_of
 from graph_agent.server.responses.schemas import CompactResponse
-from graph_agent.types import HIDDEN_ID_PREFIX
-
-_WINDOW_SHARE = 0.75
-"""Share of the model's context window that the conversation may fill in the request for the summary."""
+from graph_agent.types import HIDDEN_ID_PREFIX, Usage
 
 
 async def compact(server: Services, caller: Caller, body: CompactResponse) -> dict[str, Any]:
@@ -50,16 +47,15 @@ async def compact(server: Services, caller: Caller, body: CompactResponse) -> di
     host = server.chat.runs.host
     with server.chat.limits.slot(caller.name):
         messages = await _conversation(host, Records(host, caller), body)
-        reply = await _summary(host, messages, body.instructions)
-    usage = usage_of(reply)
+        text, usage = await _summary(host, messages, body.instructions)
     input_tokens = usage["input_tokens"] or count_tokens_approximately(messages)
-    output_tokens = usage["output_tokens"] or count_tokens_approximately([reply])
+    output_tokens = usage["output_tokens"] or count_tokens_approximately([AIMessage(text)])
     server.chat.runs.metrics.count_tokens(input_tokens, output_tokens)
-    outcome = ChatOutcome(reply.text, [], "stop", None, input_tokens, output_tokens, "COMPLETED")
+    outcome = ChatOutcome(text, [], "stop", None, input_tokens, output_tokens, "COMPLETED")
     token = new_token()
     kept = [message for message in messages if isinstance(message, HumanMessage) and _is_of_user(message)]
     output = [_user_item(message, item_id("msg", token, index)) for index, message in enumerate(kept)]
-    summary = encoded_summary(reply.text.strip())
+    summary = encoded_summary(text)
     output.append({"id": item_id("cmp", token, len(kept)), "type": "compaction", "encrypted_content": summary})
     return {
         "id": response_id(token),
@@ -83,25 +79,23 @@ async def _conversation(host: Host, records: Records, body: CompactResponse) -> 
     return messages
 
 
-async def _summary(host: Host, messages: list[AnyMessage], instructions: str | None) -> AIMessage:
+async def _summary(host: Host, messages: list[AnyMessage], instructions: str | None) -> tuple[str, Usage]:
     builder = host.kept.builder
     assert isinstance(builder, AgentStateGraph), "the server compiles graphs of this package"
-    assert builder.model is not None, "every agent has a model"
-    window = (builder.model.profile or {}).get("max_input_tokens")
-    tokens = count_tokens_approximately(messages)
-    if window is not None:
-        tokens = min(tokens, int(window * _WINDOW_SHARE))
-    request: list[AnyMessage] = [SystemMessage(instructions)] if instructions else []
-    request.append(summary_request(builder.prompts or Prompts(), messages, tokens))
-    client, settings = ModelClient(builder.model, []), builder.config or LoopConfig()
+    assert builder.summarize is not None, "every agent has one"
+    identified = [message if message.id else message.model_copy(update={"id": str(uuid4())}) for message in messages]
+    context = AgentContext(credentials=dict(builder.credentials))
     try:
-        reply = await client.answer(request, settings, mode="text", quiet=True)
+        return await builder.summarize(identified, instructions, context)
+    except NoSummaryError:
+        message = "The model gave no summary of the conversation; send the request again."
+        raise ProblemError("upstream", message, category="empty_answer") from None
+    except StoppedByHookError:
+        raise ProblemError("filtered", "A hook of the agent has stopped the request.") from None
+    except (HookError, HookReturnError) as error:
+        raise problem_of_run("hook") from error
     except Exception as error:  # a provider may raise anything
         raise problem_of_run(classify_model_error(error)) from error
-    if refusal_text(reply, visible=True) is not None or not reply.text.strip():
-        message = "The model gave no summary of the conversation; send the request again."
-        raise ProblemError("upstream", message, category="empty_answer")
-    return reply
 
 
 def _is_of_user(message: HumanMessage) -> bool:
