@@ -32,8 +32,6 @@ from graph_agent.nodes.model import model_node
 from graph_agent.nodes.plan import plan_node
 from graph_agent.nodes.tools import tools_node
 from graph_agent.planning.active_model import agentic_loop_from_env
-from graph_agent.planning.conversation_summary import summarize_conversation
-from graph_agent.planning.request_size import estimate_request
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import system_prompt_source
 from graph_agent.response_format import ResponseSchema
@@ -205,10 +203,9 @@ def _join(deps: AgentDeps) -> AgentStateGraph:
     graph.may_write, graph.writes = deps.toolbox.may_write, deps.toolbox.writes
     graph.offers = deps.toolbox.schemas
     graph.response = deps.response
-    graph.model, graph.prompts = deps.models.first.client.model, deps.prompts
+    graph.model = deps.models.first.client.model
     graph.config = deps.config
-    graph.summarize = functools.partial(summarize_conversation, deps)
-    graph.estimate_request = functools.partial(estimate_request, deps)
+    graph.deps = deps
     graph.tool_names = tuple(deps.toolbox.names)
     inner = [getattr(getattr(delegate, "graph", None), "builder", None) for delegate in deps.toolbox.delegates.values()]
     graph.asks = deps.config.approve is not None or any(getattr(builder, "asks", False) for builder in inner)

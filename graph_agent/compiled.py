@@ -42,10 +42,9 @@ from graph_agent.runs.draining import AnsweringControl
 from graph_agent.runs.registry import refuse_within, running, running_blocking
 from graph_agent.runs.run import RUN, Run, RunScope
 from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
-from graph_agent.types import Usage
 
 if TYPE_CHECKING:
-    from graph_agent.prompts import Prompts
+    from graph_agent.deps import AgentDeps
     from graph_agent.response_format import ResponseSchema
 
 _MOST_THREADS = 256
@@ -363,8 +362,6 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """Names of the tools and delegations."""
     model: BaseChatModel | None = None
     """The default chat model of a run."""
-    prompts: Prompts | None = None
-    """The prompts of the agent."""
     credentials: Mapping[str, SecretStr] = MappingProxyType({})
     """Credentials of every run; a run's own credentials of the same names win."""
     may_write = True
@@ -384,10 +381,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """Whether a call may write, by name; None if unknown."""
     asks = False
     """Whether calls of this agent, or of a delegate in this process, may wait for a person's approval."""
-    estimate_request: Callable[..., Awaitable[int]] | None = None
-    """`planning.request_size.estimate_request`, without its first argument; None for a graph of another builder."""
-    summarize: Callable[..., Awaitable[tuple[str, Usage]]] | None = None
-    """`planning.conversation_summary.summarize_conversation`, without its first argument; None as before."""
+    deps: AgentDeps | None = None
+    """The dependencies of the nodes."""
     edit_fault: Callable[[str, dict[str, Any]], str | None] | None = None
     """Returns why a person cannot put a call (name, arguments) in the place of another; None without approvals."""
 

@@ -16,7 +16,7 @@ from graph_agent.planning.active_model import ActiveModel, planner_of
 from graph_agent.planning.prompt import PreparedHistory, closing, plan_request
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.summary import use_summary
-from graph_agent.planning.update import bookkeeping_of_new_input
+from graph_agent.state.schema import bookkeeping_of_new_input
 
 
 async def estimate_request(

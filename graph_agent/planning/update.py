@@ -28,7 +28,7 @@ from graph_agent.runs.run import run_of, spent
 from graph_agent.state.channels import status_event
 from graph_agent.state.messages import new_user_messages, rewrite
 from graph_agent.state.remote import RemoteTask
-from graph_agent.state.schema import INITIAL_BOOKKEEPING, Bookkeeping, LoopOutcome, PlanState
+from graph_agent.state.schema import INITIAL_BOOKKEEPING, Bookkeeping, LoopOutcome, PlanState, bookkeeping_of_new_input
 from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
 from graph_agent.waves.schema import Selection, select
 
@@ -38,25 +38,6 @@ _AT_LIMIT = "Not run: the limit was reached before its turn came."
 _ENDED_BY_HOOK = "Not run: a hook ended the work with this reply."
 _CYCLE = "Not run: it needs calls that need it."
 _ABORTED = "Not run: the run was stopped before its turn came."
-
-_SESSION_KEYS = ("turn", "last_input_id", "text_tools", "native_tools", "summary", "kept_from", "cuts", "taken")
-"""Keys of the bookkeeping that are kept when a new input begins."""
-
-
-def bookkeeping_of_new_input(last: Bookkeeping, own: Mapping[str, Any]) -> Bookkeeping:
-    """Return the bookkeeping at the beginning of an input.
-
-    Args:
-        last: That of the input before; empty for the first input.
-        own: Configuration fields that the input's own context sets.
-    """
-    loop: Bookkeeping = {**INITIAL_BOOKKEEPING, **{key: last[key] for key in _SESSION_KEYS if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
-    # Values in this input's own context are newer than changes made before it.
-    if changed := {name: value for name, value in last.get("changed", {}).items() if name not in own}:
-        loop["changed"] = changed
-    if own.get("approve"):
-        loop["approve"] = list(own["approve"])
-    return loop
 
 
 class PlanUpdate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired
 
 from langchain_core.messages import AIMessage, AnyMessage
@@ -167,6 +168,26 @@ INITIAL_BOOKKEEPING: Bookkeeping = {
     "waiting": [],
     "last_wave": False,
 }
+
+
+_SESSION_KEYS = ("turn", "last_input_id", "text_tools", "native_tools", "summary", "kept_from", "cuts", "taken")
+"""Keys of the bookkeeping that are kept when a new input begins."""
+
+
+def bookkeeping_of_new_input(last: Bookkeeping, own: Mapping[str, Any]) -> Bookkeeping:
+    """Return the bookkeeping at the beginning of an input.
+
+    Args:
+        last: That of the input before; empty for the first input.
+        own: Configuration fields that the input's own context sets.
+    """
+    loop: Bookkeeping = {**INITIAL_BOOKKEEPING, **{key: last[key] for key in _SESSION_KEYS if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
+    # Values in this input's own context are newer than changes made before it.
+    if changed := {name: value for name, value in last.get("changed", {}).items() if name not in own}:
+        loop["changed"] = changed
+    if own.get("approve"):
+        loop["approve"] = list(own["approve"])
+    return loop
 
 
 class AgentInput(TypedDict):

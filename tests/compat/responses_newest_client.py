@@ -12,7 +12,14 @@ from tests.support.compat import write
 
 def main(url: str, key: str) -> None:
     client: Any = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
-    write({"background": background(client), "over a WebSocket": by_socket(client), "compacted": compacted(client)})
+    write(
+        {
+            "background": background(client),
+            "over a WebSocket": by_socket(client),
+            "compacted": compacted(client),
+            "counted": counted(client),
+        }
+    )
 
 
 def background(client: Any) -> list[Any]:
@@ -45,6 +52,13 @@ def by_socket(client: Any) -> list[Any]:
 def compacted(client: Any) -> list[Any]:
     found = client.responses.compact(model="parrot", input="one")
     return [found.object, [item.type for item in found.output]]
+
+
+def counted(client: Any) -> list[Any]:
+    """The estimated tokens, and whether the model receives as many."""
+    found = client.responses.input_tokens.count(model="parrot", input="!size")
+    answer = client.responses.create(model="parrot", input="!size")
+    return [found.object, found.input_tokens == int(answer.output_text)]
 
 
 main(*sys.argv[1:])

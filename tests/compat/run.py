@@ -131,6 +131,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "background": [[0, 1, 2], [1, 2], "You said: hello", "completed"],
         "over a WebSocket": ["You said: one", "You said: one / two"],
         "compacted": ["response.compaction", ["message", "compaction"]],
+        "counted": ["response.input_tokens", True],
     },
     "agents": {
         "whole": "You said: hello",

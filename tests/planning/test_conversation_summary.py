@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 
 from graph_agent import AgentContext, LoopHook, ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import AgentStateGraph
-from graph_agent.planning.conversation_summary import StoppedByHookError
+from graph_agent.planning.conversation_summary import StoppedByHookError, summarize_conversation
 
 CONVERSATION: list[AnyMessage] = [
     HumanMessage("Write to ana@example.com.", id="1"),
@@ -43,8 +43,9 @@ async def doubled(request: ModelRequest[Any], handler: Any) -> ModelResponse[Any
 async def summarize(model: ScriptedChatModel, hooks: list[Any]) -> str:
     builder = create_graph_agent(model, hooks=hooks).builder
     assert isinstance(builder, AgentStateGraph)
-    assert builder.summarize is not None
-    text, _ = await builder.summarize(CONVERSATION, "Be brief.", AgentContext(credentials={"token": "t"}))
+    assert builder.deps is not None
+    context = AgentContext(credentials={"token": "t"})
+    text, _ = await summarize_conversation(builder.deps, CONVERSATION, "Be brief.", context)
     return text
 
 

@@ -15,7 +15,7 @@ from graph_agent.hooks.pipeline import HookReturnError
 from graph_agent.hooks.protocol import HookError
 from graph_agent.models.errors import classify_model_error
 from graph_agent.planning.compaction import is_note
-from graph_agent.planning.conversation_summary import StoppedByHookError
+from graph_agent.planning.conversation_summary import StoppedByHookError, summarize_conversation
 from graph_agent.planning.summary import NoSummaryError
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.chat.outcomes import ChatOutcome
@@ -82,11 +82,11 @@ async def _conversation(host: Host, records: Records, body: CompactResponse) -> 
 async def _summary(host: Host, messages: list[AnyMessage], instructions: str | None) -> tuple[str, Usage]:
     builder = host.kept.builder
     assert isinstance(builder, AgentStateGraph), "the server compiles graphs of this package"
-    assert builder.summarize is not None, "every agent has one"
+    assert builder.deps is not None, "every agent has them"
     identified = [message if message.id else message.model_copy(update={"id": str(uuid4())}) for message in messages]
     context = AgentContext(credentials=dict(builder.credentials))
     try:
-        return await builder.summarize(identified, instructions, context)
+        return await summarize_conversation(builder.deps, identified, instructions, context)
     except NoSummaryError:
         message = "The model gave no summary of the conversation; send the request again."
         raise ProblemError("upstream", message, category="empty_answer") from None
