@@ -32,9 +32,7 @@ async def count_input_tokens(host: Host, caller: Caller, request: ChatRequest) -
     new = request.messages if request.adds_all or not state.values else new_messages(request.messages)
     messages = [*messages_of(state), *new]
     try:
-        return await estimate_request(
-            builder.deps, state.values, [*messages_of(state), *new], request.context(), thread
-        )
+        return await estimate_request(builder.deps, state.values, messages, request.context(), thread)
     except ConfigError:
         message = "The tokens cannot be counted: the agent's system prompt depends on the state of a run."
         raise ProblemError("invalid", message) from None
