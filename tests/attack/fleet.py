@@ -29,7 +29,7 @@ SUMMARIES: list[str] = []
 """A line of figures for each attack of this test session."""
 TOTALS: Counter[str] = Counter()
 """Figures over all attacks of this test session."""
-_WITHIN_S = 120
+_WITHIN_S = 180
 _ROOT = Path(__file__).parents[2]
 
 

@@ -19,7 +19,7 @@ import psutil  # type: ignore[import-untyped] # it has no types of its own
 import yaml
 
 ROOT = Path(__file__).parents[2]
-UP_WITHIN_S = 60
+UP_WITHIN_S = 180
 PARROT = {
     "name": "parrot",
     "description": "Says it again.",

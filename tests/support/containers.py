@@ -22,7 +22,7 @@ from tests.support.image import read_stages
 from tests.support.kustomize import Resource, one
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-_WITHIN_S = 60
+_WITHIN_S = 180
 _REFERENCE = re.compile(r"\$\{(\w+)(?::[-?]([^}]*))?\}")
 
 

@@ -21,7 +21,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-_UP_WITHIN_S = 60
+_UP_WITHIN_S = 180
 _USER = "postgres"
 
 on_postgres = pytest.mark.xdist_group("postgres")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pexpect
 
-WITHIN_S = 60
+WITHIN_S = 180
 """Maximum seconds to wait for one piece of output, on a busy machine too."""
 
 GATED_TOOLS = '''

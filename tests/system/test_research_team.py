@@ -107,7 +107,7 @@ async def test_an_occupied_port_is_reported_by_the_team() -> None:
 
 
 async def test_an_early_disconnect_leaves_no_task_behind() -> None:
-    async with asyncio.timeout(60), team() as url:
+    async with asyncio.timeout(180), team() as url:
         async with aclosing(ask(url, "How many moons has Mars?")) as lines:
             async for _ in lines:
                 break
