@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from langgraph.graph.state import CompiledStateGraph
@@ -13,9 +12,8 @@ from graph_agent.approvals.decisions import Decision, as_decision, listed_decisi
 from graph_agent.approvals.requests import HeldCall, calls_of_request, is_single_call, request_of
 from graph_agent.errors import DecisionError, InputError, SlowSchemaError
 from graph_agent.session.built_agent import builder_of
+from graph_agent.session.repeated_input import is_by_id
 from graph_agent.session.run_result import open_interrupts
-
-_INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
@@ -103,12 +101,3 @@ def _check(decision: Decision, schema: Any, call: HeldCall) -> None:
     except (ValidationError, SlowSchemaError) as error:
         why = error.message if isinstance(error, ValidationError) else str(error)
         raise DecisionError(f"The decision on call {call['id']!r} ({call['name']}) does not fit: {why}.") from None
-
-
-def is_by_id(answer: Any) -> bool:
-    """Whether LangGraph interprets an answer as a mapping by interrupt id."""
-    return (
-        isinstance(answer, Mapping)
-        and bool(answer)
-        and all(isinstance(key, str) and _INTERRUPT_ID.fullmatch(key) for key in answer)
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +19,6 @@ from graph_agent.execution.checkpoints import load
 from graph_agent.runs.input_marks import InputMark, check_input_id, digest_of, mark_in
 from graph_agent.runs.registry import POLL_S, find_run, is_idle
 from graph_agent.session.built_agent import builder_of, own_fields_of
-from graph_agent.session.interrupts import is_by_id
 from graph_agent.session.run_result import RunResult, run_result
 from graph_agent.session.typed_result import typed_result
 from graph_agent.state.messages import failure_error, failure_of
@@ -26,6 +26,9 @@ from graph_agent.types import SessionStatus
 
 _BEGINNING_S = 1.0
 """Seconds in which the run of another process may commit its input, so that it is recognized."""
+
+
+_INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def mark_of(given: Any, input_id: str | None, graph: CompiledStateGraph[Any, Any, Any, Any]) -> InputMark | None:
@@ -55,6 +58,15 @@ def answer_content(answer: Any) -> Any:
     if len(values) == 1 and isinstance(values[0], str):
         return {"messages": [HumanMessage(values[0])]}
     return values
+
+
+def is_by_id(answer: Any) -> bool:
+    """Whether LangGraph interprets an answer as a mapping by interrupt id."""
+    return (
+        isinstance(answer, Mapping)
+        and bool(answer)
+        and all(isinstance(key, str) and _INTERRUPT_ID.fullmatch(key) for key in answer)
+    )
 
 
 async def wait_for_input(saver: BaseCheckpointSaver[Any], session_id: str, mark: InputMark) -> bool:

@@ -21,9 +21,8 @@ from graph_agent._internal.failure_log import log_failure
 from graph_agent.context import AgentContext, checked_context
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.events.types import Event
-from graph_agent.execution.inputs import Admission, InputStoredError
 from graph_agent.runs.inbox import Note
-from graph_agent.runs.input_marks import InputMark
+from graph_agent.runs.input_marks import InputMark, InputStoredError
 from graph_agent.runs.notes import message_of
 from graph_agent.runs.registry import refuse_within
 from graph_agent.runs.run import READERSHIP, WATCHED, Run
@@ -31,7 +30,6 @@ from graph_agent.session.built_agent import own_fields_of
 from graph_agent.session.control import SessionCommands, SessionControl
 from graph_agent.session.history import SessionMemory
 from graph_agent.session.input_run import InputRun
-from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.repeated_input import answer_content, mark_of, stored_result, wait_for_input
 from graph_agent.session.run_result import RunResult, open_interrupts, run_result
 from graph_agent.session.typed_result import typed_result
@@ -354,6 +352,10 @@ class Session(SessionCommands):
 
     async def _answer(self, answer: Any, decided_by: str | None, mark: InputMark | None) -> Any:
         """Return the graph's input that resumes the session; None for an answer that it has received already."""
+        # Imported here: only answers need them.
+        from graph_agent.execution.inputs import Admission
+        from graph_agent.session.interrupts import checked_answers
+
         # After a crash between a step's last write and its checkpoint, `next` is empty, but `tasks` is not.
         state = await self._graph.aget_state(self._config)
         admission = Admission(self._saver, self._graph.aget_state, self.id)
