@@ -38,7 +38,7 @@ WATCHED = "__graph_agent_watched"
 """Key in a run's `configurable`: whether the parts of delegates' runs go to its custom stream."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Run:
     """One run of an agent's graph, from its entry point to its end. Thread-safe."""
 
@@ -261,7 +261,7 @@ class Run:
         return self._worked_s + time.monotonic() - self._since
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RunScope(Run):
     """Parent of one run, passed by a program as `RUN` in its `configurable` to abort the run and to hook into it.
 
