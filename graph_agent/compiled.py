@@ -371,7 +371,6 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """Whether some call of this agent may write; False when every tool is marked as reading."""
     offers: Sequence[dict[str, Any]] = ()
     """The tools and delegates of the agent, in OpenAI's function format."""
-
     response: ResponseSchema | None = None
     """The schema of the answer; None for text."""
     config: LoopConfig | None = None

@@ -117,8 +117,7 @@ class AnswerUpdate:
             # The reader has received this beginning of an answer.
             self.answer = draft.model_copy(update={"content": f"{draft.text}\n\n{self._sentence()}"})
             return
-        exhausted = self._is_exhausted()
-        sentence = self._sentence()
+        exhausted, sentence = self._is_exhausted(), self._sentence()
         if sentence and self.settings.on_limit == "message":
             self.answer = AIMessage(sentence)
             return
