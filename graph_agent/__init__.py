@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from graph_agent.hooks.protocol import LoopHook, LoopPlan, RequestPatch
     from graph_agent.models.scripted import ScriptedChatModel
     from graph_agent.session.history import SessionMemory
-    from graph_agent.session.results import RunResult
+    from graph_agent.session.run_result import RunResult
     from graph_agent.session.session import Session
     from graph_agent.tools.idempotency import idempotency_key
     from graph_agent.types import SessionStatus
@@ -49,7 +49,7 @@ _MODULES = {
     "LoopHook": "hooks.protocol",
     "LoopPlan": "hooks.protocol",
     "RequestPatch": "hooks.protocol",
-    "RunResult": "session.results",
+    "RunResult": "session.run_result",
     "ScriptedChatModel": "models.scripted",
     "Session": "session.session",
     "SessionMemory": "session.history",

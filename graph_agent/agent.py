@@ -11,10 +11,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
-from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
-from graph_agent.delegation import Delegate
 from graph_agent.errors import ConfigError
 from graph_agent.graph import DEFAULT_SYSTEM_PROMPT, build_graph
 from graph_agent.hooks.protocol import LoopHook
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
     from graph_agent.compiled import CompiledAgentGraph
+    from graph_agent.delegation import Delegate
     from graph_agent.waves.schema import PlanningResult
 
 

@@ -32,13 +32,14 @@ from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, with_credentials
 from graph_agent.errors import InputError
 from graph_agent.execution.checkpoints import keep_ids_above_newest, load, namespaces_to_check
-from graph_agent.execution.inputs import InputStoredError, admit_input
+from graph_agent.execution.inputs import admit_input
 from graph_agent.execution.stored_output import stored_chunks
 from graph_agent.runs.checkpoint_format import guard_format
 from graph_agent.runs.checkpoint_metadata import patch_metadata
 from graph_agent.runs.deferred_writes import DeferredWrites, defers_writes
 from graph_agent.runs.dispatch import is_dispatched
 from graph_agent.runs.draining import AnsweringControl
+from graph_agent.runs.input_marks import InputStoredError
 from graph_agent.runs.registry import refuse_within, running, running_blocking
 from graph_agent.runs.run import RUN, Run, RunScope
 from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
@@ -368,7 +369,6 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """Whether some call of this agent may write; False when every tool is marked as reading."""
     offers: Sequence[dict[str, Any]] = ()
     """The tools and delegates of the agent, in OpenAI's function format."""
-
     response: ResponseSchema | None = None
     """The schema of the answer; None for text."""
     config: LoopConfig | None = None

@@ -1,6 +1,6 @@
 """Configuration of the agentic loop."""
 
-from __future__ import annotations
+# No postponed evaluation of annotations: pydantic would compile the text of each field's annotation.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -216,7 +216,7 @@ class LoopConfig(BaseModel):
         }
         return tuple((name, value) for name, value in options.items() if value is not None)
 
-    def with_values(self, values: Mapping[str, Any]) -> LoopConfig:
+    def with_values(self, values: Mapping[str, Any]) -> "LoopConfig":
         """Return this configuration with some fields replaced, validated again.
 
         Raises:

@@ -1,6 +1,6 @@
 """Context of one run: overrides of the loop's configuration, and credentials."""
 
-from __future__ import annotations
+# No postponed evaluation of annotations: pydantic would compile the text of each field's annotation.
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -155,7 +155,7 @@ def coerce_context(given: Any, schema: type[AgentContext] = AgentContext) -> Age
 def with_credentials(
     given: Any,
     own: Mapping[str, SecretStr],
-    config: RunnableConfig | None = None,
+    config: "RunnableConfig | None" = None,
     schema: type[AgentContext] = AgentContext,
 ) -> Any:
     """Add the agent's own credentials to a run's context; the run's credentials win.

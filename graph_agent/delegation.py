@@ -17,11 +17,6 @@ from graph_agent.types import NO_USAGE, Usage
 
 DEPTH_LEFT = "__graph_agent_depth_left"
 """Key in a delegated run's `configurable`: remaining depth of nested delegations."""
-WATCHED = "__graph_agent_watched"
-"""Key in a run's `configurable`: whether the parts of delegates' runs go to its custom stream.
-
-LangGraph keeps keys that begin with two underscores out of checkpoints and traces.
-"""
 
 
 @dataclass(frozen=True, slots=True)

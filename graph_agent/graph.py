@@ -10,7 +10,6 @@ from langgraph.cache.base import BaseCache
 
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
-from graph_agent.delegation import Delegate
 from graph_agent.errors import ConfigError
 from graph_agent.hooks.protocol import LoopHook
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
     from graph_agent.compiled import AgentStateGraph
+    from graph_agent.delegation import Delegate
     from graph_agent.models.pool import Resolve
     from graph_agent.waves.schema import PlanningResult
 

@@ -17,7 +17,7 @@ from graph_agent._internal.failure_log import log_failure
 from graph_agent._internal.text import as_text, clean
 from graph_agent.budgets import RemainingBudget, budget_for_delegates, has_budget
 from graph_agent.config import LoopConfig
-from graph_agent.delegation import DEPTH_LEFT, WATCHED, Delegation, DelegationResult
+from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.errors import did_you_mean
 from graph_agent.execution.delegate_call import (
@@ -34,7 +34,8 @@ from graph_agent.execution.delegate_call import (
 )
 from graph_agent.execution.run_call import CallToRun, call_to_run, run_in_slot
 from graph_agent.models.usage import add_usage
-from graph_agent.runs.run import run_of, spent
+from graph_agent.runs.run import WATCHED, run_of
+from graph_agent.runs.spending import spent
 from graph_agent.state.messages import CONTEXT_MARK, without_failure_report
 from graph_agent.state.schema import INITIAL_BOOKKEEPING
 from graph_agent.tools.invoke import belongs_to_run

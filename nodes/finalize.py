@@ -36,7 +36,8 @@ from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
 from graph_agent.planning.summary import renew_summary, use_summary
 from graph_agent.runs.notes import ReceivedNotes, listen
-from graph_agent.runs.run import answer_left_s, run_of, spent
+from graph_agent.runs.run import run_of
+from graph_agent.runs.spending import answer_left_s, spent
 from graph_agent.state.channels import status_event
 from graph_agent.state.messages import after_sentence, failure_error, failure_message, stream_rest
 from graph_agent.state.schema import Bookkeeping, LoopOutcome, PlanState
@@ -116,8 +117,7 @@ class AnswerUpdate:
             # The reader has received this beginning of an answer.
             self.answer = draft.model_copy(update={"content": f"{draft.text}\n\n{self._sentence()}"})
             return
-        exhausted = self._is_exhausted()
-        sentence = self._sentence()
+        exhausted, sentence = self._is_exhausted(), self._sentence()
         if sentence and self.settings.on_limit == "message":
             self.answer = AIMessage(sentence)
             return

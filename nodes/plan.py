@@ -34,7 +34,7 @@ from graph_agent.planning.structured_answer import replaced_answer_warning
 from graph_agent.planning.summary import renew_summary, use_summary
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.response_format import is_json
-from graph_agent.runs.run import work_left_s
+from graph_agent.runs.spending import work_left_s
 from graph_agent.state.own_writes import collect_own_writes
 from graph_agent.state.schema import LoopOutcome, PlanState
 from graph_agent.tools.client import fault_further_client_calls

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from graph_agent.delegation import Delegation, DelegationResult
-from graph_agent.state.remote import RemoteTask
-
 if TYPE_CHECKING:
     from graph_agent.a2a.client.auth import A2AAuth
+    from graph_agent.delegation import Delegation, DelegationResult
+    from graph_agent.state.remote import RemoteTask
 
 
 class A2ADelegate:

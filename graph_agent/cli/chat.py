@@ -25,7 +25,8 @@ from graph_agent.cli.report import TextReport
 from graph_agent.errors import GraphAgentError, InputError
 from graph_agent.runs.registry import is_idle
 from graph_agent.session.control import SessionControl
-from graph_agent.session.results import Done, RunResult, open_interrupts
+from graph_agent.session.results import Done
+from graph_agent.session.run_result import RunResult, open_interrupts
 from graph_agent.session.session import Session
 from graph_agent.spec.opening import open_agent
 

@@ -11,7 +11,8 @@ from graph_agent.cli.interrupts import STOPPED, Interrupts
 from graph_agent.cli.questions import Question, questions_of, signed
 from graph_agent.cli.terminal import Terminal
 from graph_agent.errors import InputError
-from graph_agent.session.results import Done, Part, RunResult
+from graph_agent.session.results import Done, Part
+from graph_agent.session.run_result import RunResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from graph_agent.session.results import DelegatePart, Done, Part, RunResult
+from graph_agent.session.results import DelegatePart, Done, Part
+from graph_agent.session.run_result import RunResult
 
 _FORMAT = 1
 """Version of the objects; a change that breaks readers increases it."""

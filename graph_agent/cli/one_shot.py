@@ -29,7 +29,7 @@ from graph_agent.cli.report import TextReport
 from graph_agent.cli.screen import LiveScreen, PlainScreen
 from graph_agent.cli.terminal import Terminal
 from graph_agent.persistence.urls import MEMORY
-from graph_agent.session.results import open_interrupts
+from graph_agent.session.run_result import open_interrupts
 from graph_agent.session.session import Session
 from graph_agent.spec.opening import open_agent
 

@@ -21,8 +21,8 @@ from graph_agent.errors import RunFailedError, SessionBusyError, UserError
 from graph_agent.runs.input_marks import INPUT_ID
 from graph_agent.runs.registry import find_run
 from graph_agent.session import Session
-from graph_agent.session.results import run_result
-from graph_agent.session.typed_result import own_fields_of
+from graph_agent.session.built_agent import own_fields_of
+from graph_agent.session.run_result import run_result
 
 ContextOf = Callable[[str], Awaitable[AgentContext | Mapping[str, Any]]]
 RUNS: set[asyncio.Task[Any]] = set()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from graph_agent.approvals.decisions import Decided
-from graph_agent.approvals.requests import HeldCall
 from graph_agent.events.types import StoredEvent, event
+
+if TYPE_CHECKING:
+    from graph_agent.approvals.decisions import Decided
+    from graph_agent.approvals.requests import HeldCall
 
 _SOURCES = ("delegation", "middleware")
 """Fields of approvals that do not decide on calls of the agent's own wave."""

@@ -22,7 +22,7 @@ from graph_agent.execution.checkpoints import load, put_writes
 from graph_agent.execution.ledger import wave_recovery
 from graph_agent.execution.recent_inputs import find_recent, inputs_before
 from graph_agent.runs.dispatch import is_dispatched, runs_until
-from graph_agent.runs.input_marks import INPUT_ID, InputMark, check_input_id, digest_of, mark_in
+from graph_agent.runs.input_marks import INPUT_ID, InputMark, InputStoredError, check_input_id, digest_of, mark_in
 from graph_agent.runs.run import RUN, Run, RunScope
 
 ANSWER = "graph_agent_answer"
@@ -32,18 +32,6 @@ FindInput = Callable[[str, str], Awaitable[CheckpointTuple | None]]
 """Returns the newest checkpoint of an input by thread and input id."""
 ReadState = Callable[[RunnableConfig], Awaitable[StateSnapshot]]
 """Reads the state of a checkpoint; `aget_state` of a compiled graph."""
-
-
-class InputStoredError(Exception):
-    """An input is not run, because it has its result: an answer, or a question.
-
-    Args:
-        state: The state that holds the result.
-    """
-
-    def __init__(self, state: StateSnapshot) -> None:
-        super().__init__("The input has its result already.")
-        self.state = state
 
 
 async def admit_input(

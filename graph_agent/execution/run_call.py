@@ -21,7 +21,8 @@ from graph_agent.execution.approvals import needs_approval
 from graph_agent.execution.current_wave import FIELDS, current_wave
 from graph_agent.execution.ledger import finished_before, may_have_started, may_start, note_started
 from graph_agent.execution.settlement import UNKNOWN
-from graph_agent.runs.run import run_of, work_left_s
+from graph_agent.runs.run import run_of
+from graph_agent.runs.spending import work_left_s
 from graph_agent.state.schema import INITIAL_BOOKKEEPING, Bookkeeping
 from graph_agent.tools.idempotency import current_call
 from graph_agent.tools.output import cut_short

@@ -20,7 +20,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableLambda
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from graph_agent.models.script import Script, ScriptedRequest
 
@@ -49,6 +49,8 @@ class ScriptedChatModel(BaseChatModel):
     Raises:
         ConfigError: if a reply cannot be parsed.
     """
+
+    model_config = ConfigDict(defer_build=True)
 
     responses: list[str | AIMessage] = Field(repr=False)
     """The script, as passed to the constructor."""

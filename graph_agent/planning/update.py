@@ -24,7 +24,8 @@ from graph_agent.models.usage import add_usage, fresh
 from graph_agent.planning.approvals import start_calls
 from graph_agent.runs.inbox import NoteKind
 from graph_agent.runs.notes import listen, take_follow_ups
-from graph_agent.runs.run import run_of, spent
+from graph_agent.runs.run import run_of
+from graph_agent.runs.spending import spent
 from graph_agent.state.channels import status_event
 from graph_agent.state.messages import new_user_messages, rewrite
 from graph_agent.state.remote import RemoteTask

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import BaseMessage
+from langgraph.types import StateSnapshot
 
 from graph_agent._internal.text import plain
 from graph_agent.errors import InputConflictError, InputError
@@ -28,6 +29,18 @@ MOST_INPUTS = 32
 """Maximum number of inputs with an id that a session in a saver without an index recognizes, besides the newest."""
 MAX_LENGTH = 255
 """Maximum characters of an input id."""
+
+
+class InputStoredError(Exception):
+    """An input is not run, because it has its result: an answer, or a question.
+
+    Args:
+        state: The state that holds the result.
+    """
+
+    def __init__(self, state: StateSnapshot) -> None:
+        super().__init__("The input has its result already.")
+        self.state = state
 
 
 @dataclass(frozen=True, slots=True)

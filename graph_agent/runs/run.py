@@ -1,4 +1,4 @@
-"""A run in progress: its cancellation, its inbox, its usage and its working time."""
+"""A run in progress: its cancellation, its inbox and its working time."""
 
 from __future__ import annotations
 
@@ -7,41 +7,38 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import RunnableConfig
 
 from graph_agent._compat import inherits_durability
-from graph_agent._internal.closing_stream import Readership
 from graph_agent._internal.sync_bridge import await_thread_future
-from graph_agent.budgets import BudgetUsage, cost_of, work_s
-from graph_agent.config import LoopConfig
-from graph_agent.errors import RunFailedError
-from graph_agent.models.stream_watch import Reader
 from graph_agent.runs.checkpoint_fence import CheckpointFence
-from graph_agent.runs.deferred_writes import DeferredWrites
 from graph_agent.runs.inbox import Inbox, MemoryInbox, Note
-from graph_agent.runs.input_marks import InputMark
-from graph_agent.state.schema import Bookkeeping
-from graph_agent.types import Usage
+
+if TYPE_CHECKING:
+    from graph_agent._internal.closing_stream import Readership
+    from graph_agent.errors import RunFailedError
+    from graph_agent.models.stream_watch import Reader
+    from graph_agent.runs.deferred_writes import DeferredWrites
+    from graph_agent.runs.input_marks import InputMark
 
 T = TypeVar("T")
 
 RUN = "__graph_agent_run"
 """Key of the `Run` in a run's `configurable`. The two underscores keep it out of checkpoints and traces."""
-
-
 READERSHIP = "__graph_agent_readership"
 """Key of the `Readership` of a run's stream in its `configurable`."""
+WATCHED = "__graph_agent_watched"
+"""Key in a run's `configurable`: whether the parts of delegates' runs go to its custom stream."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Run:
     """One run of an agent's graph, from its entry point to its end. Thread-safe."""
 
@@ -264,7 +261,7 @@ class Run:
         return self._worked_s + time.monotonic() - self._since
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RunScope(Run):
     """Parent of one run, passed by a program as `RUN` in its `configurable` to abort the run and to hook into it.
 
@@ -339,45 +336,3 @@ def run_of(config: RunnableConfig) -> Run:
     """Return the run a node belongs to; a new one for a node that is called outside a compiled agent."""
     run = config["configurable"].get(RUN)
     return run if isinstance(run, Run) else Run()
-
-
-def spent(
-    run: Run, loop: Bookkeeping, usage: Usage, history: Sequence[AnyMessage], settings: LoopConfig
-) -> BudgetUsage:
-    """Return the usage of the input so far.
-
-    Args:
-        run: The run.
-        loop: The state's bookkeeping.
-        usage: Tokens and model calls of the input.
-        history: The conversation; its newest reply is the estimate for the next model call.
-        settings: The run's configuration.
-    """
-    # The first model call of an input has no estimate: the calls of earlier inputs predict it badly.
-    last = _newest_reply(history) if usage["model_calls"] else None
-    used = last.usage_metadata if last is not None else None
-    return BudgetUsage(
-        seconds=run.worked_s(loop.get("worked_s", 0.0)),
-        tokens=usage["total_tokens"],
-        cost=usage.get("cost", 0.0),
-        last_tokens=used["total_tokens"] if used else 0,
-        last_cost=cost_of(last, settings.prices) if last is not None else 0.0,
-    )
-
-
-def _newest_reply(history: Sequence[AnyMessage]) -> AIMessage | None:
-    return next((message for message in reversed(history) if isinstance(message, AIMessage)), None)
-
-
-def work_left_s(run: Run, loop: Bookkeeping, settings: LoopConfig) -> float | None:
-    """Return the seconds that planning and calls may still take; None without a deadline."""
-    if settings.deadline_s is None:
-        return None
-    return max(0.0, work_s(settings.deadline_s, settings) - run.worked_s(loop.get("worked_s", 0.0)))
-
-
-def answer_left_s(run: Run, loop: Bookkeeping, settings: LoopConfig) -> float | None:
-    """Return the seconds that the answer may still take; None without a deadline."""
-    if settings.deadline_s is None:
-        return None
-    return max(0.0, settings.deadline_s - run.worked_s(loop.get("worked_s", 0.0)))

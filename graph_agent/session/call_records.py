@@ -13,7 +13,7 @@ from graph_agent.events.calls import OUTCOMES
 from graph_agent.events.types import StoredEvent
 from graph_agent.execution.ledger import WaveRecovery, wave_recovery
 from graph_agent.runs.run import Run
-from graph_agent.session.results import PlannedCall, planned_calls, since_last_input
+from graph_agent.session.run_result import PlannedCall, planned_calls, since_last_input
 from graph_agent.state.schema import INITIAL_BOOKKEEPING
 
 CallProgress = Literal["planned", "started", "finished", "failed", "skipped", "unknown"]

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 
-from graph_agent.compiled import AgentStateGraph
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.execution.checkpoints import edit_ancestors, load
 from graph_agent.runs.inbox import Inbox, Note, NoteKind, new_note
 from graph_agent.runs.notes import checked_fields
 from graph_agent.runs.registry import ABORTED, POLL_S, find_run, inbox_of, is_idle, sees_other_processes
-from graph_agent.session.call_records import CallRecord, call_records
+from graph_agent.session.built_agent import builder_of
 from graph_agent.types import SessionStatus
+
+if TYPE_CHECKING:
+    from graph_agent.session.call_records import CallRecord
 
 _ABORT_WAIT_S = 4 * POLL_S
 """Seconds that a run in another process has to take an abort out of the Store."""
@@ -83,13 +85,16 @@ class SessionCommands:
 
     async def calls(self) -> list[CallRecord]:
         """The state of each call of the newest input, in the order they were planned; also while it runs."""
+        # Imported here: only this method needs it.
+        from graph_agent.session.call_records import call_records
+
         snapshot = await self._graph.aget_state(self._thread)
         stored = await load(self._saver, snapshot.config)
         run = await find_run(self._saver, self.id)
-        writes = self._graph.builder.writes if isinstance(self._graph.builder, AgentStateGraph) else None
         idle = run is None and await is_idle(self._saver, self.id)
         before = await edit_ancestors(self._saver, stored)
-        return call_records(snapshot, stored, before, run, idle=idle, writes=writes)
+        builder = builder_of(self._graph)
+        return call_records(snapshot, stored, before, run, idle=idle, writes=builder.writes if builder else None)
 
     async def abort(self) -> bool:
         """Stop the session's run, from any task, thread or process, without waiting for its end.

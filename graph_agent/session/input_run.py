@@ -11,7 +11,7 @@ from langchain_core.runnables.config import ensure_config
 
 from graph_agent.runs.input_marks import InputMark
 from graph_agent.runs.run import RUN, Run, RunScope
-from graph_agent.session.results import RunResult
+from graph_agent.session.run_result import RunResult
 
 
 class InputRun:

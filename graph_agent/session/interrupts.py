@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from langgraph.graph.state import CompiledStateGraph
@@ -11,11 +10,10 @@ from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent.approvals.decisions import Decision, as_decision, listed_decisions, read_decisions
 from graph_agent.approvals.requests import HeldCall, calls_of_request, is_single_call, request_of
-from graph_agent.compiled import AgentStateGraph
 from graph_agent.errors import DecisionError, InputError, SlowSchemaError
-from graph_agent.session.results import open_interrupts
-
-_INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
+from graph_agent.session.built_agent import builder_of
+from graph_agent.session.repeated_input import is_by_id
+from graph_agent.session.run_result import open_interrupts
 
 
 def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
@@ -71,7 +69,8 @@ def checked_answers(
         calls, given, ids = calls_of_request(requests[id_]), answers[id_], requests[id_].get("call_ids")
         # The request of a delegate has other calls, whose tools are not the agent's.
         own = ids == [call["id"] for call in state.values.get("loop", {}).get("asked", ())]
-        edit_fault = graph.builder.edit_fault if own and isinstance(graph.builder, AgentStateGraph) else None
+        builder = builder_of(graph) if own else None
+        edit_fault = builder.edit_fault if builder is not None else None
         decided = read_decisions(calls, given, edit_fault)
         by = decided_by or decided[0].by
         schemas = [each.response_schema for each in asked if each.id == id_ and is_single_call(each.value)]
@@ -102,12 +101,3 @@ def _check(decision: Decision, schema: Any, call: HeldCall) -> None:
     except (ValidationError, SlowSchemaError) as error:
         why = error.message if isinstance(error, ValidationError) else str(error)
         raise DecisionError(f"The decision on call {call['id']!r} ({call['name']}) does not fit: {why}.") from None
-
-
-def is_by_id(answer: Any) -> bool:
-    """Whether LangGraph interprets an answer as a mapping by interrupt id."""
-    return (
-        isinstance(answer, Mapping)
-        and bool(answer)
-        and all(isinstance(key, str) and _INTERRUPT_ID.fullmatch(key) for key in answer)
-    )

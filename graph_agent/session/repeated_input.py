@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from langchain_core.messages import HumanMessage
@@ -12,21 +13,22 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
 
-from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
 from graph_agent.context import AgentContext, effective_config
 from graph_agent.errors import InputError
 from graph_agent.execution.checkpoints import load
 from graph_agent.runs.input_marks import InputMark, check_input_id, digest_of, mark_in
 from graph_agent.runs.registry import POLL_S, find_run, is_idle
-from graph_agent.session.interrupts import is_by_id
-from graph_agent.session.results import RunPart, RunResult, Token, input_at, run_result
-from graph_agent.session.stream_parts import StreamParts
-from graph_agent.session.typed_result import own_fields_of, typed_result
+from graph_agent.session.built_agent import builder_of, own_fields_of
+from graph_agent.session.run_result import RunResult, run_result
+from graph_agent.session.typed_result import typed_result
 from graph_agent.state.messages import failure_error, failure_of
 from graph_agent.types import SessionStatus
 
 _BEGINNING_S = 1.0
 """Seconds in which the run of another process may commit its input, so that it is recognized."""
+
+
+_INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def mark_of(given: Any, input_id: str | None, graph: CompiledStateGraph[Any, Any, Any, Any]) -> InputMark | None:
@@ -42,7 +44,7 @@ def mark_of(given: Any, input_id: str | None, graph: CompiledStateGraph[Any, Any
     """
     if input_id is None:
         return None
-    if not isinstance(graph, CompiledAgentGraph):
+    if builder_of(graph) is None:
         raise InputError(f"input_id={input_id!r}: only graphs of create_graph_agent() store input ids.")
     return InputMark(check_input_id(input_id), digest_of(given))
 
@@ -56,6 +58,15 @@ def answer_content(answer: Any) -> Any:
     if len(values) == 1 and isinstance(values[0], str):
         return {"messages": [HumanMessage(values[0])]}
     return values
+
+
+def is_by_id(answer: Any) -> bool:
+    """Whether LangGraph interprets an answer as a mapping by interrupt id."""
+    return (
+        isinstance(answer, Mapping)
+        and bool(answer)
+        and all(isinstance(key, str) and _INTERRUPT_ID.fullmatch(key) for key in answer)
+    )
 
 
 async def wait_for_input(saver: BaseCheckpointSaver[Any], session_id: str, mark: InputMark) -> bool:
@@ -89,23 +100,6 @@ async def wait_for_input(saver: BaseCheckpointSaver[Any], session_id: str, mark:
         await asyncio.sleep(POLL_S)
 
 
-def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[RunPart]:
-    """Yield the parts of an input that has its result: its events, and the answer as one piece.
-
-    Args:
-        state: The state at the end of the input.
-        session_id: The session.
-    """
-    events: Sequence[Any] = state.values.get("events", [])
-    begin = input_at(events)
-    parts = StreamParts(session_id, begin)
-    for event in events[begin:]:
-        yield from parts.take("updates", {"stored": {"events": [event]}})
-    yield from parts.rest()
-    if answer := run_result(state).answer:
-        yield Token(answer)
-
-
 def stored_result(
     state: StateSnapshot,
     graph: CompiledStateGraph[Any, Any, Any, Any],
@@ -122,7 +116,8 @@ def stored_result(
         RunFailedError: When the input failed, and `on_failure="raise"` is set.
     """
     result = run_result(state, own_fields_of(graph).outputs)
-    built = graph.builder.config if isinstance(graph.builder, AgentStateGraph) else None
+    builder = builder_of(graph)
+    built = builder.config if builder is not None else None
     if built is not None and result.status == SessionStatus.FAILED:
         changed = state.values["loop"].get("changed")
         if effective_config(built, context, changed=changed).on_failure == "raise":

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
@@ -19,25 +19,24 @@ from langgraph.types import Command, Interrupt
 from graph_agent._internal.closing_stream import ClosingStream, Readership
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.context import AgentContext, checked_context
-from graph_agent.delegation import WATCHED
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.events.calls import recorded_ids
-from graph_agent.events.types import Event, StoredEvent
-from graph_agent.execution.inputs import Admission, InputStoredError
+from graph_agent.events.types import Event
 from graph_agent.runs.inbox import Note
-from graph_agent.runs.input_marks import InputMark, mark_in
+from graph_agent.runs.input_marks import InputMark, InputStoredError
 from graph_agent.runs.notes import message_of
 from graph_agent.runs.registry import refuse_within
-from graph_agent.runs.run import READERSHIP, Run
+from graph_agent.runs.run import READERSHIP, WATCHED, Run
+from graph_agent.session.built_agent import own_fields_of
 from graph_agent.session.control import SessionCommands, SessionControl
 from graph_agent.session.history import SessionMemory
 from graph_agent.session.input_run import InputRun
-from graph_agent.session.interrupts import checked_answers
-from graph_agent.session.repeated_input import answer_content, mark_of, stored_parts, stored_result, wait_for_input
-from graph_agent.session.results import Done, Part, RunResult, Token, open_interrupts, run_result
-from graph_agent.session.stream_parts import MODES, StreamParts
-from graph_agent.session.typed_result import own_fields_of, typed_result
+from graph_agent.session.repeated_input import answer_content, mark_of, stored_result, wait_for_input
+from graph_agent.session.run_result import RunResult, open_interrupts, run_result
+from graph_agent.session.typed_result import typed_result
 from graph_agent.types import SessionStatus
+
+if TYPE_CHECKING:
+    from graph_agent.session.results import Part
 
 logger = logging.getLogger(__name__)
 
@@ -225,12 +224,16 @@ class Session(SessionCommands):
         readership: Readership,
         mark: InputMark | None = None,
     ) -> AsyncGenerator[Part]:
+        # Imported here: only streams need them.
+        from graph_agent.session.results import Done, Token
+        from graph_agent.session.stream_parts import MODES, parts_of_run, stored_parts
+
         refuse_within(self.id)
         note: Note | None = None
         while True:
             run, has_streamed = self._input_run(note, context, mark), False
             try:
-                stream_parts = await self._stream_parts(given, mark)
+                stream_parts = await parts_of_run(self._graph, self.id, given, mark)
                 with run.opened({**self._configurable, READERSHIP: readership, WATCHED: True}) as config:
                     stream = self._graph.astream(
                         given, config, context=checked_context(context), stream_mode=MODES, control=control
@@ -261,16 +264,6 @@ class Session(SessionCommands):
             if run.aborted or (note := await self._next_follow_up(control)) is None:
                 return
             given = _input([message_of(note)])
-
-    async def _stream_parts(self, given: Any, mark: InputMark | None) -> StreamParts:
-        """Return the converter of a run's chunks; a run that resumes continues the calls without a result."""
-        state = await self._graph.aget_state(self._config)
-        values = state.values
-        events: list[StoredEvent] = values.get("events", [])
-        answered = recorded_ids(events)
-        resumes = not isinstance(given, dict) or (mark is not None and mark_in(state.metadata or {}) == mark)
-        running = [call["id"] for call in values.get("ready", ()) if resumes and call["id"] not in answered]
-        return StreamParts(self.id, len(events), running)
 
     def _with_state(self, given: Given, state: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the graph's input for an input of the user and values of own state fields."""
@@ -359,6 +352,10 @@ class Session(SessionCommands):
 
     async def _answer(self, answer: Any, decided_by: str | None, mark: InputMark | None) -> Any:
         """Return the graph's input that resumes the session; None for an answer that it has received already."""
+        # Imported here: only answers need them.
+        from graph_agent.execution.inputs import Admission
+        from graph_agent.session.interrupts import checked_answers
+
         # After a crash between a step's last write and its checkpoint, `next` is empty, but `tasks` is not.
         state = await self._graph.aget_state(self._config)
         admission = Admission(self._saver, self._graph.aget_state, self.id)

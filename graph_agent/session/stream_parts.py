@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langgraph.types import StreamMode
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import StateSnapshot, StreamMode
 
 from graph_agent.events.approvals import is_approval
-from graph_agent.events.calls import call_name
+from graph_agent.events.calls import call_name, recorded_ids
 from graph_agent.events.types import Event, StoredEvent
 from graph_agent.models.message_gate import message_text
+from graph_agent.runs.input_marks import InputMark, mark_in
 from graph_agent.session.results import (
     CallState,
     Custom,
@@ -23,6 +25,7 @@ from graph_agent.session.results import (
     RunPart,
     Token,
 )
+from graph_agent.session.run_result import input_at, run_result
 from graph_agent.state.messages import failure_of
 from graph_agent.types import delegation_name
 
@@ -36,6 +39,43 @@ _CALLS = ("tool_call", "delegation_request")
 _RESULTS = ("tool_result", "delegation_response")
 _ENDS = (*_RESULTS, "delegation_progress", "approval_request", "approval_decision")
 """Possible types of the first event of a call's task; a delegate's progress is added when the delegate has ended."""
+
+
+async def parts_of_run(
+    graph: CompiledStateGraph[Any, Any, Any, Any], session_id: str, given: Any, mark: InputMark | None
+) -> StreamParts:
+    """Return the converter of a run's chunks; a run that resumes continues the calls without a result.
+
+    Args:
+        graph: The compiled graph.
+        session_id: The session.
+        given: The graph's input.
+        mark: The id of the input; None for none.
+    """
+    state = await graph.aget_state({"configurable": {"thread_id": session_id}})
+    values = state.values
+    events: list[StoredEvent] = values.get("events", [])
+    answered = recorded_ids(events)
+    resumes = not isinstance(given, dict) or (mark is not None and mark_in(state.metadata or {}) == mark)
+    running = [call["id"] for call in values.get("ready", ()) if resumes and call["id"] not in answered]
+    return StreamParts(session_id, len(events), running)
+
+
+def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[RunPart]:
+    """Yield the parts of an input that has its result: its events, and the answer as one piece.
+
+    Args:
+        state: The state at the end of the input.
+        session_id: The session.
+    """
+    events: Sequence[Any] = state.values.get("events", [])
+    begin = input_at(events)
+    parts = StreamParts(session_id, begin)
+    for event in events[begin:]:
+        yield from parts.take("updates", {"stored": {"events": [event]}})
+    yield from parts.rest()
+    if answer := run_result(state).answer:
+        yield Token(answer)
 
 
 class StreamParts:

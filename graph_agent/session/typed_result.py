@@ -8,15 +8,9 @@ from typing import Any
 
 from langgraph.graph.state import CompiledStateGraph
 
-from graph_agent.compiled import AgentStateGraph
 from graph_agent.context import AgentContext
-from graph_agent.session.results import RunResult
-from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
-
-
-def own_fields_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> OwnFields:
-    """Return the own state fields of an agent; none for a graph of another package."""
-    return graph.builder.own if isinstance(graph.builder, AgentStateGraph) else NO_OWN_FIELDS
+from graph_agent.session.built_agent import builder_of
+from graph_agent.session.run_result import RunResult
 
 
 def typed_result(
@@ -32,9 +26,8 @@ def typed_result(
         context: The run's context.
     """
     values: Any = context if isinstance(context, Mapping) else dict(context or ())
-    if values.get("response_schema") is not None or not isinstance(graph.builder, AgentStateGraph):
-        return result
-    schema = graph.builder.response
-    if schema is None:
+    builder = builder_of(graph)
+    schema = builder.response if builder is not None else None
+    if schema is None or values.get("response_schema") is not None:
         return result
     return replace(result, structured_response=schema.instance(result.structured_response))

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from graph_agent import LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.models.schema_mode import strict_schema
 from graph_agent.persistence.open import open_saver
-from graph_agent.session.results import run_result
+from graph_agent.session.run_result import run_result
 from graph_agent.session.typed_result import typed_result
 from tests.support.agents import asks, echo, says, thread
 from tests.support.openai_stub import Failure, OpenAIStub, Reply, StubFactory, openai_stub

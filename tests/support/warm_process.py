@@ -18,10 +18,12 @@ _context.set_forkserver_preload(
         "fastapi",
         "graph_agent.a2a.server",
         "graph_agent.agent",
+        "graph_agent.compiled",
         "graph_agent.graph",
         "graph_agent.mcp.connections",
         "graph_agent.persistence.open",
         "graph_agent.session.session",
+        "graph_agent.session.stream_parts",
         "graph_agent.spec.opening",
         "uvicorn",
     ]

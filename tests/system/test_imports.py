@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pickle
 import subprocess
@@ -9,7 +10,8 @@ import sys
 
 import pytest
 
-import graph_agent
+import graph_agent.approvals
+import graph_agent.session.results
 from graph_agent import AgentContext, LoopConfig, SessionStatus
 
 EVERY_NAME = "import graph_agent\nfor name in graph_agent.__all__: getattr(graph_agent, name)"
@@ -20,6 +22,13 @@ NEVER = {
     *("starlette", "typer", "uvicorn", "yaml"),
 }
 """Distributions that no public name needs before it is called."""
+AT_FIRST_USE = {
+    *("approvals.decisions", "approvals.text", "assembly", "budgets", "calls.parse", "compiled", "delegated_graph"),
+    *("delegation", "execution.inputs", "execution.ledger", "models.stream_watch", "prompts", "runs.deferred_writes"),
+    *("runs.spending", "session.call_records", "session.interrupts", "session.results", "session.stream_parts"),
+    *("state.own_fields", "state.schema"),
+}
+"""Modules of the package that no public name needs before an agent is built or run."""
 
 
 def loaded_by(code: str) -> set[str]:
@@ -51,8 +60,38 @@ def test_modules_without_langgraph_do_not_import_it(code: str) -> None:
 def test_the_public_names_load_no_more_than_they_are_built_on() -> None:
     loaded = loaded_by(EVERY_NAME)
 
-    heavy = {"graph_agent.assembly", "graph_agent.prompts", "graph_agent.calls.parse", "langgraph.prebuilt"}
+    heavy = {"langgraph.prebuilt", *(f"graph_agent.{name}" for name in AT_FIRST_USE)}
     assert ({name.partition(".")[0] for name in loaded} & NEVER, loaded & heavy) == (set(), set())
+
+
+@pytest.mark.parametrize("module", sorted(AT_FIRST_USE))
+def test_modules_loaded_at_first_use_exist(module: str) -> None:
+    assert importlib.util.find_spec(f"graph_agent.{module}") is not None
+
+
+def test_public_names_of_approvals_are_imported_on_access() -> None:
+    loaded = loaded_by("import graph_agent.approvals")
+
+    classes = [name for name in graph_agent.approvals.__all__ if name != "Decision"]  # a union has no module
+    names = {name: getattr(graph_agent.approvals, name).__module__ for name in classes}
+    assert ("graph_agent.approvals.decisions" in loaded, names) == (
+        False,
+        {
+            "ApprovalRequest": "graph_agent.approvals.requests",
+            "HeldCall": "graph_agent.approvals.requests",
+            "Review": "graph_agent.approvals.policy",
+            **dict.fromkeys(["approve", "edit", "reject", "respond"], "graph_agent.approvals.decisions"),
+        },
+    )
+
+
+def test_an_unknown_name_of_approvals_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"module 'graph_agent\.approvals' has no attribute 'approved'"):
+        _ = graph_agent.approvals.approved
+
+
+def test_results_are_one_class_under_each_public_path() -> None:
+    assert graph_agent.RunResult is graph_agent.session.results.RunResult
 
 
 def test_a_star_import_brings_every_public_name() -> None:

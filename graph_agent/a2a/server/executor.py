@@ -35,7 +35,8 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import DecisionError, InputError, SessionBusyError, SessionLostError, UserError
 from graph_agent.runs.input_marks import MAX_LENGTH
 from graph_agent.runs.run import RUN, RunScope
-from graph_agent.session.results import Done, RunResult
+from graph_agent.session.results import Done
+from graph_agent.session.run_result import RunResult
 from graph_agent.session.session import Session
 from graph_agent.state.messages import CONTEXT_MARK
 from graph_agent.types import SessionStatus

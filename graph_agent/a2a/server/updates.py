@@ -20,8 +20,9 @@ from graph_agent.approvals.requests import request_of
 from graph_agent.approvals.text import question_text
 from graph_agent.events.json_values import as_value
 from graph_agent.models.public_text import public_text, public_value
-from graph_agent.session.results import CallState, DelegateProgress, EventAdded, PlanText, RunResult, Token
+from graph_agent.session.results import CallState, DelegateProgress, EventAdded, PlanText, Token
 from graph_agent.session.results import Part as SessionPart
+from graph_agent.session.run_result import RunResult
 
 ARTIFACT = "answer"
 _INTERRUPT = "interrupt"

@@ -17,7 +17,7 @@ from graph_agent._internal.text import as_text
 from graph_agent.approvals.requests import calls_of_request, is_single_call, request_of
 from graph_agent.approvals.text import question_text
 from graph_agent.server.errors.problems import ProblemError
-from graph_agent.session.results import open_interrupts, waiting_for
+from graph_agent.session.run_result import open_interrupts, waiting_for
 
 _MARKER = re.compile(r"\[approval ([0-9a-f]{24})\]\s*")
 

@@ -18,7 +18,7 @@ from graph_agent.server.chat.request import ChatRequest, trailing_results
 from graph_agent.server.chat.run_spec import PARKED_ID, RunSpec, presented, resolve_run
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host
-from graph_agent.session.results import open_interrupts
+from graph_agent.session.run_result import open_interrupts
 
 
 def with_key(request: ChatRequest, key: str | None) -> ChatRequest:

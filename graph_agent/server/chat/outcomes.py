@@ -19,7 +19,7 @@ from graph_agent.models.public_text import public_text
 from graph_agent.server.chat.approvals import is_repeated, question_of, waiting_approvals
 from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.errors.problems import ProblemError, problem_of_run
-from graph_agent.session.results import RunResult, run_result, since_last_input
+from graph_agent.session.run_result import RunResult, run_result, since_last_input
 
 Ending = Literal["stop", "length", "calls", "filtered", "stop_sequence"]
 

@@ -21,8 +21,7 @@ from graph_agent._internal.failure_log import log_failure
 from graph_agent.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
 from graph_agent.events.types import StoredEvent
 from graph_agent.execution.checkpoints import load
-from graph_agent.execution.inputs import InputStoredError
-from graph_agent.runs.input_marks import mark_in
+from graph_agent.runs.input_marks import InputStoredError, mark_in
 from graph_agent.runs.run import Run
 from graph_agent.server.chat.outcomes import ChatOutcome, is_refusal, read_outcome
 from graph_agent.server.chat.reasoning import ReasoningReader

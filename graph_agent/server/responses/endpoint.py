@@ -31,7 +31,7 @@ from graph_agent.server.responses.requests import ENCRYPTED_REASONING, check_sup
 from graph_agent.server.responses.resource import new_response, summary_wanted
 from graph_agent.server.responses.schemas import CountInputTokens, CreateResponse, InputItem
 from graph_agent.server.sse import EventStream
-from graph_agent.session.results import open_interrupts
+from graph_agent.session.run_result import open_interrupts
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from graph_agent.server.hosting.host import Host
 from graph_agent.server.sessions.follow import follow
 from graph_agent.session.history import SessionMemory, list_threads
 from graph_agent.session.interrupts import checked_answers
-from graph_agent.session.results import open_interrupts, run_result
+from graph_agent.session.run_result import open_interrupts, run_result
 from graph_agent.session.session import Session
 from graph_agent.tools.client import CLIENT_CALL
 
