@@ -214,9 +214,11 @@ class Chat:
 
     async def _abort_run(self) -> bool:
         """Abort the session's run; repeat this for an input that was just sent, until its run is registered."""
-        while not (stopped := await self._agent.call(self.session.abort())) and self.is_running:
+        while True:
+            stopped: bool = await self._agent.call(self.session.abort())
+            if stopped or not self.is_running:
+                return stopped
             await asyncio.sleep(_RETRY_S)
-        return stopped
 
     async def _take_back_follow_ups(self) -> None:
         """Put the queued messages of a stopped run into the input line; they are not sent."""
