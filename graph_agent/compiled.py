@@ -26,6 +26,7 @@ from graph_agent._compat import (
     lacks_thread,
 )
 from graph_agent._compat.nodes import skip_unused_callbacks
+from graph_agent._internal.interruption import interruptible
 from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
 from graph_agent.approvals.requests import is_approval_request
 from graph_agent.config import LoopConfig
@@ -61,8 +62,7 @@ class CompiledAgentGraph(ClockedStateGraph):
     3. If a tool may write, each plan is stored before its calls run (`durability="sync"`, unless the run sets another;
        also as a subgraph, in its parent's checkpoints), so that no crash hides a call that was made. An agent whose
        tools only read keeps LangGraph's default on other savers. Unless the run sets a durability, the package's
-       SQLite saver waits only for steps whose calls may write, and commits all others within milliseconds (see
-       `DeferredWrites`).
+       SQLite saver waits only for steps whose calls may write, and commits others soon (see `DeferredWrites`).
     4. A blocking entry point raises `SyncInLoopError` in the thread of a running event loop.
     5. Of a run's `configurable`, checkpoints store only LangGraph's own ids.
     6. `graph_agent_input` in a run's `configurable` is the id of its input, as `input_id` of `Session.run`: an input
@@ -104,8 +104,7 @@ class CompiledAgentGraph(ClockedStateGraph):
             )
             held: GraphBubbleUp | None = None
             try:
-                with contextlib.closing(cast("Generator[Any]", chunks)):
-                    yield from chunks
+                yield from interruptible(cast("Generator[Any]", chunks))
             except GraphBubbleUp as stopped:
                 held = stopped
             if run.untouched:

@@ -7,12 +7,14 @@ import functools
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import nullcontext
 from contextvars import ContextVar, copy_context
 from typing import Any, ParamSpec, TypeVar
 
 import anyio
 
 from graph_agent._internal.daemon_threads import DaemonExecutor
+from graph_agent._internal.interruption import current_interruption
 from graph_agent.errors import SyncInLoopError
 
 P = ParamSpec("P")
@@ -26,7 +28,7 @@ def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """Return a function that runs `coroutine` on the background loop and waits for it.
 
     The coroutine sees the caller's context variables. An exception in the waiting thread, such as `KeyboardInterrupt`,
-    cancels it.
+    cancels it. So does Ctrl-C in the main thread, if that waits for this thread (see `interruptible`).
     """
 
     @functools.wraps(coroutine)
@@ -38,15 +40,24 @@ def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
         loop = _background_loop()
 
         def start() -> None:
-            tasks.append(loop.create_task(_settle(coroutine(*args, **kwargs), done), context=context))
+            tasks.append(
+                loop.create_task(_settle(functools.partial(coroutine, *args, **kwargs), done), context=context)
+            )
+            # A task that is cancelled before its first step does not settle the future.
+            tasks[0].add_done_callback(lambda _: done.cancel())
 
-        loop.call_soon_threadsafe(start)
-        try:
-            return done.result()
-        except BaseException:
-            if not done.done():
-                loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
-            raise
+        def cancel() -> None:
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+
+        interruption = current_interruption.get()
+        with interruption.cancelling(cancel) if interruption is not None else nullcontext():
+            loop.call_soon_threadsafe(start)
+            try:
+                return done.result()
+            except BaseException:
+                if not done.done():
+                    cancel()
+                raise
 
     return run
 
@@ -94,9 +105,9 @@ async def _await_future(future: Future[T]) -> T:
     return await asyncio.wrap_future(future)
 
 
-async def _settle(work: Coroutine[Any, Any, T], done: Future[T]) -> None:
+async def _settle(work: Callable[[], Coroutine[Any, Any, T]], done: Future[T]) -> None:
     try:
-        result = await work
+        result = await work()
     except asyncio.CancelledError:
         done.cancel()
         raise

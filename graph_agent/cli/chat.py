@@ -43,6 +43,8 @@ _WAKE = "\x00wake"
 _CONTEXT = {"on_failure": "answer"}
 _REFRESH_S = 0.25
 """Seconds between two updates of the live region."""
+_RETRY_S = 0.01
+"""Seconds between two attempts to abort a run that is about to begin."""
 _RESPONSE_S = 3.0
 """Seconds in which a run must react to an abort; otherwise it counts as stuck."""
 
@@ -192,7 +194,7 @@ class Chat:
 
     async def abort(self) -> None:
         """Stop the run, or settle the calls that wait."""
-        aborting = asyncio.create_task(self._agent.call(self.session.abort()))
+        aborting = asyncio.create_task(self._abort_run())
         # Not cancelled after the timeout: the loop may go on later.
         await asyncio.wait([aborting], timeout=_RESPONSE_S)
         if not aborting.done():
@@ -210,6 +212,14 @@ class Chat:
             self.out.print("The waiting calls are dropped.", style="dim")
         elif not stopped:
             self.out.print("Nothing is running.", style="dim")
+
+    async def _abort_run(self) -> bool:
+        """Abort the session's run; repeat this for an input that was just sent, until its run is registered."""
+        while True:
+            stopped: bool = await self._agent.call(self.session.abort())
+            if stopped or not self.is_running:
+                return stopped
+            await asyncio.sleep(_RETRY_S)
 
     async def _take_back_follow_ups(self) -> None:
         """Put the queued messages of a stopped run into the input line; they are not sent."""

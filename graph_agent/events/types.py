@@ -218,9 +218,10 @@ class LoopDetectedEvent(_Event):
     pattern: list[str]
     """Names of the tools and delegations in one period, oldest first."""
     count: int
-    """Number of consecutive occurrences of the pattern at the end of the calls."""
+    """Number of consecutive repetitions, at the end of the calls, of what `repeated` names."""
     repeated: Literal["calls", "calls and results", "results"]
-    """Equal calls with different results; equal calls with equal results; equal results of different arguments."""
+    """Equal calls, with different results or withheld; equal calls with equal results; equal results of different
+    arguments."""
 
 
 class LimitEvent(_Event):

@@ -14,6 +14,9 @@ from graph_agent._compat import checkpointer_of, loads_older_checkpoint, raise_c
 from graph_agent._internal.sync_bridge import in_blocking_run
 from graph_agent.runs.run import RUN, deferred_of, run_of
 
+BY_A_PERSON = ("update", "fork")
+"""Sources of the checkpoints created by `update_state` and by going back in time."""
+
 
 def running_checkpoint(config: RunnableConfig, runtime: Runtime[Any]) -> RunnableConfig | None:
     """Return the config of the checkpoint that a node runs from; None in a run without checkpoints.
@@ -47,8 +50,8 @@ async def load(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> Check
     return await asyncio.to_thread(saver.get_tuple, config)
 
 
-async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> str | None:
-    """Return the id of the newest checkpoint of a thread that is older than the given one; None for none."""
+async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> RunnableConfig | None:
+    """Return the config of the newest checkpoint of a thread that is older than the given one; None for none."""
     configurable = config["configurable"]
     thread: RunnableConfig = {
         "configurable": {
@@ -58,13 +61,11 @@ async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig)
     }
     if not in_blocking_run.get():
         try:
-            return await anext(
-                (found.checkpoint["id"] async for found in saver.alist(thread, before=config, limit=1)), None
-            )
+            return await anext((found.config async for found in saver.alist(thread, before=config, limit=1)), None)
         except NotImplementedError:
             pass  # a saver without asynchronous methods
     listed = await asyncio.to_thread(lambda: list(saver.list(thread, before=config, limit=1)))
-    return listed[0].checkpoint["id"] if listed else None
+    return listed[0].config if listed else None
 
 
 def namespaces_to_check(configurable: Mapping[str, Any]) -> list[str]:
@@ -99,22 +100,35 @@ async def keep_ids_above_newest(saver: BaseCheckpointSaver[Any], thread_id: str,
 
 
 async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple | None) -> list[CheckpointTuple]:
-    """Return the checkpoints that `update_state` turned into this one, newest first; empty for no edit.
+    """Return the checkpoints that `update_state` edited or copied into this one, newest first; empty for none.
 
-    An edit of a checkpoint that was not the newest is excluded: it goes back in time, to repeat the work from there.
+    An edit or a copy of a checkpoint that was not the newest is excluded: it goes back in time, to repeat the work from
+    there. So is the fork that a replay of an older checkpoint stores.
 
     Args:
         saver: The session's saver.
         found: The checkpoint; None for none.
     """
     before: list[CheckpointTuple] = []
-    while found is not None and found.metadata.get("source") == "update" and found.parent_config is not None:
-        parent = await load(saver, found.parent_config)
-        if parent is None or parent.checkpoint["id"] != await newest_before(saver, found.config):
+    while found is not None and found.metadata.get("source") in BY_A_PERSON:
+        newest = await newest_before(saver, found.config)
+        original = await load(saver, newest) if newest is not None else None
+        if original is None or not _is_made_from(found, original):
             break
-        before.append(parent)
-        found = parent
+        before.append(original)
+        found = original
     return before
+
+
+def _is_made_from(found: CheckpointTuple, original: CheckpointTuple) -> bool:
+    if found.metadata.get("source") == "update":
+        parent = found.parent_config or {}
+        return parent.get("configurable", {}).get("checkpoint_id") == original.checkpoint["id"]
+    # A copy has the parent of its original. The fork of a replay has the step of the checkpoint after its parent.
+    return (
+        found.checkpoint["channel_versions"] == original.checkpoint["channel_versions"]
+        and found.metadata.get("step", 0) == original.metadata.get("step", 0) + 1
+    )
 
 
 async def put_writes(

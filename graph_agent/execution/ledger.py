@@ -7,7 +7,7 @@ certainly never started:
 - An effect ledger (`LoopConfig.effect_ledger`) stores a note for each writing call with the wave's checkpoint right
   before the call runs.
 - A run that stops at a step's end, because of a drain or a breakpoint, stores a note for each call it has not started.
-- A checkpoint edited by a person dispatches its calls again. A call that may have started before the edit still counts
+- A checkpoint edited or copied by a person dispatches its calls again. A call that may have started before still counts
   as started, and a finished call keeps its result. A checkpoint that a person went back to has no started calls.
 
 Before such a call runs, a note is stored that it started.
@@ -30,9 +30,9 @@ from langgraph.types import Checkpointer
 
 from graph_agent._compat import checkpointer_of, count_resume_values
 from graph_agent.approvals.requests import is_single_call
-from graph_agent.execution.checkpoints import edit_ancestors, load, put_writes, running_checkpoint
+from graph_agent.execution.checkpoints import BY_A_PERSON, edit_ancestors, load, put_writes, running_checkpoint
 from graph_agent.runs.run import RUN, Run
-from graph_agent.state.schema import PlanState
+from graph_agent.state.schema import INITIAL_BOOKKEEPING, PlanState
 from graph_agent.types import Call
 
 Write = tuple[str, Any]
@@ -254,7 +254,7 @@ def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTu
 
     Args:
         stopped: The checkpoint.
-        before: The checkpoints that it was edited from, newest first.
+        before: The checkpoints that it was edited or copied from, newest first (`edit_ancestors`).
     """
     if stopped is None:
         return WaveRecovery()
@@ -275,6 +275,20 @@ def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTu
         - _ids(STARTED, writes),
         finished=finished_writes([write for edited in reversed(before) for write in edited.pending_writes or []]),
     )
+
+
+def calls_gone_back_to(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple]) -> frozenset[str]:
+    """Return the ids of the calls of a wave that a person went back to; the branch before may have run them.
+
+    Args:
+        stopped: The checkpoint of the wave; None for none.
+        before: The checkpoints that it was edited or copied from, newest first (`edit_ancestors`).
+    """
+    origin = before[-1] if before else stopped
+    if origin is None or origin.metadata.get("source") not in BY_A_PERSON:
+        return frozenset()
+    waiting = origin.checkpoint["channel_values"].get("loop", INITIAL_BOOKKEEPING)["waiting"]
+    return _dispatched(origin) | {call["id"] for call in waiting}
 
 
 def is_own_field(channel: str) -> bool:
@@ -323,7 +337,7 @@ def _undecided(writes: Sequence[PendingWrite]) -> frozenset[str]:
 
 def _possibly_started(stopped: CheckpointTuple, before: Sequence[CheckpointTuple]) -> frozenset[str] | None:
     origin = before[-1] if before else stopped
-    if origin.metadata.get("source") in ("update", "fork"):
+    if origin.metadata.get("source") in BY_A_PERSON:
         # Every run from here is a resume, and stores notes of the calls it starts.
         return frozenset()
     return _dispatched(origin) if before else None

@@ -15,15 +15,13 @@ from graph_agent._compat import checkpointer_of
 from graph_agent.events.approvals import is_own
 from graph_agent.events.calls import result_event
 from graph_agent.events.types import StoredEvent, event
-from graph_agent.execution.checkpoints import edit_ancestors, load, running_checkpoint
-from graph_agent.execution.ledger import Write, finished_writes, is_own_field, wave_recovery
+from graph_agent.execution.checkpoints import BY_A_PERSON, edit_ancestors, load, running_checkpoint
+from graph_agent.execution.ledger import Write, calls_gone_back_to, finished_writes, is_own_field, wave_recovery
 from graph_agent.state.messages import open_calls, order_results, with_results
 from graph_agent.state.schema import Bookkeeping
 from graph_agent.types import Call
 
 _TRIES, _PAUSE_S = 200, 0.005
-_BY_A_PERSON = ("update", "fork")
-"""Sources of the checkpoints created by `update_state` and by going back in time."""
 
 NEVER_STARTED = "Not run: the run was interrupted while this call waited for others."
 READING = "The run was interrupted before this call had finished. It only reads, so nothing was changed."
@@ -50,7 +48,8 @@ async def settle(
 
     A result in another place is moved; one without a call is dropped, with a warning. A call that had finished when the
     run stopped keeps its result, which is still in that checkpoint's pending writes although new input discarded it. A
-    call that never started is *skipped*. Any other call may have run and is *unknown*.
+    call that never started is *skipped*. Any other call may have run and is *unknown*, and so is one of a wave that a
+    person went back to, as the branch before may have run it.
 
     Args:
         messages: The conversation.
@@ -78,6 +77,8 @@ async def settle(
     if asked and stopped is not None:
         events.extend(_stored_decisions(stopped))
     recovery = wave_recovery(stopped, before)
+    # New input does not repeat a wave that a person went back to.
+    gone_back_to = calls_gone_back_to(stopped, before) if runs_again is None else frozenset[str]()
     results: dict[tuple[int, str], ToolMessage] = {}
     own_writes: list[Write] = []
     last = max(at for at, message in enumerate(messages) if isinstance(message, AIMessage))
@@ -91,6 +92,7 @@ async def settle(
                 events.extend(recorded.get(id_, []))
                 own_writes += [write for write in ended[id_] if is_own_field(write[0])]
                 continue
+            newest = newest and id_ not in gone_back_to
             # The ledger has no notes of calls that read.
             ledger = writes(call["name"]) and loop.get("ledger", False)
             undecided = newest and id_ in recovery.undecided
@@ -225,7 +227,7 @@ async def _before_input(
         return await _parent(saver, at)
     if at.metadata.get("source") == "loop":
         edited = await _parent(saver, at)
-        if edited is not None and edited.metadata.get("source") in _BY_A_PERSON:
+        if edited is not None and edited.metadata.get("source") in BY_A_PERSON:
             return edited  # the edit left no call to run, so this run started at `plan`
     # Each input creates a checkpoint, and another one follows before `plan` runs. An input whose plan never finished
     # has no further checkpoint, so the search continues before it.

@@ -230,7 +230,9 @@ def stop_repetition(update: PlanUpdate) -> bool:
     # A wave of other calls does not continue an older pattern.
     if loop is not None and not recent.newest_wave.isdisjoint(loop.pattern):
         period = len(loop.pattern)
-        same = repetitions(recent.outcomes, period, window=window) if all(recent.outcomes[-period:]) else 0
+        # Other calls may have equal results, so a call is compared with its results.
+        answered = list(zip(recent.fingerprints, recent.outcomes, strict=True))
+        same = repetitions(answered, period, window=window) if all(recent.outcomes[-period:]) else 0
         return _respond(update, loop, same)
     reported = update.loop.get("unchanging", [])
     tool = unchanging(recent.results, window=window, reported=reported)
@@ -260,10 +262,11 @@ def _respond(update: PlanUpdate, loop: Loop, same: int) -> bool:
         return False
     level = (level or _NOTED) + 1
     update.loop["loops"] = {**levels, loop.key: level}
-    _record(update, names, loop.count, "calls and results")
     if level > _WITHHOLD:
+        _record(update, names, loop.count, "calls")
         update.stop("loop", None)
         return True
+    _record(update, names, same, "calls and results")
     withheld = sorted(set(names)) if level == _WITHHOLD else []
     if withheld:
         update.loop["withheld"] = sorted({*update.loop.get("withheld", []), *withheld})

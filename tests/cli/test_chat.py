@@ -80,6 +80,18 @@ def test_the_signal_of_ctrl_c_stops_the_run_and_not_the_conversation(tmp_path: P
     assert (status, events_of(folder, "mine")[-1]["to"]) == (0, "ABORTED")
 
 
+def test_ctrl_c_immediately_after_enter_stops_the_run(tmp_path: Path) -> None:
+    folder = agent_folder(tmp_path, GATED_TOOLS, "work")
+    with terminal(folder, "chat", "--session", "mine", script=[asks(("1", "work", {"n": 1})), "never"]) as chat:
+        chat.expect("> ")
+        chat.send("go\r\x03")
+        seen = chat.expect(["Stopped on request", "Nothing is running"])
+        chat.send("/quit\r")
+        status = leave(chat)
+
+    assert (seen, status, events_of(folder, "mine")[-1]["to"]) == (0, 0, "ABORTED")
+
+
 def test_a_tool_that_blocks_its_event_loop_does_not_block_the_terminal(tmp_path: Path) -> None:
     folder = agent_folder(tmp_path, GATED_TOOLS, "block")
     with terminal(folder, "chat", script=[asks(("1", "block", {})), "never"]) as chat:

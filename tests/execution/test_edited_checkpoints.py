@@ -1,17 +1,21 @@
-"""`update_state` on a session that crashed during a wave: started calls stay started."""
+"""Edits, copies and replays of a checkpoint whose wave has not ended: started calls stay started."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.execution.settlement import NOT_STARTED, UNKNOWN
+from graph_agent.persistence.open import open_saver
 from tests.support.agents import asks, marked, says
 from tests.support.gates import Gate
 from tests.support.sessions import wait_for_results
@@ -23,7 +27,7 @@ TASK = {"task": "write"}
 class Stopped:
     """A session that was cancelled after one call had finished, while another waited at a gate."""
 
-    def __init__(self, *, ledger: bool = False, **marks: Any) -> None:
+    def __init__(self, *, ledger: bool = False, saver: BaseCheckpointSaver[Any] | None = None, **marks: Any) -> None:
         """`marks` are the gated tool's."""
         self.ran: list[str] = []
         self.gate = Gate()
@@ -32,7 +36,7 @@ class Stopped:
             ScriptedChatModel([wave, *DONE, *DONE]),
             tools=[self._write(), marked(self._hold(), **marks)],
             delegates=[GraphDelegate("d", "Writes.", self._delegate())],
-            checkpointer=InMemorySaver(),
+            checkpointer=saver or InMemorySaver(),
             config=LoopConfig(effect_ledger=ledger),
         )
         self.talk = Session(self.graph, "s1")
@@ -69,9 +73,32 @@ class Stopped:
         await asyncio.gather(run, return_exceptions=True)
         self.gate.open()
 
+    async def copy(self, config: Any = None) -> Any:
+        """Copy the newest checkpoint, or the given one, as LangGraph Studio does."""
+        return await self.graph.aupdate_state(config or self.config, None, as_node="__copy__")
+
+    async def planned(self) -> Any:
+        """Return the config of the newest checkpoint with a wave."""
+        history = self.graph.aget_state_history(self.config)
+        return (await anext(state async for state in history if "tools" in state.next)).config
+
+    async def results_after_new_input(self) -> list[Any]:
+        """Send new input, and return all results of the conversation."""
+        state = await self.graph.ainvoke(says("more"), self.config)
+        return [message.content for message in state["messages"] if message.type == "tool"]
+
     async def edit(self, **changes: Any) -> None:
         """Change the plan's message; by default its text."""
         await edit_plan(self.graph, self.config, **changes)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseCheckpointSaver[Any]]:
+    if request.param == "memory":
+        yield InMemorySaver()
+        return
+    async with open_saver(f"sqlite:///{tmp_path / 'sessions.db'}") as opened:
+        yield opened
 
 
 async def edit_plan(graph: Any, config: Any, **changes: Any) -> Any:
@@ -149,9 +176,7 @@ async def test_an_edit_of_an_older_checkpoint_repeats_its_calls() -> None:
     stopped = Stopped()
     stopped.gate.open()
     await stopped.talk.run("go")
-    history = stopped.graph.aget_state_history(stopped.config)
-    planned = await anext(state async for state in history if "tools" in state.next)
-    edited = await edit_plan(stopped.graph, planned.config)
+    edited = await edit_plan(stopped.graph, await stopped.planned())
 
     await stopped.graph.ainvoke(None, edited)
 
@@ -235,3 +260,98 @@ async def test_a_copy_of_an_input_without_a_plan_keeps_the_results_before_it(cop
 
     results = [message.content for message in state["messages"] if message.type == "tool"]
     assert results == ["wrote one", UNKNOWN, "Written."]
+
+
+@pytest.mark.parametrize("ledger", [False, True], ids=["no ledger", "ledger"])
+@pytest.mark.parametrize("copies", [1, 2])
+async def test_new_input_after_a_copy_settles_every_call_truthfully(
+    copies: int, ledger: bool, saver: BaseCheckpointSaver[Any]
+) -> None:
+    stopped = Stopped(ledger=ledger, saver=saver)
+    await stopped.stop()
+    for _ in range(copies):
+        await stopped.copy()
+
+    results = await stopped.results_after_new_input()
+
+    assert (sorted(stopped.ran), results) == (["delegated", "one", "two"], ["wrote one", UNKNOWN, "Written."])
+
+
+async def test_a_resumed_copy_runs_nothing_twice(saver: BaseCheckpointSaver[Any]) -> None:
+    stopped = Stopped(saver=saver)
+    await stopped.stop()
+    await stopped.copy()
+
+    result = await stopped.talk.resume()
+
+    assert (sorted(stopped.ran), result.results) == (
+        ["delegated", "one", "two"],
+        {"1": "wrote one", "2": {"error": UNKNOWN}, "3": "Written."},
+    )
+
+
+async def test_an_edit_of_a_copy_runs_nothing_twice(saver: BaseCheckpointSaver[Any]) -> None:
+    stopped = Stopped(saver=saver)
+    await stopped.stop()
+    await stopped.copy()
+    await stopped.edit()
+
+    result = await stopped.talk.resume()
+
+    assert (sorted(stopped.ran), result.results) == (
+        ["delegated", "one", "two"],
+        {"1": "wrote one", "2": {"error": UNKNOWN}, "3": "Written."},
+    )
+
+
+async def test_a_copy_of_calls_held_by_a_breakpoint_runs_them(saver: BaseCheckpointSaver[Any]) -> None:
+    stopped = Stopped(saver=saver)
+    stopped.gate.open()
+    await stopped.graph.ainvoke(says("go"), stopped.config, interrupt_before=["tools", "delegate"])
+    await stopped.copy()
+
+    await stopped.talk.resume()
+
+    assert sorted(stopped.ran) == ["delegated", "one", "two"]
+
+
+async def test_new_input_after_a_copy_of_calls_held_by_a_breakpoint_reports_that_none_ran(
+    saver: BaseCheckpointSaver[Any],
+) -> None:
+    stopped = Stopped(saver=saver)
+    await stopped.graph.ainvoke(says("go"), stopped.config, interrupt_before=["tools", "delegate"])
+    await stopped.copy()
+
+    results = await stopped.results_after_new_input()
+
+    assert (stopped.ran, results) == ([], [NOT_STARTED] * 3)
+
+
+async def test_a_copy_of_an_older_checkpoint_repeats_its_calls(saver: BaseCheckpointSaver[Any]) -> None:
+    stopped = Stopped(saver=saver)
+    stopped.gate.open()
+    await stopped.talk.run("go")
+    copied = await stopped.copy(await stopped.planned())
+
+    await stopped.graph.ainvoke(None, copied)
+
+    assert sorted(stopped.ran) == ["delegated", "delegated", "one", "one", "two", "two"]
+
+
+@pytest.mark.parametrize("ledger", [False, True], ids=["no ledger", "ledger"])
+@pytest.mark.parametrize("way", ["copy", "edit"])
+async def test_new_input_after_a_return_to_an_older_wave_reports_calls_that_may_have_run(
+    way: str, ledger: bool, saver: BaseCheckpointSaver[Any]
+) -> None:
+    stopped = Stopped(ledger=ledger, saver=saver)
+    stopped.gate.open()
+    await stopped.talk.run("go")
+    older = await stopped.planned()
+    if way == "copy":
+        await stopped.copy(older)
+    else:
+        await edit_plan(stopped.graph, older)
+
+    results = await stopped.results_after_new_input()
+
+    assert (sorted(stopped.ran), results) == (["delegated", "one", "two"], [UNKNOWN] * 3)

@@ -1,6 +1,7 @@
 """A program whose agent runs blocking code that never returns, for tests of its exit.
 
 `python -m tests.support.hung_run SECONDS KIND…`: the time limit of each run, and what hangs in it (see `AGENTS`).
+`python -m tests.support.hung_run SECONDS invoke CONCURRENCY`: a blocking run of three calls that hang.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from graph_agent import GraphDelegate, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
 from graph_agent._internal.signal_handling import handling
-from tests.support.agents import asks
+from tests.support.agents import asks, says
 
 
 def hang(_: str = "") -> str:
     """Never return."""
-    print("hanging", flush=True)  # noqa: T201 - the test reads it
+    print("hanging\n", end="", flush=True)  # noqa: T201 - the test reads it; one write, as threads print at once
     threading.Event().wait()
     return ""
 
@@ -99,7 +100,18 @@ async def main(seconds: float, kinds: list[str]) -> None:
             print(kind, flush=True)  # noqa: T201 - the test reads it
 
 
+def invoke(seconds: float, concurrency: int) -> None:
+    """Run one input with three hanging calls in LangGraph's blocking way, as many at a time as given."""
+    model = ScriptedChatModel([asks(*((str(n), "hang", {}) for n in range(3))), "No more actions.", "Done."])
+    config = LoopConfig(deadline_s=seconds, tool_timeout_s=seconds)
+    graph = create_graph_agent(model, tools=[hang], config=config, checkpointer=InMemorySaver())
+    graph.invoke(says("go"), {"configurable": {"thread_id": "s1"}, "max_concurrency": concurrency})
+
+
 if __name__ == "__main__":
     # Background jobs of a shell ignore the signal.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    asyncio.run(main(float(sys.argv[1]), sys.argv[2:]))
+    if sys.argv[2] == "invoke":
+        invoke(float(sys.argv[1]), int(sys.argv[3]))
+    else:
+        asyncio.run(main(float(sys.argv[1]), sys.argv[2:]))

@@ -51,6 +51,22 @@ def test_one_ctrl_c_ends_a_program_whose_blocking_code_hangs(kind: str) -> None:
     assert (process.returncode, rest, stderr.splitlines()[-1]) == (-signal.SIGINT, "", "KeyboardInterrupt")
 
 
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_one_ctrl_c_ends_a_blocking_run_with_several_calls_that_hang(concurrency: int) -> None:
+    with hung(600, "invoke", str(concurrency)) as process:
+        assert process.stdout is not None
+        others = [process.stdout.readline() for _ in range(concurrency - 1)]
+        process.send_signal(signal.SIGINT)
+        rest, stderr = process.communicate(timeout=60)
+
+    assert (others, process.returncode, rest, stderr.splitlines()[-1]) == (
+        ["hanging\n"] * (concurrency - 1),
+        -signal.SIGINT,
+        "",
+        "KeyboardInterrupt",
+    )
+
+
 async def test_a_call_has_its_callers_context() -> None:
     WORD.set("given")
 

@@ -1,0 +1,90 @@
+"""Ctrl-C during a blocking run: it cancels the work of the run's threads, for which the main thread waits."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import CancelledError
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
+from types import FrameType
+from typing import TypeVar, cast
+
+T = TypeVar("T")
+
+
+class _Interruption:
+    """The work of one blocking run. It has no lock, because a signal handler must not wait for one."""
+
+    def __init__(self) -> None:
+        self._stopped = False
+        self._cancels: set[Callable[[], object]] = set()
+
+    @contextmanager
+    def cancelling(self, cancel: Callable[[], object]) -> Iterator[None]:
+        """Within the context, `stop` calls `cancel`.
+
+        Raises:
+            CancelledError: If the run is stopped already.
+        """
+        self._cancels.add(cancel)
+        try:
+            if self._stopped:
+                raise CancelledError
+            yield
+        finally:
+            self._cancels.discard(cancel)
+
+    def stop(self) -> None:
+        """Cancel the work, and refuse further work."""
+        self._stopped = True
+        for cancel in self._cancels.copy():
+            cancel()
+
+    @contextmanager
+    def on_signal(self) -> Iterator[None]:
+        """Stop the work if the handler of SIGINT raises within the context; outside the main thread, do nothing."""
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or not callable(before):
+            yield
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            try:
+                before(number, frame)
+            except BaseException:
+                self.stop()
+                raise
+
+        signal.signal(signal.SIGINT, handle)
+        try:
+            yield
+        finally:
+            # A stream that is dropped unfinished may be closed in another thread, which cannot set handlers.
+            if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is handle:
+                signal.signal(signal.SIGINT, before)
+
+
+current_interruption: ContextVar[_Interruption | None] = ContextVar("graph_agent_interruption", default=None)
+"""That of the blocking run around; LangGraph copies it into the threads of the run's tasks."""
+
+
+def interruptible(parts: Generator[T]) -> Iterator[T]:
+    """Yield the parts of a blocking stream such that Ctrl-C cancels its tasks in other threads; close it at the end.
+
+    LangGraph's executor waits for its threads before `KeyboardInterrupt` leaves the stream, so a task that never
+    returns would keep the program alive. Tasks may run while the consumer has a part, so the handler of the signal
+    stays until the stream ends.
+    """
+    interruption, end = _Interruption(), object()
+    with interruption.on_signal(), closing(parts):
+        while True:
+            token = current_interruption.set(interruption)
+            try:
+                part = next(parts, end)
+            finally:
+                current_interruption.reset(token)
+            if part is end:
+                return
+            yield cast("T", part)
