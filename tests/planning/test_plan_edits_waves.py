@@ -147,15 +147,15 @@ def test_whatever_is_edited_each_call_has_one_result(
         else:
             await agent.edit(*messages, as_node=how)
             await agent.graph.ainvoke(None, thread())
-        told = await agent.told("tool_result", "delegation_response")
-        return await agent.found(), told, (await agent.talk._result()).pending
+        recorded = await agent.events_of("tool_result", "delegation_response")
+        return await agent.found(), recorded, (await agent.talk._result()).pending
 
-    found, told, pending = asyncio.run(play())
+    found, recorded, pending = asyncio.run(play())
 
     never = {f"{sign}{call[2]['text']}" for call in calls if call[0] in answered for sign in ("", "-")}
     expected = {"ran": found["ran"], "results": found["results"], "faults": [], "status": "COMPLETED"}
-    ids_told = sorted(id_ for _, id_, _ in told)
-    assert (found, sorted(found["results"]), ids_told, pending, never & set(found["ran"])) == (
+    recorded_ids = sorted(id_ for _, id_, _ in recorded)
+    assert (found, sorted(found["results"]), recorded_ids, pending, never & set(found["ran"])) == (
         expected,
         sorted(call[0] for call in calls),
         sorted({*ids, *(call[0] for call in calls)}),
