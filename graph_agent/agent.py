@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 def create_graph_agent(
     model: BaseChatModel | str,
-    *,
     tools: Sequence[BaseTool | Callable[..., Any]] = (),
+    *,
     delegates: Sequence[Delegate] = (),
     hooks: Sequence[LoopHook | Any] = (),
     system_prompt: str | Callable[[], str] | Callable[[dict[str, Any]], str] = DEFAULT_SYSTEM_PROMPT,

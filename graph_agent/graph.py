@@ -26,8 +26,8 @@ DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 
 def build_graph(
     model: BaseChatModel,
-    *,
     tools: Sequence[BaseTool | Callable[..., Any]] = (),
+    *,
     delegates: Sequence[Delegate] = (),
     hooks: Sequence[LoopHook | Any] = (),
     system_prompt: str | Callable[[], str] | Callable[[dict[str, Any]], str] = DEFAULT_SYSTEM_PROMPT,

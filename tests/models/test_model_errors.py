@@ -182,15 +182,17 @@ def test_secrets_are_masked(text: str, masked: str) -> None:
     assert mask_secrets(text) == masked
 
 
+@pytest.mark.timeout(60)  # a quadratic search takes many minutes
 def test_a_long_adversarial_text_is_read_in_linear_time() -> None:
     error = ProviderError(400, "exceeds the " * 40_000 + "model " * 40_000 + "a1" * 40_000)
-    started = time.perf_counter()
 
-    classify_model_error(error)
-    describe_model_error(error)
-    mask_secrets(str(error))
+    kind, description, masked = classify_model_error(error), describe_model_error(error), mask_secrets(str(error))
 
-    assert time.perf_counter() - started < 2
+    assert (kind, description[:44], masked[-9:]) == (
+        "other",
+        "The model call failed (HTTP 400: exceeds the",
+        "model ***",
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from typing import Any, get_args
 
@@ -70,11 +69,11 @@ def test_other_text_is_unchanged() -> None:
     assert public_value(value) == value
 
 
-def test_a_long_text_is_read_quickly() -> None:
-    began = time.perf_counter()
-    public_text("The model call failed (" * 20_000)
+@pytest.mark.timeout(60)  # a quadratic search takes many minutes
+def test_a_long_text_is_read_in_linear_time() -> None:
+    text = "The model call failed (" * 50_000
 
-    assert time.perf_counter() - began < 5
+    assert public_text(text) == text
 
 
 async def test_the_history_of_a_fallback_and_of_a_failed_delegate_holds_no_provider_words() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -167,10 +166,9 @@ def test_a_running_response_is_not_deleted(openai_client: openai.OpenAI, served:
     wait_for_slow_tool(tmp_path)
     with pytest.raises(openai.ConflictError, match="in progress"):
         openai_client.responses.delete(id_)
-    cancelled_at = time.monotonic()
     openai_client.responses.cancel(id_)
     openai_client.responses.delete(id_)
     with served.http() as http:
         found = http.get(f"/v1/responses/{id_}", params={"stream": "true"}).status_code
 
-    assert (found, time.monotonic() - cancelled_at < 30) == (404, True)
+    assert found == 404

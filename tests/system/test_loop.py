@@ -25,6 +25,13 @@ async def events_of(graph: Any, session_id: str = "s1") -> list[dict[str, Any]]:
     return [{key: value for key, value in event.items() if key not in ("ts", "session_id")} for event in events]
 
 
+async def test_tools_can_be_given_by_position() -> None:
+    graph = create_graph_agent(ScriptedChatModel(ECHO_SCRIPT), [echo])
+    state = await graph.ainvoke(says("hi"))
+
+    assert [message.text for message in state["messages"] if isinstance(message, ToolMessage)] == ["hello"]
+
+
 async def test_the_history_of_one_call() -> None:
     graph = create_graph_agent(ScriptedChatModel(ECHO_SCRIPT), tools=[echo], checkpointer=InMemorySaver())
     await graph.ainvoke(says("hi"), thread())
