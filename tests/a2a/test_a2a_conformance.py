@@ -67,11 +67,11 @@ class Binding:
         """The result of an operation."""
         answer = self.ask(method, params)
         assert answer.status_code == 200, answer.text
-        told = answer.json()
+        body = answer.json()
         if self.name == "JSONRPC":
-            assert (told["jsonrpc"], told["id"], "error" in told) == ("2.0", "r-1", False), told
-            return told["result"]
-        return told
+            assert (body["jsonrpc"], body["id"], "error" in body) == ("2.0", "r-1", False), body
+            return body["result"]
+        return body
 
     def reason(self, answer: httpx.Response) -> str:
         """The error of a refused operation, after a check of its format."""
@@ -268,8 +268,14 @@ def test_invalid_json_rpc_requests_have_standard_error_codes(body: bytes, code: 
     headers = {"content-type": "application/json", "a2a-version": "1.0"}
     answer = httpx.post(f"{url}/a2a", content=body, headers=headers, trust_env=False)
 
-    told = answer.json()
-    assert (answer.status_code, answer.headers["content-type"], told["error"]["code"], told["id"], told["jsonrpc"]) == (
+    response = answer.json()
+    assert (
+        answer.status_code,
+        answer.headers["content-type"],
+        response["error"]["code"],
+        response["id"],
+        response["jsonrpc"],
+    ) == (
         200,
         "application/json",
         code,
@@ -293,7 +299,7 @@ def test_content_types_and_the_card(url: str) -> None:
         rest = http.post("/a2a/rest/message:send", json=user_message())
         rpc = http.post("/a2a", json={"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}})
 
-    told = card.json()
+    body = card.json()
     required = {"name", "description", "supportedInterfaces", "version", "capabilities", "skills"}
     modes = {"defaultInputModes", "defaultOutputModes"}
     assert [answer.headers["content-type"] for answer in (card, rest, rpc)] == [
@@ -301,11 +307,11 @@ def test_content_types_and_the_card(url: str) -> None:
         "application/a2a+json",
         "application/json",
     ]
-    assert ((required | modes) - told.keys(), again.status_code, "max-age" in card.headers["cache-control"]) == (
+    assert ((required | modes) - body.keys(), again.status_code, "max-age" in card.headers["cache-control"]) == (
         set(),
         304,
         True,
     )
-    assert {(one["protocolBinding"], one["protocolVersion"]) for one in told["supportedInterfaces"]} == {
+    assert {(one["protocolBinding"], one["protocolVersion"]) for one in body["supportedInterfaces"]} == {
         (binding, version) for binding in ("JSONRPC", "HTTP+JSON") for version in ("1.0", "0.3")
     }

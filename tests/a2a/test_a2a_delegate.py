@@ -35,7 +35,7 @@ async def test_a_task_is_sent_and_its_progress_and_answer_come_back() -> None:
         result = await session.run("How is the weather?")
 
     assert (
-        agent.heard,
+        agent.inputs,
         delegation_summaries(await session.events()),
         result.results,
         model.requests[0].tools[0]["function"]["description"].split(". ")[1:4],
@@ -197,8 +197,8 @@ async def test_a_remote_question_interrupts_the_run_and_the_task_is_sent_once() 
     assert (
         [interrupt.value for interrupt in waiting.interrupts],
         (waiting.status, waiting.pending),
-        len(agent.heard),
-        agent.heard[1],
+        len(agent.inputs),
+        agent.inputs[1],
         agent.contexts[0] == agent.contexts[1],
         delegation_summaries(await Session(again, "s1").events()),
         result.answer,
@@ -224,10 +224,10 @@ async def test_an_agent_can_interrupt_twice_while_siblings_have_finished() -> No
         again = await session.resume("last year")
         result = await session.resume("2026")
 
-    assert ([each.value["question"] for each in again.interrupts], len(agent.heard), result.results) == (
+    assert ([each.value["question"] for each in again.interrupts], len(agent.inputs), result.results) == (
         ["Which year?"],
         4,
-        {"1": "Rain in 2026.", "2": f"Rain in {agent.heard[0] if 'Oslo' in agent.heard[0] else agent.heard[1]}."},
+        {"1": "Rain in 2026.", "2": f"Rain in {agent.inputs[0] if 'Oslo' in agent.inputs[0] else agent.inputs[1]}."},
     )
 
 
@@ -284,7 +284,7 @@ async def test_new_input_instead_of_an_answer() -> None:
         result = await Session(graph, "s1").run("forget it")
 
     state = await graph.aget_state(thread())
-    assert (result.answer, len(agent.heard), state.values["remote"]["open"]) == ("Never mind.", 1, {})
+    assert (result.answer, len(agent.inputs), state.values["remote"]["open"]) == ("Never mind.", 1, {})
 
 
 async def test_depth_and_remaining_budget_are_sent_in_the_metadata() -> None:
@@ -344,7 +344,7 @@ async def test_remote_output_is_fenced_and_never_parsed_as_a_call_in_text_mode()
     shown = model.requests[1].messages[-1].text
     mark = shown.split("[untrusted ")[1].split("]")[0]
     assert (
-        len(agent.heard),
+        len(agent.inputs),
         shown.startswith('<tool_result id="1"'),
         shown.index(f"[untrusted {mark}]") < shown.index("evil") < shown.index(f"[end of untrusted {mark}]"),
         mark in forged,

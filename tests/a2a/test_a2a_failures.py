@@ -22,7 +22,7 @@ from graph_agent.persistence.open import open_saver
 from tests.support.a2a_servers import serving_here
 from tests.support.postgres_server import on_postgres
 
-NOBODY = ServerCallContext()
+ANONYMOUS = ServerCallContext()
 _NUL = "a\x00b"
 _CALLS = {
     "GetTask": {"id": "t1"},
@@ -69,11 +69,11 @@ async def test_the_final_task_state_is_retried_while_the_database_fails(
     store = LiveTaskStore(inner)
     with suppress(InternalError):
         for state in (TaskState.TASK_STATE_WORKING, TaskState.TASK_STATE_COMPLETED):
-            await store.save(Task(id="t1", context_id="c1", status=TaskStatus(state=state)), NOBODY)
+            await store.save(Task(id="t1", context_id="c1", status=TaskStatus(state=state)), ANONYMOUS)
     async with asyncio.timeout(30):
         # A task that could not be written is not waited for.
         await store.settled()
-    found = await inner.get("t1", NOBODY)
+    found = await inner.get("t1", ANONYMOUS)
 
     assert found is not None
     assert TaskState.Name(found.status.state) == kept
@@ -98,9 +98,9 @@ async def _errors(url: str, calls: dict[str, Any], begin: Any = lambda: None) ->
             serving_here(graph, stores=stores) as address,
             httpx.AsyncClient(trust_env=False, headers={"A2A-Version": "1.0"}, timeout=30) as http,
         ):
-            told = {}
+            errors = {}
             for method, params in calls.items():
                 body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
                 error = (await http.post(f"{address}/a2a", json=body)).json()["error"]
-                told[method] = (error["code"], error["message"])
-            return told
+                errors[method] = (error["code"], error["message"])
+            return errors

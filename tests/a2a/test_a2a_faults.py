@@ -264,10 +264,10 @@ async def test_a_killed_agent_process_is_an_error_result() -> None:
     try:
         assert process.stdout is not None
         url = (await process.stdout.readline()).decode().strip()
-        heard: list[str] = []
+        progress: list[str] = []
 
         def kill(text: str) -> None:
-            heard.append(text)
+            progress.append(text)
             process.kill()
 
         result = await delegate_to(A2ADelegate("researcher", url), report_progress=kill)
@@ -277,7 +277,7 @@ async def test_a_killed_agent_process_is_an_error_result() -> None:
         await process.wait()
 
     words = "The agent 'researcher' failed to answer"
-    assert (result.status, str(result.content).split(":")[0], heard) == ("error", words, ["begun"])
+    assert (result.status, str(result.content).split(":")[0], progress) == ("error", words, ["begun"])
 
 
 def card_of_another_host(url: str) -> AgentCard:

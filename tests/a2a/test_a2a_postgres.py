@@ -40,11 +40,11 @@ LONG = "a conversation's name, longer than any UUID: " + "x" * 200
 async def test_tasks_and_conversations_survive_a_restart(postgres_url: str) -> None:
     tasks: list[Task] = []
     listed: list[Task] = []
-    for script, said in ((["Hello Ada.", asks(("1", "book", {"room": "1"}))], "one"), (["Booked.", "Ada."], "two")):
+    for script, text in ((["Hello Ada.", asks(("1", "book", {"room": "1"}))], "one"), (["Booked.", "Ada."], "two")):
         async with open_saver(postgres_url) as saver, open_stores(postgres_url) as stores:
             graph = create_graph_agent(ScriptedChatModel(script), tools=[book], checkpointer=saver)
             async with serving_here(graph, stores=stores) as url, a2a_client(url, streaming=False) as client:
-                if said == "one":
+                if text == "one":
                     tasks.append(await send(client, message_request("I am Ada \U0001f600.", context_id=LONG)))
                     tasks.append(await send(client, message_request("Book room 1", context_id=LONG)))
                 else:
@@ -86,7 +86,7 @@ async def test_several_processes_can_open_the_stores_at_once(postgres_url: str) 
 
 async def test_a_task_without_a_running_session_is_failed(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_store, "LOST_AFTER_S", 0.0)
-    nobody, gate = ServerCallContext(), Gate()
+    anonymous, gate = ServerCallContext(), Gate()
     states: list[str] = []
     async with open_saver(postgres_url) as saver, open_saver(postgres_url) as other:
         script = [asks(("1", "work", {})), "No more actions.", "Done."]
@@ -95,17 +95,17 @@ async def test_a_task_without_a_running_session_is_failed(postgres_url: str, mon
         working = TaskStatus(state=TaskState.TASK_STATE_WORKING)
         working.timestamp.GetCurrentTime()
         async with open_stores(postgres_url, at_work=at_work(graph)) as stores:
-            await stores.tasks.save(Task(id="t1", context_id="c1", status=working), nobody)
+            await stores.tasks.save(Task(id="t1", context_id="c1", status=working), anonymous)
         run = asyncio.create_task(graph.ainvoke({"messages": "go"}, {"configurable": {"thread_id": "c1"}}))
         await gate.reached()
         async with open_stores(postgres_url, at_work=at_work(elsewhere)) as stores:
             for _ in range(2):
-                found = await stores.tasks.get("t1", nobody)
+                found = await stores.tasks.get("t1", anonymous)
                 assert found is not None
                 states.append(state_name(found))
                 gate.open()
                 await run
-            listed = await stores.tasks.list(ListTasksRequest(), nobody)
+            listed = await stores.tasks.list(ListTasksRequest(), anonymous)
 
     assert (states, [state_name(task) for task in listed.tasks]) == (
         ["TASK_STATE_WORKING", "TASK_STATE_FAILED"],

@@ -26,7 +26,7 @@ from tests.support.a2a_client import a2a_client, message_request, state_name
 from tests.support.a2a_servers import serving_here
 from tests.support.agents import asks
 
-NOBODY = ServerCallContext(user=UnauthenticatedUser())
+ANONYMOUS = ServerCallContext(user=UnauthenticatedUser())
 
 
 class Cancelling(EventQueueSource):
@@ -47,18 +47,18 @@ class Cancelling(EventQueueSource):
 
 async def states(queue: EventQueueSource) -> list[str]:
     """The states that a task has reported, to its end."""
-    told: list[str] = []
+    names: list[str] = []
     while True:
         event: Event = await queue.dequeue_event()
         queue.task_done()
         if isinstance(event, TaskStatusUpdateEvent):
-            told.append(TaskState.Name(event.status.state))
+            names.append(TaskState.Name(event.status.state))
             if event.status.state != TaskState.TASK_STATE_WORKING:
-                return told
+                return names
 
 
 def request_of(request: SendMessageRequest) -> RequestContext:
-    return RequestContext(NOBODY, request, task_id="t1", context_id=request.message.context_id)
+    return RequestContext(ANONYMOUS, request, task_id="t1", context_id=request.message.context_id)
 
 
 async def test_cancelling_a_task_leaves_another_run_of_its_session() -> None:
@@ -73,10 +73,10 @@ async def test_cancelling_a_task_leaves_another_run_of_its_session() -> None:
     await queue.cancelled
     held.let_go.set()
     ended = await other
-    told = await states(queue)
+    emitted = await states(queue)
     await queue.close(immediate=True)
 
-    assert (ended.status, ended.answer, told) == (
+    assert (ended.status, ended.answer, emitted) == (
         "COMPLETED",
         "Done.",
         ["TASK_STATE_WORKING", "TASK_STATE_CANCELED"],
@@ -88,7 +88,7 @@ async def test_a_task_finished_by_another_process_is_not_resumed(tmp_path: Path)
         return False
 
     async def put(stores: Stores, state: TaskState) -> None:
-        await stores.tasks.save(Task(id="t1", context_id="c1", status=TaskStatus(state=state)), NOBODY)
+        await stores.tasks.save(Task(id="t1", context_id="c1", status=TaskStatus(state=state)), ANONYMOUS)
 
     url = f"sqlite:///{tmp_path}/tasks.db"
     async with open_stores(url, at_work=is_at_work) as one, open_stores(url, at_work=is_at_work) as other:
@@ -98,7 +98,7 @@ async def test_a_task_finished_by_another_process_is_not_resumed(tmp_path: Path)
         for state in (TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_WORKING):
             with pytest.raises(ConcurrentTaskModificationError):
                 await put(one, state)
-        kept = await one.tasks.get("t1", NOBODY)
+        kept = await one.tasks.get("t1", ANONYMOUS)
 
     assert kept is not None
     assert state_name(kept) == "TASK_STATE_CANCELED"

@@ -89,9 +89,9 @@ def test_forwarded_parts_are_selected_without_comparing_parts() -> None:
         __hash__ = object.__hash__
 
     given: Any = SimpleNamespace(parts=[Counting(part) for part in message.parts])
-    heard = server_executor._input(given)
+    messages = server_executor._input(given)
 
-    assert ([one.text for one in heard], compared) == (["before", "before", "now"], [])
+    assert ([one.text for one in messages], compared) == (["before", "before", "now"], [])
 
 
 def _message(bad: str) -> str:
@@ -115,17 +115,17 @@ async def test_push_notifications_are_enabled_by_a_command_option(
     options: list[str], offered: bool | None, tmp_path: Path
 ) -> None:
     with a2a_process(tmp_path, "--db", "memory:", *options) as (url, _):
-        told = bool(await _card(url))
+        advertised = bool(await _card(url))
 
-    assert told == bool(offered)
+    assert advertised == bool(offered)
 
 
 async def test_push_notifications_are_enabled_by_the_agent_file_in_both_servers(tmp_path: Path) -> None:
     file = {**AGENT, "push_notifications": True}
     with a2a_process(tmp_path, "--db", "memory:", agent=file) as (url, _):
-        told = [await _card(url)]
+        advertised = [await _card(url)]
     with serving(tmp_path, agent=file) as served:
-        told.append(await _card(served.url))
+        advertised.append(await _card(served.url))
         config = {"url": "http://127.0.0.1:1/hook"}
         request: Any = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}}
         request["configuration"] = {"taskPushNotificationConfig": config}
@@ -135,4 +135,4 @@ async def test_push_notifications_are_enabled_by_the_agent_file_in_both_servers(
             )
 
     # Push notifications must not reach the server's own network.
-    assert (told, inside.status_code) == ([True, True], 400)
+    assert (advertised, inside.status_code) == ([True, True], 400)

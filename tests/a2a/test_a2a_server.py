@@ -62,13 +62,13 @@ from tests.support.agents import asks, echo, kinds
 
 def together(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Events with consecutive answer pieces joined, as their number depends on timing."""
-    told: list[tuple[Any, ...]] = []
+    merged: list[tuple[Any, ...]] = []
     for event in events:
-        if event[:3] == _GOES_ON and told and told[-1][:3] == _GOES_ON:
-            told[-1] = (*_GOES_ON, ["".join([*told[-1][3], *event[3]])])
+        if event[:3] == _GOES_ON and merged and merged[-1][:3] == _GOES_ON:
+            merged[-1] = (*_GOES_ON, ["".join([*merged[-1][3], *event[3]])])
         else:
-            told.append(event)
-    return told
+            merged.append(event)
+    return merged
 
 
 _GOES_ON = ("artifact", True, False)
@@ -113,9 +113,9 @@ async def test_progress_metadata_is_machine_readable() -> None:
         async with a2a_client(url) as client:
             events = [event.status_update async for event in client.send_message(message_request("go"))]
 
-    told = [MessageToDict(event.status.message.metadata).get(EXTENSION) for event in events]
+    entries = [MessageToDict(event.status.message.metadata).get(EXTENSION) for event in events]
     last = MessageToDict(events[-1].metadata)[EXTENSION]
-    assert ([entry for entry in told if entry], last["stopReason"], sorted(last["usage"])) == (
+    assert ([entry for entry in entries if entry], last["stopReason"], sorted(last["usage"])) == (
         [
             {"type": "plan"},
             {"type": "call", "id": "1", "name": "echo", "status": "started"},
@@ -396,12 +396,12 @@ async def test_a_dropped_stream_can_be_resubscribed() -> None:
 async def test_tasks_and_conversations_survive_a_restart(tmp_path: Path) -> None:
     url_of_db = f"sqlite:///{tmp_path}/agent.db"
     tasks: list[Task] = []
-    for script, said in ((["Hello Ada.", asks(("1", "book", {"room": "1"}))], "one"), (["Booked.", "Ada."], "two")):
+    for script, text in ((["Hello Ada.", asks(("1", "book", {"room": "1"}))], "one"), (["Booked.", "Ada."], "two")):
         async with open_saver(url_of_db) as saver, open_stores(url_of_db) as stores:
             graph = create_graph_agent(ScriptedChatModel(script), tools=[book], checkpointer=saver)
             app_options = {"stores": stores}
             async with serving_here(graph, **app_options) as url, a2a_client(url, streaming=False) as client:
-                if said == "one":
+                if text == "one":
                     tasks.append(await send(client, message_request("I am Ada.", context_id="s1")))
                     tasks.append(await send(client, message_request("Book room 1", context_id="s1")))
                 else:
@@ -618,18 +618,18 @@ async def test_push_notifications_to_private_addresses_are_refused() -> None:
 
 async def test_a_running_task_fails_when_the_server_stops(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/tasks.db"
-    nobody = ServerCallContext()
+    anonymous = ServerCallContext()
     working = Task(id="t1", context_id="c1", status=TaskStatus(state=TaskState.TASK_STATE_WORKING))
     async with open_stores(url) as stores:
-        await stores.tasks.save(working, nobody)
-        live = await stores.tasks.get("t1", nobody)
+        await stores.tasks.save(working, anonymous)
+        live = await stores.tasks.get("t1", anonymous)
     async with open_stores(url) as stores:
-        found = await stores.tasks.get("t1", nobody)
-        listed = await stores.tasks.list(ListTasksRequest(), nobody)
+        found = await stores.tasks.get("t1", anonymous)
+        listed = await stores.tasks.list(ListTasksRequest(), anonymous)
     async with open_stores(url) as stores:
-        await stores.tasks.save(Task(id="t2", context_id="c1", status=working.status), nobody)
+        await stores.tasks.save(Task(id="t2", context_id="c1", status=working.status), anonymous)
     async with open_stores(url) as stores:
-        at_work = await stores.tasks.list(ListTasksRequest(status=TaskState.TASK_STATE_WORKING), nobody)
+        at_work = await stores.tasks.list(ListTasksRequest(status=TaskState.TASK_STATE_WORKING), anonymous)
 
     assert live is not None
     assert found is not None

@@ -70,9 +70,9 @@ async def test_an_answer_with_only_a_task_id_is_accepted(version: str, binding: 
                 waiting = await send(asking, message_request("Book room 12", context_id="talk"))
             done = await came_to(client, to_task("yes", waiting.id))
 
-    said = [(one.context_id, [part.text for part in one.parts]) for one in done.history]
+    history = [(one.context_id, [part.text for part in one.parts]) for one in done.history]
     results = [event["content"] for event in await Session(graph, "talk").events() if event["type"] == "tool_result"]
-    assert (state_name(done), artifact_texts(done), done.context_id, results, said) == (
+    assert (state_name(done), artifact_texts(done), done.context_id, results, history) == (
         "TASK_STATE_COMPLETED",
         ["Booked."],
         "talk",
@@ -146,8 +146,8 @@ async def test_a_message_to_a_running_task_is_refused_at_once(version: str, bind
                 pass
             kept = await first.get_task(GetTaskRequest(id=task.id))
 
-    said = [event["content"] for event in await Session(graph, "talk").events() if event["type"] == "user_message"]
-    assert (state_name(kept), artifact_texts(kept), [one.message_id for one in kept.history], said) == (
+    inputs = [event["content"] for event in await Session(graph, "talk").events() if event["type"] == "user_message"]
+    assert (state_name(kept), artifact_texts(kept), [one.message_id for one in kept.history], inputs) == (
         "TASK_STATE_COMPLETED",
         ["Done."],
         ["m-go"],
@@ -232,8 +232,8 @@ async def test_progress_is_not_in_the_history(streaming: bool) -> None:
             answered = await came_to(client, to_task("yes", task_id))
             newest = await client.get_task(GetTaskRequest(id=task_id, history_length=2))
 
-    told = [[part.text for part in one.parts] for one in answered.history]
-    assert (state_name(answered), told, [one.message_id for one in newest.history][-1:]) == (
+    texts = [[part.text for part in one.parts] for one in answered.history]
+    assert (state_name(answered), texts, [one.message_id for one in newest.history][-1:]) == (
         "TASK_STATE_COMPLETED",
         [["Book room 12"], ["Book 12?"], ["yes"]],
         ["m-yes"],

@@ -112,7 +112,7 @@ async def test_the_request_of_a_delegate_keeps_its_shape_and_names_the_delegate(
     )
 
 
-async def test_equal_questions_of_two_delegates_are_told_apart_and_answered_by_id() -> None:
+async def test_equal_questions_of_two_delegates_are_answered_by_id() -> None:
     ran: list[str] = []
     session = lead(delegate("a", ran, PAY, "A."), delegate("b", ran, PAY, "B."))
 

@@ -1,4 +1,4 @@
-"""A client of the machines, which retries an input until it is answered, and records what was acknowledged."""
+"""A client of the machines, which retries an input until it is answered, and records the acknowledged replies."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Taking:
             return "measured"
 
         @tool
-        async def say(x: str) -> str:
+        async def repeat(x: str) -> str:
             """Take a text, and return it."""
             self.took.append(x)
             return x
@@ -82,7 +82,7 @@ class Taking:
         return [
             take,
             measure,
-            say,
+            repeat,
             StructuredTool(name="give", description="Give.", args_schema=schema, coroutine=give),
         ]
 
@@ -200,13 +200,13 @@ async def test_calls_in_the_place_of_a_plan_are_checked_too() -> None:
 
 async def test_a_reference_to_a_non_json_number_skips_its_call_but_one_to_text_runs() -> None:
     taking = Taking()
-    text = plan(use("a", "say", x='{"v": [NaN]}'), use("b", "take", x="${a}"), use("c", "give", x="${a.v}"))
+    text = plan(use("a", "repeat", x='{"v": [NaN]}'), use("b", "take", x="${a}"), use("c", "give", x="${a.v}"))
 
     results = await taking.results(text, "wave")
 
-    said = '{"v": [NaN]}'
-    why = f"Not run: ${{a.v}}: a has no 'v'; it is the str {said}."
-    assert (taking.took, results) == ([said, said], [("success", said), ("error", why), ("success", "taken")])
+    output = '{"v": [NaN]}'
+    why = f"Not run: ${{a.v}}: a has no 'v'; it is the str {output}."
+    assert (taking.took, results) == ([output, output], [("success", output), ("error", why), ("success", "taken")])
 
 
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "1e999", "-inf"])
@@ -215,7 +215,7 @@ async def test_text_coerced_to_a_non_json_number_does_not_run(word: str) -> None
     calls: list[Any] = [
         {"id": "1", "name": "measure", "args": {"x": word}},
         {"id": "2", "name": "measure", "args": {"x": 1, "points": [{"at": word}]}},
-        {"id": "3", "name": "say", "args": {"x": word}},
+        {"id": "3", "name": "repeat", "args": {"x": word}},
         {"id": "4", "name": "take", "args": {"x": word}},
     ]
 

@@ -12,7 +12,7 @@ from tests.support.budgets import reply_with_usage
 from tests.support.sessions import new_session
 
 UNSOUND = reply_with_usage('{"status": "continue", "tools": []}', 90, 10)
-SAID = reply_with_usage("Best I can say.", 90, 10)
+ANSWER = reply_with_usage("Best I can say.", 90, 10)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ SAID = reply_with_usage("Best I can say.", 90, 10)
     ],
 )
 async def test_a_plan_is_not_sent_back_when_a_limit_forbids_it(limits: Any, reason: str, sentence: str) -> None:
-    model = ScriptedChatModel([UNSOUND, SAID])
+    model = ScriptedChatModel([UNSOUND, ANSWER])
     talk = new_session(model, echo)
 
     result = await talk.run("go", context={**limits, "tool_calling": "wave"})

@@ -186,7 +186,7 @@ async def test_other_hooks_receive_the_compressed_request() -> None:
     assert seen == [4, 4]
 
 
-async def test_images_stay_beside_a_text_that_is_compressed() -> None:
+async def test_images_stay_with_a_text_that_is_compressed() -> None:
     image = {"type": "image", "base64": "AAAA", "mime_type": "image/png"}
 
     @tool

@@ -32,14 +32,14 @@ async def ended(talk: Session, **context: Any) -> Any:
     return result.status, result.stop_reason, result.answer, list(result.results), result.usage["model_calls"]
 
 
-SAID = reply_with_usage("Best I can say.", 90, 10)
+ANSWER = reply_with_usage("Best I can say.", 90, 10)
 
 
 @pytest.mark.parametrize(
     ("mode", "script"),
     [
-        ("native", [call_with_usage(1), call_with_usage(2), SAID]),
-        ("wave", [plan_with_usage(1), plan_with_usage(2), SAID]),
+        ("native", [call_with_usage(1), call_with_usage(2), ANSWER]),
+        ("wave", [plan_with_usage(1), plan_with_usage(2), ANSWER]),
     ],
 )
 async def test_a_token_budget_prevents_a_rerun(mode: Any, script: list[Any]) -> None:
@@ -91,12 +91,12 @@ async def test_every_rerun_is_a_turn_of_the_session(streaming: bool) -> None:
     talk = new_session(model, echo, hooks=[Never()], config=LoopConfig(max_turns=2))
 
     if streaming:
-        said = "".join([part.text async for part in talk.stream("go") if isinstance(part, Token)])
+        answer = "".join([part.text async for part in talk.stream("go") if isinstance(part, Token)])
     else:
-        said = (await talk.run("go")).answer
+        answer = (await talk.run("go")).answer
 
     model.assert_spent()
-    assert (said, await talk.status()) == ("Reached maximum model turns (2)\n\nBest I can say.", "TURN_LIMIT")
+    assert (answer, await talk.status()) == ("Reached maximum model turns (2)\n\nBest I can say.", "TURN_LIMIT")
 
 
 async def test_a_rerun_prevented_by_a_limit_is_a_warning() -> None:
@@ -137,7 +137,7 @@ async def test_usage_of_a_run_killed_in_a_rerun_is_counted(kills: int) -> None:
         *[call_with_usage(9)] * (1 + kills),
         call_with_usage(1),
         reply_with_usage("No more actions.", 90, 10),
-        SAID,
+        ANSWER,
     ]
     talk = new_session(GatedModel(responses=replies, before=gates), echo, hooks=[Once()])
     for number, gate in gates.items():

@@ -58,7 +58,7 @@ async def run(script: list[str], *hooks: Any, tools: Any = (echo,), **config: An
     return await session.run("go"), await session.events()
 
 
-def told(events: list[Any], kind: str) -> list[str]:
+def texts_of(events: list[Any], kind: str) -> list[str]:
     return [event["message"] for event in events if event["type"] == kind]
 
 
@@ -157,7 +157,7 @@ async def test_an_override_is_the_answer(finalize: Any) -> None:
         ),
         (["No more actions.", "Hello."], "Hello.", [("human", "go"), ("ai", "Hello.")]),
     ],
-    ids=["text beside calls", "calls alone", "no calls"],
+    ids=["text with calls", "calls alone", "no calls"],
 )
 async def test_a_hook_can_end_the_loop(script: list[str], answer: str, conversation: list[tuple[str, str]]) -> None:
     graph = create_graph_agent(
@@ -205,7 +205,7 @@ async def test_reruns_are_bounded(config: dict[str, Any], calls: int, warning: s
     result, events = await run([*script, "No more actions.", "Done."], SaysNo(), on_limit="message", **config)
 
     echoed = [event["content"] for event in events if event["type"] == "tool_result"]
-    assert (told(events, "warning"), echoed, result.status) == (
+    assert (texts_of(events, "warning"), echoed, result.status) == (
         [f"The hook SaysNo wants the model asked again, but {warning}; its last reply counts."],
         [str(calls - 1)],
         "COMPLETED",
@@ -217,7 +217,7 @@ async def test_the_same_calls_twice_end_the_reruns() -> None:
 
     result, events = await run([ECHO_A, again, "No more actions.", "Done."], SaysNo())
 
-    assert (result.answer, told(events, "warning"), [e["reruns"] for e in events if e.get("reruns")]) == (
+    assert (result.answer, texts_of(events, "warning"), [e["reruns"] for e in events if e.get("reruns")]) == (
         "Done.",
         [
             "The hook SaysNo wants the model asked again, but the model makes the same calls again; "
@@ -276,7 +276,7 @@ async def test_a_hook_that_fails_fails_the_input(plan: Any, message: str) -> Non
 async def test_a_failing_hook_is_skipped_with_on_error_skip(plan: Any, message: str) -> None:
     result, events = await run([ECHO_A, "No more actions.", "Done."], Broken(plan, "skip"))
 
-    warnings = told(events, "warning")
+    warnings = texts_of(events, "warning")
     assert (
         result.answer,
         len(warnings),
@@ -529,12 +529,12 @@ async def test_kept_messages_stay_in_requests_until_the_answer(openai_stub: Stub
 
 
 @given(st.lists(st.lists(st.text(max_size=3), max_size=3), min_size=1, max_size=6))
-def test_kept_messages_keep_their_position(said: list[list[str]]) -> None:
+def test_kept_messages_keep_their_position(conversation: list[list[str]]) -> None:
     """Each list is what the history got at one time; a note is kept after each."""
     history: list[AnyMessage] = []
     carried: list[Carried] = []
     expected: list[AnyMessage] = []
-    for number, texts in enumerate(said):
+    for number, texts in enumerate(conversation):
         new, note = [HumanMessage(text) for text in texts], HumanMessage(f"note {number}")
         history += new
         carried.append({"at": len(history), "messages": [note]})
@@ -575,8 +575,8 @@ async def test_the_same_message_may_override_many_replies() -> None:
     await session.run("two")
 
     state = await graph.aget_state({"configurable": {"thread_id": "s1"}})
-    said = [(message.type, message.text) for message in state.values["messages"]]
-    assert said == [("human", "one"), ("ai", "No."), ("human", "two"), ("ai", "No.")]
+    messages = [(message.type, message.text) for message in state.values["messages"]]
+    assert messages == [("human", "one"), ("ai", "No."), ("human", "two"), ("ai", "No.")]
 
 
 async def test_an_override_may_be_a_message() -> None:

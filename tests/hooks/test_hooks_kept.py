@@ -79,12 +79,12 @@ async def test_a_hooks_result_reaches_the_rerun_and_the_answer(mode: Any, script
     result = await Session(graph, "s1").run("What does flod mean?")
 
     model.assert_spent()
-    told = [any("flod means tide" in message.text for message in request.messages) for request in model.requests]
+    included = [any("flod means tide" in message.text for message in request.messages) for request in model.requests]
     asked = [
         any("my_tool" in f"{message.text}{getattr(message, 'tool_calls', '')}" for message in request.messages[1:])
         for request in model.requests
     ]
-    assert (result.answer, result.results, told, asked) == (
+    assert (result.answer, result.results, included, asked) == (
         "It means tide.",
         {},
         [False, True, True],
@@ -355,7 +355,7 @@ async def test_a_reply_whose_other_calls_have_no_result_can_be_passed_on(openai_
             [AIMessage([{"type": "text", "text": "So:"}])],
         ),
     ],
-    ids=["answered", "open", "answered too late", "words beside an open call", "blocks beside an open call"],
+    ids=["answered", "open", "answered too late", "text with an open call", "blocks with an open call"],
 )
 def test_calls_without_results_are_left_out(given: list[AnyMessage], kept: list[AnyMessage]) -> None:
     assert without_open_calls(given) == kept

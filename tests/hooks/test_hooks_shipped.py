@@ -80,7 +80,7 @@ async def test_a_search_call_is_answered_by_the_hook(openai_stub: StubFactory, s
     )
 
 
-async def test_other_calls_beside_a_search_are_requested_again(openai_stub: StubFactory) -> None:
+async def test_other_calls_with_a_search_are_requested_again(openai_stub: StubFactory) -> None:
     both = Reply(tool_calls=(("echo", {"text": "early"}), ("web_search", {"query": "tides"})))
     stub = openai_stub(both, Reply(tool_calls=(("echo", {"text": "late"}),)), "No more actions.", "Done.")
     async with stub.chat_model() as model:
@@ -121,9 +121,9 @@ async def test_a_search_in_other_modes(openai_stub: StubFactory, tool_calling: A
 
         state = await graph.ainvoke(says("go"))
 
-    told = ["All about tides." in json.dumps(body["messages"]) for body in stub.bodies]
+    included = ["All about tides." in json.dumps(body["messages"]) for body in stub.bodies]
     listed = ["web_search" in body["messages"][0]["content"] for body in stub.bodies]
-    assert (state["messages"][-1].text, told, listed) == ("Six.", [False, True, True], [True, True, True])
+    assert (state["messages"][-1].text, included, listed) == ("Six.", [False, True, True], [True, True, True])
 
 
 async def test_a_search_without_a_query_is_an_error_for_the_model(openai_stub: StubFactory) -> None:

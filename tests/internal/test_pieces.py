@@ -17,35 +17,35 @@ class Reader:
     """A slow sink, so that the next send may come during the current one."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
-        self.heard = asyncio.Event()
+        self.pieces: list[str] = []
+        self.received = asyncio.Event()
 
-    async def tell(self, text: str) -> None:
+    async def receive(self, text: str) -> None:
         await asyncio.sleep(0)
-        self.told.append(text)
-        self.heard.set()
+        self.pieces.append(text)
+        self.received.set()
 
 
 async def test_the_first_piece_is_sent_at_once_and_later_ones_together() -> None:
     reader = Reader()
-    pieces = TextCoalescer(reader.tell, lambda: NEVER_S)
+    pieces = TextCoalescer(reader.receive, lambda: NEVER_S)
     for piece in ("a", "b", "c"):
         await pieces.add(piece)
-    before = list(reader.told)
+    before = list(reader.pieces)
     await pieces.flush()
 
-    assert (before, reader.told) == (["a"], ["a", "bc"])
+    assert (before, reader.pieces) == (["a"], ["a", "bc"])
 
 
 async def test_held_pieces_are_sent_after_the_interval() -> None:
     reader = Reader()
-    pieces = TextCoalescer(reader.tell, lambda: 0.01)
+    pieces = TextCoalescer(reader.receive, lambda: 0.01)
     for piece in ("a", "b", "c"):
         await pieces.add(piece)
-    reader.heard.clear()
-    await reader.heard.wait()
+    reader.received.clear()
+    await reader.received.wait()
 
-    assert reader.told == ["a", "bc"]
+    assert reader.pieces == ["a", "bc"]
 
 
 Step = Literal["piece", "other", "wait"]
@@ -55,7 +55,7 @@ Step = Literal["piece", "other", "wait"]
 def test_pieces_are_sent_once_and_in_order(steps: list[Step], every_s: float) -> None:
     async def run() -> list[str]:
         reader = Reader()
-        pieces = TextCoalescer(reader.tell, lambda: every_s)
+        pieces = TextCoalescer(reader.receive, lambda: every_s)
         for number, step in enumerate(steps):
             if step == "piece":
                 await pieces.add(f"{number} ")
@@ -63,8 +63,8 @@ def test_pieces_are_sent_once_and_in_order(steps: list[Step], every_s: float) ->
                 await asyncio.sleep(0)
             else:
                 await pieces.flush()
-                reader.told.append(f"{number} ")
+                reader.pieces.append(f"{number} ")
         await pieces.flush()
-        return "".join(reader.told).split()
+        return "".join(reader.pieces).split()
 
     assert asyncio.run(run()) == [str(number) for number, step in enumerate(steps) if step != "wait"]

@@ -91,10 +91,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_run_prints_questions_answers_and_failed_runs_without_control_characters(folder: Path) -> None:
-    said = f"one\n\ttwo {EVIL} {CODE}"
+    reply = f"one\n\ttwo {EVIL} {CODE}"
     call = {"tool_calls": [{"id": "1", "name": f"no\n> forged{EVIL}", "arguments": {}}]}
     done = run_cli(
-        folder, "run", f"ask {EVIL.replace(chr(0), '')}".replace("\ud800", ""), script=[json.dumps(call), said]
+        folder, "run", f"ask {EVIL.replace(chr(0), '')}".replace("\ud800", ""), script=[json.dumps(call), reply]
     )
 
     assert (FORBIDDEN & set(done.stdout + done.stderr), CODE in done.stdout, "\n\ttwo a" in done.stdout) == (

@@ -134,12 +134,12 @@ async def test_elicitation_without_a_callback_is_reported_as_unsupported(tools: 
 
 
 class State(TypedDict):
-    said: str
+    output: str
 
 
 def counting_graph(tools: McpTools) -> Any:
     async def count(state: State) -> State:
-        return {"said": await text(tools, "counts", to=2)}
+        return {"output": await text(tools, "counts", to=2)}
 
     return StateGraph(State).add_node("count", count).add_edge(START, "count").compile()
 
@@ -152,7 +152,7 @@ PROGRESS = [
 
 async def test_progress_is_written_to_the_custom_stream(tools: McpTools) -> None:
     graph = counting_graph(tools)
-    assert [part async for part in graph.astream({"said": ""}, stream_mode="custom")] == PROGRESS
+    assert [part async for part in graph.astream({"output": ""}, stream_mode="custom")] == PROGRESS
 
 
 async def test_progress_outside_a_graph_is_no_error(tools: McpTools) -> None:
@@ -162,13 +162,13 @@ async def test_progress_outside_a_graph_is_no_error(tools: McpTools) -> None:
 async def test_calls_from_another_loop_return_results_and_progress(tools: McpTools) -> None:
     async def run() -> list[Any]:
         graph = counting_graph(tools)
-        return [part async for part in graph.astream({"said": ""}, stream_mode=["custom", "values"])]
+        return [part async for part in graph.astream({"output": ""}, stream_mode=["custom", "values"])]
 
     parts = await asyncio.to_thread(lambda: asyncio.run(run()))
     assert parts == [
-        ("values", {"said": ""}),
+        ("values", {"output": ""}),
         *(("custom", event) for event in PROGRESS),
-        ("values", {"said": "counted"}),
+        ("values", {"output": "counted"}),
     ]
 
 

@@ -112,12 +112,12 @@ async def test_a_broken_stream_is_not_restarted(openai_stub: StubFactory) -> Non
 
         parts = [part async for part in Session(graph, "s1").stream("go")]
 
-    told = (
+    report = (
         "\n\nThis request failed. The model provider did not answer as it should (The engine is overloaded); "
         "try again later."
     )
     tokens = [(part.text, part.reports_failure) for part in parts if isinstance(part, Token)]
-    assert (tokens, len(stub.bodies)) == ([("One", False), (" two", False), (told, True)], 2)
+    assert (tokens, len(stub.bodies)) == ([("One", False), (" two", False), (report, True)], 2)
 
 
 async def test_an_answer_is_streamed_through_middleware(openai_stub: StubFactory) -> None:
@@ -227,14 +227,14 @@ async def test_middleware_retries_a_tool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "error"),
     [
         ({"on_failure": "error"}, "flaky failed: ConnectionError: lost"),
         ({}, "Tool 'flaky' failed after 2 attempts with ConnectionError: lost. Please try again."),
     ],
-    ids=["raised", "told by the middleware"],
+    ids=["raised", "reported by the middleware"],
 )
-async def test_a_tool_that_keeps_failing_is_an_error_result(options: dict[str, Any], told: str) -> None:
+async def test_a_tool_that_keeps_failing_is_an_error_result(options: dict[str, Any], error: str) -> None:
     @tool
     def flaky() -> str:
         """Fail."""
@@ -246,7 +246,7 @@ async def test_a_tool_that_keeps_failing_is_an_error_result(options: dict[str, A
 
     message = (await graph.ainvoke(says("go")))["messages"][2]
 
-    assert (message.text, message.status) == (told, "error")
+    assert (message.text, message.status) == (error, "error")
 
 
 async def test_old_results_are_cleared_from_a_request(openai_stub: StubFactory) -> None:

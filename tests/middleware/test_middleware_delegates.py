@@ -62,7 +62,7 @@ async def test_middleware_retries_a_delegation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "error"),
     [
         ({"on_failure": "error"}, "The delegate 'r' failed: ConnectionError: lost"),
         (
@@ -70,12 +70,12 @@ async def test_middleware_retries_a_delegation() -> None:
             "Tool 'delegate_to_r' failed after 2 attempts with ConnectionError: lost. Please try again.",
         ),
     ],
-    ids=["raised", "told by the middleware"],
+    ids=["raised", "reported by the middleware"],
 )
-async def test_a_delegate_that_keeps_failing_is_an_error_result(options: dict[str, Any], told: str) -> None:
+async def test_a_delegate_that_keeps_failing_is_an_error_result(options: dict[str, Any], error: str) -> None:
     result = await talking(Flaky(9), retrying(**options)).run("go")
 
-    assert (result.results, result.usage["model_calls"]) == ({"d": {"error": told}}, 3 + 2)
+    assert (result.results, result.usage["model_calls"]) == ({"d": {"error": error}}, 3 + 2)
 
 
 async def test_middleware_can_rewrite_a_delegation_result() -> None:
@@ -158,7 +158,7 @@ async def test_an_interrupt_of_a_remote_agent_passes_through_middleware() -> Non
         [each.value["question"] for each in asked.interrupts],
         result.results,
         calls,
-        len(agent.heard),
+        len(agent.inputs),
         message.text == fenced("So: yes.", source_of("r")),
     ) == (["May I?"], {"d": "So: yes."}, ["So: yes."], 2, True)
 

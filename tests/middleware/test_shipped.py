@@ -126,8 +126,8 @@ async def summarization(mode: str, folder: Path) -> Any:
     for text in ("first", "second", "third"):
         result = await session.run(text)
     kept = [text for _, text in await messages_of(session)]
-    said = [event["content"] for event in await session.events() if event["type"] == "user_message"]
-    return ended(result), ["All about tea." in kept[0], *kept[1:]], said, await edits(session)
+    inputs = [event["content"] for event in await session.events() if event["type"] == "user_message"]
+    return ended(result), ["All about tea." in kept[0], *kept[1:]], inputs, await edits(session)
 
 
 async def pii(mode: str, folder: Path) -> Any:

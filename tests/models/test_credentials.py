@@ -82,14 +82,14 @@ async def test_a_credential_reaches_the_tool_that_declares_it_and_nothing_else(
         session = Session(graph, "s1")
         state = await graph.aget_state(thread())
         history = [snapshot async for snapshot in graph.aget_state_history(thread())]
-        told = (streamed, await session.events(), await session._result(), state, history)
+        visible = (streamed, await session.events(), await session._result(), state, history)
         # Read before the saver closes: the write-ahead log is there only while it is open.
         stored = [(file.name, file.read_bytes()) for file in files(tmp_path)]
 
     model.assert_spent()
     seen = {
         "prompts": everything_but_the_run(graph, model, inner),
-        "told": repr(told),
+        "visible": repr(visible),
         "logs": caplog.text + repr([vars(record) for record in caplog.records]),
         **{name: content.decode("latin-1") for name, content in stored},
     }

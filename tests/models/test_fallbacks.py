@@ -162,7 +162,7 @@ async def test_configuration_errors_fail_without_fallback(
     result = await Session(graph, "s1").run("go")
 
     errors = errors_of(await Session(graph, "s1").events())
-    assert (result.status, [told for told, _ in errors], len(first.requests), second.requests) == (
+    assert (result.status, [error_kind for error_kind, _ in errors], len(first.requests), second.requests) == (
         "FAILED",
         [kind],
         1,

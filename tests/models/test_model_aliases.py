@@ -34,9 +34,9 @@ def test_names_go_out_under_an_alias_and_come_back() -> None:
     )
 
 
-@pytest.mark.parametrize("said", ["calendar.resolve_holiday", "nothing_of_ours", "", "echo"])
-def test_true_and_unknown_names_come_back_unchanged(said: str) -> None:
-    assert ToolAliases(["calendar.resolve_holiday", "echo"]).to_name(said) == said
+@pytest.mark.parametrize("name", ["calendar.resolve_holiday", "nothing_of_ours", "", "echo"])
+def test_true_and_unknown_names_come_back_unchanged(name: str) -> None:
+    assert ToolAliases(["calendar.resolve_holiday", "echo"]).to_name(name) == name
 
 
 def test_a_tool_of_an_old_history_is_made_to_fit_too() -> None:

@@ -100,9 +100,9 @@ async def test_a_wrong_model_in_a_runs_context_is_raised_with_the_fix() -> None:
 
     with pytest.raises(ConfigError) as refused:
         await graph.ainvoke(says("go"), thread(), context={"model": "gpt-4o"})
-    said = await Session(graph, "s1").run("once more", context={"finalize": "direct"})
+    result = await Session(graph, "s1").run("once more", context={"finalize": "direct"})
 
-    assert (str(refused.value), said.answer) == (
+    assert (str(refused.value), result.answer) == (
         "model: The model 'gpt-4o' names no provider; did you mean 'openai:gpt-4o'? Write it as 'provider:name'.",
         "Hello.",
     )

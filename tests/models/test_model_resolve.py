@@ -131,8 +131,8 @@ async def test_the_environment_replaces_any_model_and_needs_no_key(monkeypatch: 
 
     first, second = create_graph_agent(model), create_graph_agent(model)
 
-    said = [(await graph.ainvoke(says("x")))["messages"][-1].text for graph in (first, first, second)]
-    assert said == ["a", "b", "a"]
+    replies = [(await graph.ainvoke(says("x")))["messages"][-1].text for graph in (first, first, second)]
+    assert replies == ["a", "b", "a"]
 
 
 VERBATIM = [

@@ -29,12 +29,12 @@ async def test_request_is_the_one_that_langchain_sends(
     openai_stub: StubFactory, streams: bool, extra: dict[str, Any] | None
 ) -> None:
     stub = openai_stub("Yes.", "Yes.")
-    said = []
+    replies = []
     for kind in (ChatOpenAI, LeanChatOpenAI):
         async with stub.chat_model(kind=kind, extra_body=extra, streaming=streams) as model:
-            said.append((await model.bind_tools([TOOL]).ainvoke(MESSAGES)).text)
+            replies.append((await model.bind_tools([TOOL]).ainvoke(MESSAGES)).text)
 
-    assert (said, stub.bodies[1]) == (["Yes.", "Yes."], stub.bodies[0])
+    assert (replies, stub.bodies[1]) == (["Yes.", "Yes."], stub.bodies[0])
 
 
 def test_types_of_content_blocks_are_known_after_they_are_kept() -> None:

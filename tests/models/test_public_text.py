@@ -49,11 +49,11 @@ class FailingModel(ScriptedChatModel):
     ids=["status", "end repeated", "long", "no status", "connection"],
 )
 def test_the_providers_words_are_removed(error: Exception, expected: str) -> None:
-    told = public_text(f"This request failed. {describe_model_error(error)}\n\nDone: echo.")
+    text = public_text(f"This request failed. {describe_model_error(error)}\n\nDone: echo.")
 
-    assert told.startswith(f"This request failed. {expected}")
-    assert told.endswith(".\n\nDone: echo.")
-    assert (WORDS in told, "xx" in told) == (False, False)
+    assert text.startswith(f"This request failed. {expected}")
+    assert text.endswith(".\n\nDone: echo.")
+    assert (WORDS in text, "xx" in text) == (False, False)
 
 
 def test_every_category_has_a_sentence() -> None:
@@ -91,9 +91,9 @@ async def test_the_history_of_a_fallback_and_of_a_failed_delegate_holds_no_provi
 
     events = await session.events()
 
-    told = [public_value(dict(event)) for event in events]
-    assert (str(events).count(WORDS) > 2, str(told).count(WORDS)) == (True, 0)
-    assert [event["message"].partition(" does ")[2] for event in told if event["type"] == "warning"] == [
+    public = [public_value(dict(event)) for event in events]
+    assert (str(events).count(WORDS) > 2, str(public).count(WORDS)) == (True, 0)
+    assert [event["message"].partition(" does ")[2] for event in public if event["type"] == "warning"] == [
         "not answer (HTTP 503); going on with scripted."
     ]
 

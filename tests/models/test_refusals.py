@@ -23,7 +23,7 @@ CALL = Reply(tool_calls=(("echo", {"text": "a"}),))
 WARNING = "stub-model or its provider refused to answer because of the content of the request."
 
 
-async def told_by(stub: Any, **config: Any) -> dict[str, Any]:
+async def outcome_of(stub: Any, **config: Any) -> dict[str, Any]:
     """Run one input, and return the answer, the events and the usage."""
     async with stub.chat_model() as model:
         graph = create_graph_agent(model, tools=[echo], config=LoopConfig(**config), checkpointer=InMemorySaver())
@@ -53,7 +53,7 @@ async def test_a_refused_plan_is_answered_with_the_refusal(
         # The partial reply is the beginning of an answer.
         answer = f"It begins\n\n{CUT_OFF}"
 
-    assert await told_by(openai_stub(reply), tool_calling=mode, temperature=0, finalize=finalize) == {
+    assert await outcome_of(openai_stub(reply), tool_calling=mode, temperature=0, finalize=finalize) == {
         "answer": answer,
         "end": ("COMPLETED", "completed"),
         "calls": (1, counted),
@@ -70,7 +70,7 @@ async def test_a_refused_plan_is_answered_with_the_refusal(
 async def test_an_answer_that_is_refused_is_an_answer(
     openai_stub: StubFactory, reply: Any, answer: str, counted: int
 ) -> None:
-    assert await told_by(openai_stub("No more actions.", reply), tool_calling="native", finalize="compose") == {
+    assert await outcome_of(openai_stub("No more actions.", reply), tool_calling="native", finalize="compose") == {
         "answer": answer,
         "end": ("COMPLETED", "completed"),
         "calls": (2, counted),
@@ -90,7 +90,7 @@ async def test_an_answer_that_is_refused_is_an_answer(
     ids=["error", "cut", "refusal", "empty"],
 )
 async def test_a_refusal_below_a_limit(openai_stub: StubFactory, reply: Any, answer: str, counted: int) -> None:
-    assert await told_by(openai_stub(CALL, reply), max_steps=1) == {
+    assert await outcome_of(openai_stub(CALL, reply), max_steps=1) == {
         "answer": f"Reached maximum reasoning steps (1)\n\n{answer}",
         "end": ("ROUND_LIMIT", "step_limit"),
         "calls": (2, counted),
@@ -133,7 +133,7 @@ async def test_a_refusal_is_not_repaired_for_its_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "text"),
     [
         (AIMessage("Fine.", response_metadata={"finish_reason": "stop"}), None),
         (AIMessage("Fine.", additional_kwargs={"refusal": None}), None),
@@ -144,5 +144,5 @@ async def test_a_refusal_is_not_repaired_for_its_schema() -> None:
     ],
     ids=["stop", "none", "anthropic", "bedrock", "gemini", "responses"],
 )
-def test_refusals_are_detected_in_every_form(reply: AIMessage, told: str | None) -> None:
-    assert refusal_text(reply, visible=True) == told
+def test_refusals_are_detected_in_every_form(reply: AIMessage, text: str | None) -> None:
+    assert refusal_text(reply, visible=True) == text

@@ -106,9 +106,9 @@ async def test_a_run_with_a_slow_clock_is_in_the_history(driver: Driver, offset_
         second = await driver.run(behind, says("second"), thread())
         third = await driver.run(behind, says("third"), thread())
     with process_with_clock(0):
-        said = await driver.dialogue_of(driver.agent([]), thread())
+        history = await driver.dialogue_of(driver.agent([]), thread())
 
-    assert ([result["messages"][-1].text for result in (second, third)], said) == (
+    assert ([result["messages"][-1].text for result in (second, third)], history) == (
         ["Two.", "Three."],
         ["first", "One.", "second", "Two.", "third", "Three."],
     )
@@ -134,9 +134,9 @@ async def test_an_interrupt_is_answered_once_with_a_slow_clock(driver: Driver, o
         await driver.run(behind, Command(resume="yes"), thread())
         for _ in range(2):
             await driver.run(behind, Command(resume="yes"), thread())
-        said = await driver.dialogue_of(agent([]), thread())
+        history = await driver.dialogue_of(agent([]), thread())
 
-    assert (charged, said[-1]) == (["yes"], "Done.")
+    assert (charged, history[-1]) == (["yes"], "Done.")
 
 
 @pytest.mark.parametrize("graph_input", [says("instead"), None], ids=["new input", "replay"])
@@ -150,9 +150,9 @@ async def test_going_back_to_an_older_checkpoint_makes_the_newest(driver: Driver
             older = (await driver.state(graph, older)).parent_config
     with process_with_clock(-30):
         await driver.run(driver.agent(["Else."]), graph_input, older)
-        said = await driver.dialogue_of(driver.agent([]), thread())
+        history = await driver.dialogue_of(driver.agent([]), thread())
 
-    assert said == (["first", "One.", "instead", "Else."] if graph_input else ["first", "Else."])
+    assert history == (["first", "One.", "instead", "Else."] if graph_input else ["first", "Else."])
 
 
 @pytest.mark.parametrize("older", [False, True])
@@ -164,9 +164,9 @@ async def test_an_update_with_a_slow_clock_is_the_newest(driver: Driver, older: 
         await driver.run(graph, says("second"), thread())
     with process_with_clock(-30):
         await driver.update(driver.agent([]), at, {"messages": [AIMessage("Noted.")]})
-        said = await driver.dialogue_of(driver.agent([]), thread())
+        history = await driver.dialogue_of(driver.agent([]), thread())
 
-    assert said == (["first", "One."] if older else ["first", "One.", "second", "Two."]) + ["Noted."]
+    assert history == (["first", "One."] if older else ["first", "One.", "second", "Two."]) + ["Noted."]
 
 
 async def test_a_delegates_interrupt_is_answered_once_with_a_slow_clock(driver: Driver) -> None:
@@ -190,9 +190,9 @@ async def test_a_delegates_interrupt_is_answered_once_with_a_slow_clock(driver: 
         behind = agent(["No more actions.", "Done."], ["No more actions.", "Asked."])
         result = await driver.run(behind, Command(resume="this"), thread())
         await driver.run(behind, Command(resume="this"), thread())
-        said = await driver.dialogue_of(agent([], []), thread())
+        history = await driver.dialogue_of(agent([], []), thread())
 
-    assert (answers, result["messages"][-1].text, said[-1]) == (["this"], "Done.", "Done.")
+    assert (answers, result["messages"][-1].text, history[-1]) == (["this"], "Done.", "Done.")
 
 
 async def test_an_embedded_agent_keeps_a_run_with_a_slow_clock(driver: Driver) -> None:
@@ -207,9 +207,9 @@ async def test_an_embedded_agent_keeps_a_run_with_a_slow_clock(driver: Driver) -
         await driver.run(parent(["One."]), {"messages": [HumanMessage("first")]}, thread())
     with process_with_clock(-30):
         await driver.run(parent(["Two."]), {"messages": [HumanMessage("second")]}, thread())
-        said = await driver.dialogue_of(parent([]), thread())
+        history = await driver.dialogue_of(parent([]), thread())
 
-    assert said == ["first", "One.", "second", "Two."]
+    assert history == ["first", "One.", "second", "Two."]
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=on_postgres)])
@@ -231,9 +231,9 @@ async def test_a_graph_of_another_kind_over_our_saver_waits_for_its_person(
         with process_with_clock(-30):
             await graph.ainvoke({"messages": [HumanMessage("second")]}, thread())
             await graph.ainvoke(Command(resume="Two."), thread())
-        said = [text for _, text in dialogue((await graph.aget_state(thread())).values["messages"])]
+        history = [text for _, text in dialogue((await graph.aget_state(thread())).values["messages"])]
 
-    assert said == ["first", "One.", "second", "Two."]
+    assert history == ["first", "One.", "second", "Two."]
 
 
 def test_ids_stay_above_in_every_thread() -> None:

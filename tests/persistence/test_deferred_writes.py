@@ -50,7 +50,7 @@ def completed_steps(file: Path) -> list[str]:
 
 
 async def observed(saver: SharedSqliteSaver, called: list[str], offered: set[str], **options: Any) -> tuple[Seen, int]:
-    """Run one call per turn; return what was committed at each point and at the end, and the number of commits."""
+    """Run one call per turn; return the committed messages at each point and at the end, and the number of commits."""
     saver.setup()
     commits: list[str] = []
     saver.conn.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)

@@ -104,13 +104,13 @@ async def test_characters_that_postgres_cannot_store_are_removed(postgres_url: s
         session = Session(agent(["ReceivedNotes."], saver, store=store), "s1")
         await session.steer("be\x00brief")
         result = await session.run("hel\x00lo \ud800")
-        said = [
+        inputs = [
             event["content"]
             for event in await session.events()
             if event["type"] == "steering" or event["type"] == "user_message"
         ]
 
-    assert (result.answer, said) == ("ReceivedNotes.", ["hel\ufffdlo \ufffd", "be\ufffdbrief"])
+    assert (result.answer, inputs) == ("ReceivedNotes.", ["hel\ufffdlo \ufffd", "be\ufffdbrief"])
 
 
 async def test_notes_are_read_in_order_and_deleted(postgres_url: str) -> None:
@@ -217,11 +217,11 @@ async def test_a_second_run_is_refused_in_one_process(first: str, postgres_url: 
         with pytest.raises(SessionBusyError):
             await asyncio.to_thread(agent(["Mine."], other).invoke, given, config)
         seen = [await is_idle(saver, "s1"), await is_idle(other, "s1"), await is_idle(other, "s2")]
-        beside = await Session(agent(["Beside."], other), "s2").run("hello")
+        other_session = await Session(agent(["Beside."], other), "s2").run("hello")
         gate.open()
         await run
 
-        assert (seen, beside.answer, await is_idle(other, "s1")) == ([False, False, True], "Beside.", True)
+        assert (seen, other_session.answer, await is_idle(other, "s1")) == ([False, False, True], "Beside.", True)
 
 
 async def test_a_run_that_is_cancelled_while_it_asks_for_its_lock_leaves_none(postgres_url: str) -> None:
@@ -332,11 +332,11 @@ async def test_a_brief_database_outage_is_survived(postgres_url: str) -> None:
 async def test_a_missing_database_is_reported_without_its_password(postgres: PostgresServer) -> None:
     url = f"postgresql://someone:tops3cret@/nowhere?host={postgres.folder}&password=tops3cret"
 
-    with pytest.raises(ConfigError, match="the database cannot be used") as told:
+    with pytest.raises(ConfigError, match="the database cannot be used") as error:
         async with open_saver(url):
             pass
 
-    assert ("tops3cret" in str(told.value), "someone:…@/nowhere" in str(told.value)) == (False, True)
+    assert ("tops3cret" in str(error.value), "someone:…@/nowhere" in str(error.value)) == (False, True)
 
 
 def test_a_password_is_not_shown() -> None:
@@ -368,11 +368,11 @@ def test_a_password_is_not_shown() -> None:
 
 @pytest.mark.parametrize("url", ["postgresql://me:s3%zzcret@h/db", "postgresql://h/db?password=s3%zzcret"])
 async def test_a_drivers_error_shows_no_password(url: str) -> None:
-    with pytest.raises(ConfigError, match="invalid percent-encoded token") as told:
+    with pytest.raises(ConfigError, match="invalid percent-encoded token") as error:
         async with open_saver(url):
             pass
 
-    assert "s3" not in str(told.value)
+    assert "s3" not in str(error.value)
 
 
 @pytest.mark.parametrize(

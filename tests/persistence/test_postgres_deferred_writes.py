@@ -60,7 +60,7 @@ def query(url: str, text: Any) -> list[Any]:
 
 
 async def observed(saver: SharedPostgresSaver, url: str, called: list[str]) -> tuple[Seen, int]:
-    """Run one call per turn; return what was committed at each point and at the end, and the number of commits."""
+    """Run one call per turn; return the committed messages at each point and at the end, and the number of commits."""
     seen = await observed_run(saver, called, lambda: types_of(query(url, _MESSAGES)), called)
     [[commits]] = query(url, _TRANSACTIONS)
     return seen, commits
@@ -119,7 +119,7 @@ class Writer:
         await self._saver.aput_writes(self._config, [("messages", "hi")], "task")
 
     async def flush(self) -> None:
-        """Commit what is queued."""
+        """Commit the queued writes."""
         if self.run.deferred is not None:
             await self.run.deferred.flush()
 
@@ -254,7 +254,7 @@ async def test_a_checkpoint_stored_twice_keeps_the_last_version(saver: SharedPos
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 async def test_a_stricter_default_isolation_hides_no_other_run(postgres_url: str, level: str) -> None:
-    """Such a transaction reads what was committed before it began to wait for the lock."""
+    """Such a transaction reads the data committed before it began to wait for the lock."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         database = sql.Identifier(connection.info.dbname)
         connection.execute(

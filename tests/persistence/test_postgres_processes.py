@@ -74,9 +74,9 @@ async def test_another_process_is_steered_and_followed_up(postgres_url: str, tmp
         await talk.follow_up("and then?")
         (tmp_path / "go").touch()
         out, _ = await process.communicate()
-        said = await conversation_events(talk)
+        conversation = await conversation_events(talk)
 
-    assert (json.loads(out)["answer"], said) == (
+    assert (json.loads(out)["answer"], conversation) == (
         "Done.",
         [
             ("user_message", "go"),

@@ -1,4 +1,4 @@
-"""Pruning: what is removed, what remains, and what happens while sessions run."""
+"""Pruning: which rows are removed and kept, also while sessions run."""
 
 from __future__ import annotations
 

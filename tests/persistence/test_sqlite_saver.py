@@ -50,11 +50,11 @@ async def test_queued_writes_share_a_commit_and_fail_alone(connection: sqlite3.C
         first = asyncio.ensure_future(writer.run(insert(connection, "first")))
         others = [asyncio.ensure_future(writer.run(insert(connection, word))) for word in ("a", "b", "a", "c")]
         await asyncio.sleep(0)
-    told = await asyncio.gather(first, *others, return_exceptions=True)
+    results = await asyncio.gather(first, *others, return_exceptions=True)
     await writer.aclose()
 
     stored = [word for (word,) in connection.execute("SELECT word FROM said ORDER BY rowid")]
-    assert ([type(one).__name__ if isinstance(one, Exception) else one for one in told], stored, len(seen) <= 2) == (
+    assert ([type(one).__name__ if isinstance(one, Exception) else one for one in results], stored, len(seen) <= 2) == (
         ["first", "a", "b", "IntegrityError", "c"],
         ["first", "a", "b", "c"],
         True,
@@ -69,13 +69,13 @@ async def test_a_failed_commit_fails_every_write_in_it(connection: sqlite3.Conne
     def dangling() -> None:
         connection.execute("INSERT INTO of VALUES ('nobody said this')")
 
-    with pytest.raises(sqlite3.IntegrityError) as told:
+    with pytest.raises(sqlite3.IntegrityError) as error:
         await writer.run(dangling)
     await writer.run(insert(connection, "after"))
     await writer.aclose()
 
     left = connection.execute("SELECT (SELECT count(*) FROM of), (SELECT group_concat(word) FROM said)").fetchone()
-    assert (str(told.value), left) == ("FOREIGN KEY constraint failed", (0, "after"))
+    assert (str(error.value), left) == ("FOREIGN KEY constraint failed", (0, "after"))
 
 
 def fill(connection: sqlite3.Connection, pages: int = 2) -> None:
@@ -108,7 +108,7 @@ async def test_a_full_disk_fails_every_write_of_the_transaction(connection: sqli
     def read() -> list[Any]:
         return connection.execute("SELECT word FROM said").fetchall()
 
-    told = await together(
+    results = await together(
         writer,
         lock,
         [
@@ -123,7 +123,7 @@ async def test_a_full_disk_fails_every_write_of_the_transaction(connection: sqli
     await writer.aclose()
 
     stored = [word for (word,) in connection.execute("SELECT word FROM said")]
-    assert (told[1:], stored) == ([FULL, FULL, FULL, "b", [("b",)]], ["b"])
+    assert (results[1:], stored) == ([FULL, FULL, FULL, "b", [("b",)]], ["b"])
 
 
 async def test_a_write_that_fails_half_way_stores_nothing(connection: sqlite3.Connection) -> None:
@@ -133,11 +133,11 @@ async def test_a_write_that_fails_half_way_stores_nothing(connection: sqlite3.Co
         connection.execute("INSERT INTO said VALUES ('half')")
         raise UnicodeError("no text")
 
-    told = await asyncio.gather(writer.run(both), writer.run(insert(connection, "whole")), return_exceptions=True)
+    results = await asyncio.gather(writer.run(both), writer.run(insert(connection, "whole")), return_exceptions=True)
     await writer.aclose()
 
     stored = [word for (word,) in connection.execute("SELECT word FROM said")]
-    assert (outcomes([*told]), stored) == (["no text", "whole"], ["whole"])
+    assert (outcomes([*results]), stored) == (["no text", "whole"], ["whole"])
 
 
 async def test_a_locked_database_is_waited_for_once_per_round(tmp_path: Path) -> None:
@@ -152,13 +152,13 @@ async def test_a_locked_database_is_waited_for_once_per_round(tmp_path: Path) ->
         connection.set_trace_callback(begun.append)
         writer = Writer(connection, lock, lambda: None)
         errands = [(insert(connection, word), True) for word in "abcdefgh"]
-        told = await together(writer, lock, errands)
+        results = await together(writer, lock, errands)
         other.execute("ROLLBACK")
         after = await writer.run(insert(connection, "after"))
         await writer.aclose()
 
     waits = begun[: begun.index("INSERT INTO said VALUES ('after')")].count("BEGIN IMMEDIATE")
-    assert (told, after, waits <= 3) == (
+    assert (results, after, waits <= 3) == (
         ["database is locked"] * 8,
         "after",
         True,
@@ -218,11 +218,11 @@ async def test_a_closed_saver_refuses_requests_instead_of_hanging(tmp_path: Path
     async with open_saver(f"sqlite:///{tmp_path / 'x.db'}") as saver:
         if used:
             await saver.aget_tuple(thread())
-    with pytest.raises(sqlite3.ProgrammingError) as told:
+    with pytest.raises(sqlite3.ProgrammingError) as error:
         async with asyncio.timeout(30):
             await saver.aget_tuple(thread())
 
-    assert str(told.value) == "The database is closed, since its saver was closed. Open a new saver."
+    assert str(error.value) == "The database is closed, since its saver was closed. Open a new saver."
 
 
 async def test_sessions_of_one_file_are_read_by_every_entry_point(tmp_path: Path) -> None:

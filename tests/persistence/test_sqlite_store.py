@@ -29,12 +29,12 @@ async def test_two_processes_read_and_write_concurrently(tmp_path: Path) -> None
         await two.setup()
 
         async def work(store: SharedSqliteStore, name: str) -> list[Any]:
-            told: list[Any] = []
+            items: list[Any] = []
             for i in range(100):
                 both: list[Op] = [GetOp((name,), str(i)), PutOp((name,), str(i), {"i": i})]
                 (found, _), _ = await asyncio.gather(store.abatch(both), store.is_empty((name,)))
-                told.append(found)
-            return told
+                items.append(found)
+            return items
 
         # As a store batches them: reads and writes together.
         before = await asyncio.gather(work(one, "one"), work(two, "two"))

@@ -25,18 +25,18 @@ class City(BaseModel):
     status: str = "done"
 
 
-async def run(script: list[str], *, streamed: bool, said: str = "go", **parts: Any) -> tuple[RunResult, str]:
+async def run(script: list[str], *, streamed: bool, user_input: str = "go", **parts: Any) -> tuple[RunResult, str]:
     """The result, and the text of the stream."""
     model = ScriptedChatModel(script)
     config = LoopConfig(**parts.pop("config", {}))
     graph = create_graph_agent(model, tools=[echo], config=config, checkpointer=InMemorySaver(), **parts)
     session, shown = Session(graph, "s1"), ""
     if streamed:
-        collected = [part async for part in session.stream(said)]
+        collected = [part async for part in session.stream(user_input)]
         shown = "".join(part.text for part in collected if part.type == "token")
         result = collected[-1].result  # type: ignore[union-attr]  # the last part is Done
     else:
-        result = await session.run(said)
+        result = await session.run(user_input)
         shown = result.answer
     model.assert_spent()
     return result, shown
@@ -126,7 +126,7 @@ async def test_a_second_answer_below_a_limit_is_streamed(reply: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "before", "said", "reply"),
+    ("config", "before", "user_input", "reply"),
     [
         (WAVE, PLAN, "go", '{"status": "ok", "uptime": 3}'),
         (WAVE, PLAN, "go", '{"tools": ["hammer", "saw"]}'),
@@ -138,9 +138,9 @@ async def test_a_second_answer_below_a_limit_is_streamed(reply: str) -> None:
 )
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 async def test_other_answers_in_json_are_kept(
-    config: dict[str, Any], before: str, said: str, reply: str, streamed: bool
+    config: dict[str, Any], before: str, user_input: str, reply: str, streamed: bool
 ) -> None:
-    result, shown = await run([before, reply], streamed=streamed, said=said, config=config)
+    result, shown = await run([before, reply], streamed=streamed, user_input=user_input, config=config)
 
     assert (result.answer, shown, result.status) == (reply, reply, "COMPLETED")
 

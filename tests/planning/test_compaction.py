@@ -29,7 +29,7 @@ def wave(name: str, *results: str) -> list[AnyMessage]:
     return [AIMessage("", tool_calls=calls, id=f"wave-{name}"), *answers]
 
 
-def said(text: str, id_: str) -> HumanMessage:
+def human(text: str, id_: str) -> HumanMessage:
     return HumanMessage(text, id=id_)
 
 
@@ -39,7 +39,7 @@ def ids(messages: Sequence[AnyMessage]) -> list[str | None]:
 
 def test_old_waves_are_omitted_with_a_note() -> None:
     history = [
-        said("Where is the harbour?", "u1"),
+        human("Where is the harbour?", "u1"),
         *wave("a", "north " * 300, "south " * 300),
         *wave("b", "east " * 100),
         *wave("c", "west " * 100),
@@ -60,23 +60,23 @@ def test_old_waves_are_omitted_with_a_note() -> None:
 
 def test_earlier_questions_and_answers_are_shortened_in_the_note() -> None:
     history: list[AnyMessage] = [
-        said("What is the weather? " + "Please. " * 300, "u1"),
+        human("What is the weather? " + "Please. " * 300, "u1"),
         AIMessage("Fair, " * 900, id="a1"),
-        said("And tomorrow?", "u2"),
+        human("And tomorrow?", "u2"),
     ]
 
     made = compact([SYSTEM, *history])
 
     assert made is not None
-    told = [line[:30] for line in made.messages[1].text.splitlines()[1:]]
-    assert (ids(made.messages), told) == (
+    lines = [line[:30] for line in made.messages[1].text.splitlines()[1:]]
+    assert (ids(made.messages), lines) == (
         ["system", "note", "u2"],
         ["- The user said: What is the w", "- You said: Fair, Fair, Fair, "],
     )
 
 
 def test_steering_keeps_the_question_it_belongs_to() -> None:
-    history = [said("Find it.", "u1"), *wave("a", "x" * 9_000), said("In red.", "u2"), *wave("b", "y" * 90)]
+    history = [human("Find it.", "u1"), *wave("a", "x" * 9_000), human("In red.", "u2"), *wave("b", "y" * 90)]
 
     made = compact(history)
 
@@ -85,7 +85,7 @@ def test_steering_keeps_the_question_it_belongs_to() -> None:
 
 
 def test_the_window_bounds_what_is_kept() -> None:
-    history = [said("Go.", "u1"), *itertools.chain.from_iterable(wave(str(n), "z" * 4_000) for n in range(40))]
+    history = [human("Go.", "u1"), *itertools.chain.from_iterable(wave(str(n), "z" * 4_000) for n in range(40))]
 
     made = compact(history, window=8_000)
 
@@ -95,15 +95,15 @@ def test_the_window_bounds_what_is_kept() -> None:
 
 def test_nothing_can_be_left_out_of_the_newest_input_and_its_only_wave() -> None:
     assert [
-        compact([SYSTEM, said("x" * 100_000, "u1")]),
-        compact([SYSTEM, said("Go.", "u1"), *wave("a", "x" * 100_000)]),
+        compact([SYSTEM, human("x" * 100_000, "u1")]),
+        compact([SYSTEM, human("Go.", "u1"), *wave("a", "x" * 100_000)]),
         compact([SYSTEM]),
         compact([]),
     ] == [None, None, None, None]
 
 
 def test_a_mark_that_is_not_in_the_history_changes_nothing() -> None:
-    history: list[AnyMessage] = [said("Go.", "u1"), *wave("a", "x")]
+    history: list[AnyMessage] = [human("Go.", "u1"), *wave("a", "x")]
 
     assert compacted_view(history, "gone") == history
 
@@ -114,11 +114,11 @@ def conversations(draw: st.DrawFn) -> list[AnyMessage]:
     texts = st.integers(0, 3_000).map(lambda size: "word " * (size // 5))
     messages: list[AnyMessage] = [SYSTEM] if draw(st.booleans()) else []
     for turn in range(draw(st.integers(1, 5))):
-        messages.append(said(draw(texts), f"u{turn}"))
+        messages.append(human(draw(texts), f"u{turn}"))
         for step in range(draw(st.integers(0, 4))):
             messages += wave(f"{turn}.{step}.", *draw(st.lists(texts, min_size=1, max_size=4)))
             if draw(st.integers(0, 5)) == 0:
-                messages.append(said(draw(texts), f"s{turn}.{step}"))
+                messages.append(human(draw(texts), f"s{turn}.{step}"))
         if draw(st.booleans()):
             messages.append(AIMessage(draw(texts), id=f"a{turn}"))
     return messages

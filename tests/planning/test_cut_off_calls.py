@@ -65,9 +65,9 @@ async def test_the_status_of_a_call_that_was_cut_off(
 
     await talk.run("go")
 
-    told = next(event for event in await talk.events() if event["type"] == "tool_result")
+    recorded = next(event for event in await talk.events() if event["type"] == "tool_result")
     message = (await graph.aget_state(talk._config)).values["messages"][2]
-    assert (told["status"], message.status, [record.state for record in await talk.calls()]) == (
+    assert (recorded["status"], message.status, [record.state for record in await talk.calls()]) == (
         status,
         "error",
         [calls],

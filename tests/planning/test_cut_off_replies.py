@@ -48,18 +48,18 @@ async def test_a_call_of_a_reply_that_was_cut_off_is_not_run(
 
     got = await ended(stub, disk, streamed=streamed)
 
-    told = refused_call(cause, fix)
+    refusal = refused_call(cause, fix)
     sent = [message["content"] for message in stub.bodies[1]["messages"] if message["role"] == "tool"]
     assert ({**got, "events": None}, sent) == (
         {
             "files": {},
             "answer": "I could not.",
             "status": "COMPLETED",
-            "results": [("write", "error", told)],
+            "results": [("write", "error", refusal)],
             "requests": 3,
             "events": None,
         },
-        [told],
+        [refusal],
     )
 
 
@@ -70,10 +70,10 @@ async def test_the_model_may_try_again_in_the_next_step(openai_stub: StubFactory
 
     got = await ended(stub, disk, streamed=streamed, max_output_tokens=512)
 
-    told = refused_call("at the longest length allowed, 512 tokens", SHORTER)
+    refusal = refused_call("at the longest length allowed, 512 tokens", SHORTER)
     assert (got["files"], got["results"], got["answer"]) == (
         {"notes.txt": "All."},
-        [("write", "error", told), ("write", "error", told), ("write", "success", "written")],
+        [("write", "error", refusal), ("write", "error", refusal), ("write", "success", "written")],
         "Done.",
     )
 
@@ -114,8 +114,8 @@ async def test_a_plan_that_was_cut_off_is_asked_for_again(openai_stub: StubFacto
 
     got = await ended(stub, disk, streamed=False, tool_calling="wave")
 
-    told = stub.bodies[1]["messages"][-1]["content"]
-    assert (got["files"], got["answer"], told.startswith("The plan was cut off "), got["requests"]) == (
+    notice = stub.bodies[1]["messages"][-1]["content"]
+    assert (got["files"], got["answer"], notice.startswith("The plan was cut off "), got["requests"]) == (
         {"notes.txt": "All."},
         "Done.",
         True,

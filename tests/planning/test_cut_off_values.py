@@ -103,8 +103,8 @@ async def test_a_call_of_a_plan_that_ends_inside_a_value_is_not_run(
 
     got = await ended(stub, disk, streamed=streamed, tool_calling="wave")
 
-    told = stub.bodies[1]["messages"][-1]["content"]
-    assert (got["files"], told.startswith("The plan "), "Send the whole plan again" in told) == ({}, True, True)
+    notice = stub.bodies[1]["messages"][-1]["content"]
+    assert (got["files"], notice.startswith("The plan "), "Send the whole plan again" in notice) == ({}, True, True)
 
 
 @pytest.mark.parametrize(

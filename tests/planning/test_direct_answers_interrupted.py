@@ -35,7 +35,7 @@ async def messages_of(talk: Session) -> list[Any]:
     return messages
 
 
-def spoken_of(events: list[Any]) -> list[tuple[str, Any]]:
+def contents_of(events: list[Any]) -> list[tuple[str, Any]]:
     return [(event["type"], event["content"]) for event in events if "content" in event]
 
 
@@ -58,12 +58,12 @@ async def test_steering_while_an_answer_is_streamed_is_answered_after_it(finaliz
         ("human", "In Fahrenheit, please."),
         ("ai", "Fifty in Fahrenheit."),
     ]
-    told = model.requests[1].messages[-2:]
+    newest = model.requests[1].messages[-2:]
     assert (
         shown(parts),
         dialogue(await messages_of(talk)),
-        spoken_of(await talk.events()),
-        [message.text for message in told],
+        contents_of(await talk.events()),
+        [message.text for message in newest],
     ) == (
         "Ten degrees.Fifty in Fahrenheit.",
         conversation,

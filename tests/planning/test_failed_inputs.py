@@ -87,8 +87,8 @@ async def test_the_last_message_reports_the_error_and_the_finished_calls(
         "FAILED",
         "failed",
     )
-    told = [{name: event.get(name) for name in ("type", "kind", "message", "content", "error")} for event in events]
-    assert (result[0].answer, result[0].error, result[0].status, told) == (
+    recorded = [{name: event.get(name) for name in ("type", "kind", "message", "content", "error")} for event in events]
+    assert (result[0].answer, result[0].error, result[0].status, recorded) == (
         report,
         error,
         "FAILED",
@@ -396,10 +396,10 @@ async def test_a_failed_delegate_reports_the_error_and_its_finished_calls(on_fai
     result = await session.run("go")
 
     (response,) = [event for event in await session.events() if event["type"] == "delegation_response"]
-    told = f"The delegate 'r' failed. This request failed. {BAD_KEY}\n\nDone: echo."
+    report = f"The delegate 'r' failed. This request failed. {BAD_KEY}\n\nDone: echo."
     assert (result.status, result.results, response["status"], kinds(response["history"])[-3:]) == (
         "COMPLETED",
-        {"d": {"error": told}},
+        {"d": {"error": report}},
         "error",
         ["error", "agent_response", "status"],
     )

@@ -97,9 +97,9 @@ async def test_text_before_calls_is_streamed_and_repeated_as_plan_text() -> None
 
     parts = [part async for part in Session(graph, "s1").stream("hi")]
 
-    told = [(part.type, part.text) for part in parts if isinstance(part, Token | PlanText)]
+    streamed_text = [(part.type, part.text) for part in parts if isinstance(part, Token | PlanText)]
     state = await graph.aget_state(thread())
-    assert (told, dialogue(state.values["messages"])) == (
+    assert (streamed_text, dialogue(state.values["messages"])) == (
         [
             ("token", "Let"),
             ("token", " me"),
@@ -181,16 +181,16 @@ async def test_a_planning_reply_that_fits_the_response_format_is_the_answer(
 
 
 @pytest.mark.parametrize("tool_calling", ["native", "text", "wave"])
-@pytest.mark.parametrize(("finalize", "told"), [("auto", True), ("direct", True), ("compose", False)])
+@pytest.mark.parametrize(("finalize", "included"), [("auto", True), ("direct", True), ("compose", False)])
 async def test_the_planning_prompt_includes_the_response_format_if_planning_may_answer(
-    tool_calling: Any, finalize: Any, told: bool
+    tool_calling: Any, finalize: Any, included: bool
 ) -> None:
     model = ScriptedChatModel([PLANNED_OSLO if tool_calling == "wave" else OSLO, OSLO])
     config = LoopConfig(tool_calling=tool_calling, finalize=finalize)
 
     await create_graph_agent(model, tools=[echo], config=config, response_format=City).ainvoke(says("hi"))
 
-    assert (json.dumps(City.model_json_schema()) in model.requests[0].messages[0].text) is told
+    assert (json.dumps(City.model_json_schema()) in model.requests[0].messages[0].text) is included
 
 
 async def test_a_reply_that_does_not_fit_the_response_format_is_not_streamed() -> None:

@@ -176,7 +176,7 @@ SAME = "no results"
 
 
 @pytest.mark.parametrize(
-    ("results", "window", "told", "tool"),
+    ("results", "window", "reported", "tool"),
     [
         ([("t", "1", SAME), ("t", "2", SAME), ("t", "3", SAME)], 10, (), "t"),
         ([("t", "1", SAME), ("u", "1", "x"), ("t", "2", SAME), ("u", "2", "y"), ("t", "3", SAME)], 10, (), "t"),
@@ -194,7 +194,7 @@ SAME = "no results"
         "three",
         "others between",
         "another last",
-        "told before",
+        "reported before",
         "window too short",
         "another result",
         "same arguments",
@@ -205,9 +205,9 @@ SAME = "no results"
     ],
 )
 def test_results_that_do_not_change(
-    results: list[tuple[str, str, Any]], window: int, told: tuple[str, ...], tool: str | None
+    results: list[tuple[str, str, Any]], window: int, reported: tuple[str, ...], tool: str | None
 ) -> None:
-    assert unchanging(results, window=window, reported=told) == tool
+    assert unchanging(results, window=window, reported=reported) == tool
 
 
 def history(*calls: tuple[str, str], results: bool = True) -> list[dict[str, Any]]:

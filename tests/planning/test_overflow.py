@@ -57,15 +57,15 @@ async def agents() -> AsyncIterator[Agents]:
 
 def shape(body: dict[str, Any]) -> list[str]:
     """A request's messages: roles, with the note marked, and calls and results by their ids."""
-    told = []
+    entries = []
     for message in body["messages"]:
         text = message.get("content") or ""
         calls = [call["id"] for call in message.get("tool_calls") or []]
         note = message["role"] == "user" and text.startswith("[A note, not the user's words:")
-        told.append(
+        entries.append(
             "note" if note else " ".join([message["role"], *calls, *filter(None, [message.get("tool_call_id")])])
         )
-    return told
+    return entries
 
 
 def warnings_of(events: list[Any]) -> list[str]:
@@ -206,9 +206,9 @@ async def test_a_result_that_is_longer_than_the_window_is_cut_in_the_request(
 
     result = await session.run("Tell me a story.")
 
-    told = [event for event in await session.events() if event["type"] == "tool_result"]
+    results = [event for event in await session.events() if event["type"] == "tool_result"]
     message = (await session._graph.aget_state(session._config)).values["messages"][2]
-    assert ([len(event["content"]) for event in told], len(message.text), warnings_of(await session.events())) == (
+    assert ([len(event["content"]) for event in results], len(message.text), warnings_of(await session.events())) == (
         [5_200] * parts,
         5_200,
         [CUT],

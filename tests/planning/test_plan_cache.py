@@ -54,7 +54,7 @@ def session(cache: BaseCache[Any] | None, model: ScriptedChatModel, id_: str, **
     return Session(graph, id_)
 
 
-async def told(talk: Session) -> list[tuple[bool, list[str]]]:
+async def plans_of(talk: Session) -> list[tuple[bool, list[str]]]:
     """Of each plan: whether it is marked as cached, and the ids of its calls."""
     events = await talk.events()
     return [("cached" in e, [call["id"] for call in e["calls"]]) for e in events if e["type"] == "plan"]
@@ -68,7 +68,14 @@ async def test_the_same_request_is_planned_once(cache: BaseCache[Any]) -> None:
     two = await second.run("go")
 
     model.assert_spent()
-    assert (one.results, two.results, two.answer, two.usage["model_calls"], await told(first), await told(second)) == (
+    assert (
+        one.results,
+        two.results,
+        two.answer,
+        two.usage["model_calls"],
+        await plans_of(first),
+        await plans_of(second),
+    ) == (
         {"a": 3, "b": 13},
         {"a": 3, "b": 13},
         "Second.",

@@ -42,11 +42,11 @@ class Edit:
         make: Callable[[AIMessage], list[BaseMessage]],
         ran: list[str],
         results: dict[str, str],
-        *told: tuple[str, str, Any],
+        *more_events: tuple[str, str, Any],
     ) -> None:
         self.make = make
         self.expected = ended(ran, results)
-        self.told = [("tool_call", "1", {"text": "one"}), ("tool_call", "2", {"text": "two"}), *told]
+        self.events = [("tool_call", "1", {"text": "one"}), ("tool_call", "2", {"text": "two"}), *more_events]
 
 
 ONE, OTHER, SECOND = ("1", "write", {"text": "one"}), ("1", "write", {"text": "other"}), ("2", "write", {"text": "two"})
@@ -148,11 +148,11 @@ async def test_the_calls_that_run_are_those_of_the_message_as_it_is(edit: Edit, 
 
     found = await agent.end()
 
-    told, expected = await agent.told(*KINDS), edit.told
+    recorded, expected = await agent.events_of(*KINDS), edit.events
     if as_node not in (None, "plan"):
         # `plan` then records the change before any call runs.
-        told, expected = sorted(told, key=repr), sorted(expected, key=repr)
-    assert (found, told) == (edit.expected, expected)
+        recorded, expected = sorted(recorded, key=repr), sorted(expected, key=repr)
+    assert (found, recorded) == (edit.expected, expected)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ async def test_edits_hold_for_every_kind_of_agent(edit: Edit, options: dict[str,
     agent = EditedAgent([TWO, *DONE], **options)
     await agent.edit(*edit.make(await agent.stand(**BREAKPOINTS[1])))
 
-    assert (await agent.end(), await agent.told(*KINDS)) == (edit.expected, edit.told)
+    assert (await agent.end(), await agent.events_of(*KINDS)) == (edit.expected, edit.events)
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
@@ -181,8 +181,8 @@ async def test_a_command_that_updates_as_it_resumes_is_an_edit(edit: Edit) -> No
 
     await agent.graph.ainvoke(Command(update={"messages": messages}), thread())
 
-    told = sorted(await agent.told(*KINDS), key=repr)
-    assert (await agent.found(), told) == (edit.expected, sorted(edit.told, key=repr))
+    recorded = sorted(await agent.events_of(*KINDS), key=repr)
+    assert (await agent.found(), recorded) == (edit.expected, sorted(edit.events, key=repr))
 
 
 @pytest.mark.parametrize("edit", [EDITS["an argument"], EDITS["denied"], EDITS["added"]])
@@ -383,7 +383,7 @@ async def test_new_input_at_a_breakpoint_keeps_what_a_person_answered() -> None:
 
     await agent.talk.run("never mind")
 
-    assert (await agent.found(), await agent.told("tool_result")) == (
+    assert (await agent.found(), await agent.events_of("tool_result")) == (
         ended([], {"1": "denied", "2": NOT_STARTED}),
         [("tool_result", "1", "denied"), ("tool_result", "2", NOT_STARTED)],
     )
@@ -397,8 +397,8 @@ async def test_calls_that_a_person_adds_to_an_ended_session_are_run() -> None:
 
     found = await agent.end()
 
-    told = [(e["from"], e["to"]) for e in await agent.talk.events() if e["type"] == "status"]
-    assert (found["ran"], found["results"]["3"], found["faults"], told[2:]) == (
+    transitions = [(e["from"], e["to"]) for e in await agent.talk.events() if e["type"] == "status"]
+    assert (found["ran"], found["results"]["3"], found["faults"], transitions[2:]) == (
         ["three"],
         "wrote three",
         [],

@@ -375,10 +375,10 @@ async def test_switching_detection_off_offers_the_tools_again() -> None:
 
 
 def test_a_compacted_request_does_not_attribute_a_notice_to_the_user() -> None:
-    said = [HumanMessage(f"{n} " + "word " * 400, id=f"m{n}") for n in range(6)]
+    inputs = [HumanMessage(f"{n} " + "word " * 400, id=f"m{n}") for n in range(6)]
     notice = HumanMessage("[Notice from the agent framework]", id=f"{HIDDEN_ID_PREFIX}1")
 
-    made = compact([said[0], notice, *said[1:]])
+    made = compact([inputs[0], notice, *inputs[1:]])
 
     assert made is not None
     assert re.findall(r"- (.*) said: \[Notice", made.messages[0].text) == ["A notice of the agent framework"]

@@ -68,9 +68,9 @@ async def test_a_run_that_another_one_has_overtaken_ends_when_its_lock_is_taken_
         dropped = drop_locks(postgres_url)
         with pytest.raises(SessionLostError, match="another process may have continued session 's1' meanwhile"):
             await run
-        said = dialogue((await other.aget_state(thread())).values["messages"])
+        messages = dialogue((await other.aget_state(thread())).values["messages"])
 
-    assert (dropped, gate.cancelled, said[-1]) == (1, True, ("ai", "Mine."))
+    assert (dropped, gate.cancelled, messages[-1]) == (1, True, ("ai", "Mine."))
 
 
 async def test_a_run_over_a_saver_without_a_fence_ends_when_its_lock_is_lost(postgres_url: str) -> None:

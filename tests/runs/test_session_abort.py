@@ -259,10 +259,10 @@ async def test_calls_that_wait_for_a_slot_are_not_begun_and_those_that_read_chan
 
 
 @pytest.mark.parametrize(
-    ("marks", "told"), [({}, NOT_KNOWN), ({"effect": "read"}, READING)], ids=["writing", "reading"]
+    ("marks", "error"), [({}, NOT_KNOWN), ({"effect": "read"}, READING)], ids=["writing", "reading"]
 )
 @pytest.mark.parametrize("ledger", [False, True])
-async def test_a_session_that_waits_for_a_person_is_settled(marks: Any, told: str, ledger: bool) -> None:
+async def test_a_session_that_waits_for_a_person_is_settled(marks: Any, error: str, ledger: bool) -> None:
     @tool
     async def order() -> str:
         """Do something, then ask a person."""
@@ -283,7 +283,7 @@ async def test_a_session_that_waits_for_a_person_is_settled(marks: Any, told: st
         result.results,
         result.interrupts,
         await takes_new_input(talk),
-    ) == (["May I?"], True, SessionStatus.ABORTED, {"1": "x", "2": {"error": told}}, [], True)
+    ) == (["May I?"], True, SessionStatus.ABORTED, {"1": "x", "2": {"error": error}}, [], True)
 
 
 NOT_STARTED = "Not run: the run was stopped before this call had started."

@@ -217,7 +217,7 @@ def taking(user: int, group: int, place: Path) -> subprocess.Popen[str]:
     )
 
 
-def told(process: subprocess.Popen[str]) -> Any:
+def outcome_of(process: subprocess.Popen[str]) -> Any:
     assert process.stdout is not None
     return json.loads(process.stdout.readline())
 
@@ -243,13 +243,13 @@ def shared() -> Iterator[Path]:
 @pytest.mark.parametrize("first", [3001, 0])
 def test_two_users_of_a_group_do_not_run_one_session(first: int, shared: Path) -> None:
     with taking(first, 4000, shared) as holder:
-        held = told(holder)
+        held = outcome_of(holder)
         with taking(3002, 4000, shared) as other:
-            refused = told(other)
+            refused = outcome_of(other)
             other.communicate()
         holder.communicate()
     with taking(3002, 4000, shared) as later:
-        after = told(later)
+        after = outcome_of(later)
         later.communicate()
 
     assert (held, refused, after) == (True, False, True)
@@ -261,7 +261,7 @@ def test_a_lock_file_of_another_user_that_cannot_be_opened_is_an_error(shared: P
     os.chown(lock_file(shared), 3001, 4000)
 
     with taking(3002, 4000, shared) as other:
-        refused = told(other)
+        refused = outcome_of(other)
         other.communicate()
 
     assert refused == (

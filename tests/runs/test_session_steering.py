@@ -271,9 +271,9 @@ async def test_notes_to_another_process_without_a_store_are_refused(tmp_path: Pa
     async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
         talk = new_session(ScriptedChatModel([]), checkpointer=saver)
         refused: list[str] = []
-        for say in (talk.steer("left"), talk.follow_up("left"), talk.configure(temperature=0)):
+        for note in (talk.steer("left"), talk.follow_up("left"), talk.configure(temperature=0)):
             with pytest.raises(InputError) as caught:
-                await say
+                await note
             refused.append(str(caught.value))
     process.kill()
     await process.communicate()
@@ -328,9 +328,9 @@ async def test_another_thread_steers_through_a_database(tmp_path: Path) -> None:
             await asyncio.to_thread(asyncio.run, talk.steer(str(number)))
         gate.open()
         await run
-        said = await conversation_events(talk)
+        conversation = await conversation_events(talk)
 
-    assert [content for kind, content in said if kind == "steering"] == [str(number) for number in range(10)]
+    assert [content for kind, content in conversation if kind == "steering"] == [str(number) for number in range(10)]
 
 
 @pytest.mark.parametrize("sqlite", [False, True], ids=["memory", "sqlite"])
@@ -348,9 +348,9 @@ async def test_two_graphs_with_one_store_reach_each_others_runs(tmp_path: Path, 
         await other.follow_up("and then?")
         gate.open()
         await run
-        said = await conversation_events(talk)
+        conversation = await conversation_events(talk)
 
-    assert said == [
+    assert conversation == [
         ("user_message", "go"),
         ("steering", "Be brief."),
         ("agent_response", "Done."),
@@ -447,9 +447,9 @@ async def test_another_process_is_steered_and_followed_up_through_its_database(t
         await talk.follow_up("and then?")
         (tmp_path / "go").touch()
         out, _ = await process.communicate()
-        said = await conversation_events(talk)
+        conversation = await conversation_events(talk)
 
-    assert (json.loads(out)["answer"], said) == (
+    assert (json.loads(out)["answer"], conversation) == (
         "Done.",
         [
             ("user_message", "go"),
@@ -472,9 +472,9 @@ async def test_steering_survives_a_killed_process_and_is_delivered_once(tmp_path
         (tmp_path / "go").touch()
 
         await talk.resume()
-        said = await conversation_events(talk)
+        conversation = await conversation_events(talk)
 
-    assert said == [
+    assert conversation == [
         ("user_message", "go"),
         ("steering", "Be brief."),
         ("agent_response", "Done."),

@@ -21,7 +21,7 @@ from graph_agent.server.hosting.sources import AgentSource
 from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.server.settings import ServerSettings
 
-NOBODY = Caller("")
+ANONYMOUS = Caller("")
 MINE: dict[str, Any] = {
     "type": "function",
     "function": {"name": "mine", "parameters": {"type": "object", "properties": {}}},
@@ -51,13 +51,13 @@ def with_results(calls: list[dict[str, Any]], words: Any = "", **fields: Any) ->
     """A request that continues with the results of client tools, and optional text or blocks."""
     called = AIMessage("", tool_calls=[{"id": call["id"], "name": call["name"], "args": {}} for call in calls])
     results = [ToolMessage(f"did {call['name']}", tool_call_id=call["id"]) for call in calls]
-    said = [HumanMessage(words)] if words else []
-    return ask(HumanMessage("hello"), called, *results, *said, client_tools=[MINE], **fields)
+    inputs = [HumanMessage(words)] if words else []
+    return ask(HumanMessage("hello"), called, *results, *inputs, client_tools=[MINE], **fields)
 
 
 async def start_run(host: Host, request: ChatRequest) -> ServerRun:
     """A request's run, which only the test stops."""
-    return ServerRun(host, await resolve_once(host, NOBODY, request), Metrics(), streams=False)
+    return ServerRun(host, await resolve_once(host, ANONYMOUS, request), Metrics(), streams=False)
 
 
 async def outcome_of(running: ServerRun) -> ChatOutcome:

@@ -43,9 +43,9 @@ async def test_a_conversation_is_a_session_of_its_keys_own(shared: Served) -> No
         reaching = await send_text(bert, "hello", "../anna/talk")
         refusals = []
         for request in (bert.get_task(GetTaskRequest(id=own.id)), bert.cancel_task(CancelTaskRequest(id=own.id))):
-            with pytest.raises(TaskNotFoundError) as told:
+            with pytest.raises(TaskNotFoundError) as refused:
                 await request
-            refusals.append(told.type)
+            refusals.append(refused.type)
     with shared.http(headers={"x-api-key": ANNA}) as http:
         answer = http.get("/sessions/talk").json()["answer"]
 

@@ -85,9 +85,9 @@ async def connections(server: Served) -> AsyncIterator[Connections]:
 
 async def at_work(folder: Path) -> str:
     """The number of the process whose tool waits for `go`."""
-    while not (told := await asyncio.to_thread(_read, folder / "go.pid")):
+    while not (pid := await asyncio.to_thread(_read, folder / "go.pid")):
         await asyncio.sleep(0.01)
-    return told
+    return pid
 
 
 def _read(file: Path) -> str:
@@ -114,7 +114,7 @@ async def test_cancelling_through_another_process_stops_the_run(server: Served, 
         "ABORTED",
         ["unknown"],
     )
-    assert [told for told in watched.seen if told[0] == CANCELED] == [watched.seen[-1]]
+    assert [update for update in watched.seen if update[0] == CANCELED] == [watched.seen[-1]]
 
 
 async def test_cancelling_a_task_that_waits_for_its_turn_leaves_the_one_before_it(
@@ -132,9 +132,9 @@ async def test_cancelling_a_task_that_waits_for_its_turn_leaves_the_one_before_i
         (tmp_path / "go").touch()
         await first.over
     with server.http() as http:
-        said_to_it = [event["content"] for event in events(http, "talk", type="user_message")]
+        inputs = [event["content"] for event in events(http, "talk", type="user_message")]
 
-    assert (state_name(cancelled), second.seen, first.seen[-1][0], len(said_to_it)) == (
+    assert (state_name(cancelled), second.seen, first.seen[-1][0], len(inputs)) == (
         CANCELED,
         [("task", "TASK_STATE_SUBMITTED"), (CANCELED, "")],
         COMPLETED,

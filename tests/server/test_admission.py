@@ -46,12 +46,12 @@ def test_both_header_styles_authenticate(guarded: Served) -> None:
         anthropic.Anthropic(base_url=guarded.url, api_key=ANNA, max_retries=0) as two,
         anthropic.Anthropic(base_url=guarded.url, auth_token=BERT, max_retries=0) as three,
     ):
-        said = [one.chat.completions.create(**body("hi")).choices[0].message.content]
+        replies = [one.chat.completions.create(**body("hi")).choices[0].message.content]
         for client in (two, three):
             answer = client.messages.create(**body("hi", max_tokens=9))
-            said += [block.text for block in answer.content if block.type == "text"]
+            replies += [block.text for block in answer.content if block.type == "text"]
 
-    assert said == ["You said: hi"] * 3
+    assert replies == ["You said: hi"] * 3
 
 
 @pytest.mark.parametrize("headers", [{}, {"x-api-key": "wrong"}, {"authorization": f"Basic {ANNA}"}])
@@ -209,24 +209,24 @@ def test_comments_of_a_key_file_are_not_keys(tmp_path: Path) -> None:
 
 
 def test_a_caller_without_a_key_sees_no_keyed_sessions() -> None:
-    nobody, anna = Caller(""), Caller("anna")
+    anonymous, anna = Caller(""), Caller("anna")
 
-    assert [nobody.session(thread) for thread in ("s", "anna/s", "/parked/t")] == ["s", None, None]
+    assert [anonymous.session(thread) for thread in ("s", "anna/s", "/parked/t")] == ["s", None, None]
     assert [anna.session(thread) for thread in ("s", "anna/s", "anna/parked/t", "bert/s")] == [None, "s", None, None]
 
 
 def test_requests_of_a_minute_are_counted_by_key() -> None:
     clock = [0.0]
     limits = Limits(concurrent=9, per_minute=2, clock=lambda: clock[0])
-    told: list[float | None] = []
+    retries: list[float | None] = []
     for clock[0], caller in [(0.0, "a"), (10.0, "a"), (20.0, "a"), (20.0, "b"), (61.0, "a"), (62.0, "a")]:
         try:
             with limits.slot(caller):
-                told.append(None)
+                retries.append(None)
         except ProblemError as problem:
-            told.append(problem.retry_after_s)
+            retries.append(problem.retry_after_s)
 
-    assert told == [None, None, 40.0, None, None, 8.0]
+    assert retries == [None, None, 40.0, None, None, 8.0]
 
 
 def test_follow_ups_count_as_inputs_and_a_caller_at_its_limit_can_stop_its_run(tmp_path: Path) -> None:
@@ -242,21 +242,21 @@ def test_follow_ups_count_as_inputs_and_a_caller_at_its_limit_can_stop_its_run(t
             waiting.result(60)
         events = http.get("/memory/sessions/s1/events").json()["events"]
 
-    told = queued[2]
+    busy = queued[2]
     assert [answer.status_code for answer in (*queued, *others)] == [202, 202, 429, 429, 429, 429]
-    assert (told.json()["kind"], 1 <= int(told.headers["retry-after"]) <= 60) == ("busy", True)
+    assert (busy.json()["kind"], 1 <= int(busy.headers["retry-after"]) <= 60) == ("busy", True)
     assert (steered, stopped, "next 2" in str(events)) == (202, {"accepted": True}, False)
 
 
 def test_a_follow_up_takes_no_place_among_the_requests_at_the_same_time(tmp_path: Path) -> None:
     limits = [Limits(1, 3), SharedLimits(tmp_path, "requests", 1, 3)]
-    told = []
+    refusals = []
     for one in limits:
         with one.slot("a"):
             one.count("a")
             one.count("a")
             with pytest.raises(ProblemError) as refused_:
                 one.count("a")
-            told.append((refused_.value.kind, round(refused_.value.retry_after_s or 0)))
+            refusals.append((refused_.value.kind, round(refused_.value.retry_after_s or 0)))
 
-    assert told == [("busy", 60)] * 2
+    assert refusals == [("busy", 60)] * 2

@@ -39,7 +39,7 @@ def test_a_stream_has_the_events_that_the_api_publishes(anthropic_client: anthro
     with served.http() as http:
         lines = http.post("/v1/messages", json=body).text.splitlines()
     with anthropic_client.messages.stream(model="parrot", max_tokens=9, messages=[user(ODD)]) as stream:
-        said = "".join(stream.text_stream)
+        text = "".join(stream.text_stream)
         final = stream.get_final_message()
 
     events = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
@@ -53,7 +53,7 @@ def test_a_stream_has_the_events_that_the_api_publishes(anthropic_client: anthro
         "message_delta",
         "message_stop",
     ]
-    assert (said, final.stop_reason, final.usage.output_tokens) == (f"You said: {ODD}", "end_turn", 10)
+    assert (text, final.stop_reason, final.usage.output_tokens) == (f"You said: {ODD}", "end_turn", 10)
 
 
 def test_the_options_reach_the_model(anthropic_client: anthropic.Anthropic) -> None:
@@ -91,8 +91,12 @@ def test_an_answer_has_the_shape_that_was_asked_for(anthropic_client: anthropic.
 def test_a_system_message_among_others_is_an_instruction(
     anthropic_client: anthropic.Anthropic,
 ) -> None:
-    said: Any = [user("hi"), {"role": "assistant", "content": "hello"}, {"role": "system", "content": "Now in rhymes."}]
-    answer = ask(anthropic_client, *said, user("!options"), system="Be brief.")
+    messages: Any = [
+        user("hi"),
+        {"role": "assistant", "content": "hello"},
+        {"role": "system", "content": "Now in rhymes."},
+    ]
+    answer = ask(anthropic_client, *messages, user("!options"), system="Be brief.")
 
     assert json.loads(answer.content[0].text)["system"][0].split("\n\n")[1:3] == ["Be brief.", "Now in rhymes."]
 
@@ -152,14 +156,14 @@ def test_errors_have_the_apis_own_shape(anthropic_client: anthropic.Anthropic) -
 
 
 def test_an_error_in_mid_stream_is_an_error_event(anthropic_client: anthropic.Anthropic) -> None:
-    said: list[str] = []
+    texts: list[str] = []
     with (
         pytest.raises(anthropic.APIStatusError, match="provider refused this server"),
         anthropic_client.messages.stream(model="parrot", max_tokens=9, messages=[user("one …break two")]) as stream,
     ):
-        said.extend(stream.text_stream)
+        texts.extend(stream.text_stream)
 
-    assert "".join(said) == "You said: one …break"
+    assert "".join(texts) == "You said: one …break"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -203,10 +203,10 @@ def test_odd_text_is_echoed_and_the_session_stays_valid(served: Served, text: st
 
     data = [line for line in streamed.text.splitlines() if line.startswith("data: ")]
     chunks = [json.loads(line[6:]) for line in data[:-1]]
-    said = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
-    heard = text.replace("\ud800", "\ufffd").replace("\x00", "\ufffd")
-    assert (data[-1], said) == ("data: [DONE]", f"You said: {heard}")
-    assert answer(after) == f"You said: {heard} / and?"
+    streamed_text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+    cleaned = text.replace("\ud800", "\ufffd").replace("\x00", "\ufffd")
+    assert (data[-1], streamed_text) == ("data: [DONE]", f"You said: {cleaned}")
+    assert answer(after) == f"You said: {cleaned} / and?"
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/messages", "/v1/conversations", "/sessions/s/steer"])
@@ -241,9 +241,9 @@ def test_a_body_that_is_no_json_object_is_described(served: Served, path: str, c
 )
 def test_of_many_faults_in_a_list_the_first_is_looked_for(served: Served, path: str, more: dict[str, Any]) -> None:
     with served.http() as http:
-        told = http.post(path, json={"model": "parrot", "max_tokens": 9, **more}).json()["error"]
+        error = http.post(path, json={"model": "parrot", "max_tokens": 9, **more}).json()["error"]
 
-    assert re.findall(r"\.([1-8])\b", told["message"]) == []
+    assert re.findall(r"\.([1-8])\b", error["message"]) == []
 
 
 @pytest.mark.parametrize(
@@ -263,9 +263,9 @@ def test_odd_arguments_of_calls_in_a_history_break_nothing(served: Served, argum
     called = {"role": "assistant", "content": None, "tool_calls": [call]}
     result = {"role": "tool", "tool_call_id": "c", "content": "done"}
     with served.http() as http:
-        told = http.post(CHAT, json=body("go", called, result))
+        response = http.post(CHAT, json=body("go", called, result))
 
-    assert told.status_code == status, told.text
+    assert response.status_code == status, response.text
 
 
 @pytest.mark.parametrize(
@@ -303,9 +303,11 @@ def test_a_catastrophic_pattern_is_a_client_error(served: Served, stream: bool) 
     shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     order = [{"role": "user", "content": '!json {"a": "' + "a" * 5000 + '"}'}]
     with served.http() as http:
-        told = http.post(CHAT, json={"model": "parrot", "messages": order, "response_format": shape, "stream": stream})
+        response = http.post(
+            CHAT, json={"model": "parrot", "messages": order, "response_format": shape, "stream": stream}
+        )
 
-    assert (told.status_code, told.json()["error"]["message"].partition(":")[0]) == (
+    assert (response.status_code, response.json()["error"]["message"].partition(":")[0]) == (
         400,
         "The answer could not be held to the response format",
     )
@@ -315,9 +317,9 @@ def test_a_schema_that_is_too_long_to_check_is_refused(served: Served) -> None:
     schema = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(3000)}}
     shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     with served.http() as http:
-        told = http.post(CHAT, json={**body("hi"), "response_format": shape})
+        response = http.post(CHAT, json={**body("hi"), "response_format": shape})
 
-    assert (told.status_code, told.json()["error"]["message"].partition(";")[2]) == (400, " it may have 50000.")
+    assert (response.status_code, response.json()["error"]["message"].partition(";")[2]) == (400, " it may have 50000.")
 
 
 def test_an_effort_that_there_is_not_is_refused_with_those_there_are(served: Served) -> None:
@@ -326,7 +328,7 @@ def test_an_effort_that_there_is_not_is_refused_with_those_there_are(served: Ser
         two = http.post("/v1/messages", json=body("hi", max_tokens=9, output_config={"effort": "banana"}))
 
     efforts = "'low', 'medium', 'high', 'xhigh' or 'max'"
-    assert [(told.status_code, told.json()["error"]["message"]) for told in (one, two)] == [
+    assert [(response.status_code, response.json()["error"]["message"]) for response in (one, two)] == [
         (400, f"reasoning_effort: Input should be 'none', 'minimal', {efforts}"),
         (400, f"output_config.effort: Input should be {efforts}"),
     ]

@@ -154,7 +154,7 @@ def test_the_anthropic_tool_runner_completes_a_mixed_wave(anthropic_client: anth
     assert block.text.endswith("look_up said: the value of k; paint said: painted red; paint said: painted blue")
 
 
-def test_text_beside_tool_results_reaches_the_model(anthropic_client: anthropic.Anthropic) -> None:
+def test_text_with_tool_results_reaches_the_model(anthropic_client: anthropic.Anthropic) -> None:
     tool: Any = {"name": "paint", "input_schema": PAINT["parameters"]}
     given: dict[str, Any] = {"model": "parrot", "max_tokens": 50, "tools": [tool]}
     order = user('!call look_up {"key": "k"}\n!call paint {"color": "red"}')
@@ -166,8 +166,8 @@ def test_text_beside_tool_results_reaches_the_model(anthropic_client: anthropic.
     second = anthropic_client.messages.create(messages=history, **given)
 
     assert (first.stop_reason, call.name, call.input) == ("tool_use", "paint", {"color": "red"})
-    told = "".join(block.text for block in second.content if block.type == "text")
-    assert ("look_up said: the value of k" in told, "no paint left" in told, "Leave it then." in told) == (True,) * 3
+    text = "".join(block.text for block in second.content if block.type == "text")
+    assert ("look_up said: the value of k" in text, "no paint left" in text, "Leave it then." in text) == (True,) * 3
 
 
 def test_a_tool_choice_forces_the_call_or_forbids_it(openai_client: openai.OpenAI) -> None:
@@ -191,10 +191,10 @@ def test_a_tool_that_is_not_on_offer_any_more_is_not_called(
     messages = [user(order), first.model_dump(exclude_none=True), *results(first)]
     second = ask(openai_client, messages, **given, **options).choices[0]
 
-    told = "paint did not run: it is no longer offered. Answer without it."
+    error = "paint did not run: it is no longer offered. Answer without it."
     assert (second.finish_reason, second.message.content) == (
         "stop",
-        f"You said: {order}; paint said: painted red; paint said: {told}",
+        f"You said: {order}; paint said: painted red; paint said: {error}",
     )
 
 

@@ -71,10 +71,10 @@ def hasty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def received(connection: socket.socket) -> bytes:
     """Everything up to the end of the connection."""
-    told = b""
+    data = b""
     while more := connection.recv(65_536):
-        told += more
-    return told
+        data += more
+    return data
 
 
 def statuses(received: bytes) -> list[int]:
@@ -104,9 +104,9 @@ def test_request_heads_are_bounded_with_status_431(server: Server, head: bytes, 
             for _ in range(MANY // len(piece)):
                 connection.sendall(piece)
         connection.shutdown(socket.SHUT_WR)
-        told = received(connection)
+        reply = received(connection)
 
-    assert (statuses(told), b"connection: close" in told, server.peak() - before < GROWTH) == ([431], True, True)
+    assert (statuses(reply), b"connection: close" in reply, server.peak() - before < GROWTH) == ([431], True, True)
 
 
 @pytest.mark.parametrize(("size", "status"), [(60_000, 200), (66_000, 431)])
@@ -125,9 +125,9 @@ def test_headers_behind_an_answered_request_are_bounded(server: Server) -> None:
             for _ in range(MANY // 100_000):
                 connection.sendall(b"a:\r\n" * 25_000)
         connection.shutdown(socket.SHUT_WR)
-        told = statuses(received(connection))
+        found = statuses(received(connection))
 
-    assert (told[0], told[1:] in ([], [431]), server.peak() - before < GROWTH) == (200, True, True)
+    assert (found[0], found[1:] in ([], [431]), server.peak() - before < GROWTH) == (200, True, True)
 
 
 def test_requests_in_a_row_and_bodies_in_small_chunks_are_answered(server: Server) -> None:
@@ -135,9 +135,9 @@ def test_requests_in_a_row_and_bodies_in_small_chunks_are_answered(server: Serve
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
     with server.connected() as connection:
         connection.sendall(CARD + b"\r\n" + CHUNKED + chunks + b"0\r\n\r\n" + CARD + b"connection: close\r\n\r\n")
-        told = received(connection)
+        responses = received(connection)
 
-    assert (statuses(told), b"You said: hi" in told) == ([200, 200, 200], True)
+    assert (statuses(responses), b"You said: hi" in responses) == ([200, 200, 200], True)
 
 
 def test_trailers_are_no_headers(server: Server) -> None:
@@ -158,9 +158,9 @@ def test_a_large_body_is_not_kept_and_its_sender_receives_413(server: Server, ch
         with suppress(ConnectionError):
             for _ in range(count):
                 connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
-        told = received(connection)
+        response = received(connection)
 
-    assert (statuses(told), server.peak() - before < GROWTH) == ([413], True)
+    assert (statuses(response), server.peak() - before < GROWTH) == ([413], True)
 
 
 @pytest.mark.parametrize(
@@ -178,16 +178,16 @@ def test_half_a_request_is_answered_408_and_an_idle_connection_closed(
 
 
 def test_trickling_headers_time_out(hasty: Server) -> None:
-    told = b""
+    response = b""
     with hasty.connected() as connection:
         connection.sendall(CARD)
         connection.settimeout(0.2)
-        while not told:
+        while not response:
             connection.sendall(b"a:\r\n")
             with suppress(TimeoutError):
-                told = connection.recv(65_536)
+                response = connection.recv(65_536)
 
-    assert statuses(told) == [408]
+    assert statuses(response) == [408]
 
 
 def test_headers_behind_a_request_at_work_end_the_connection_after_its_response(tmp_path: Path) -> None:

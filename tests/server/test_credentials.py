@@ -123,8 +123,8 @@ def test_credentials_in_a_body_are_refused_and_not_repeated(vault: Served, path:
     with vault.http() as http:
         answer = http.post(path, json={**body("hi", max_tokens=100), **brought})
 
-    told = answer.text
-    assert (answer.status_code, "credential_headers" in told, CANARY in told) == (400, True, False)
+    text = answer.text
+    assert (answer.status_code, "credential_headers" in text, CANARY in text) == (400, True, False)
 
 
 @pytest.mark.parametrize("path", ["steer", "follow_up", "resume"])
@@ -166,13 +166,13 @@ def test_a_header_that_is_there_twice_is_refused(vault: Served) -> None:
 def test_no_credential_is_stored_or_logged(vault: Served, folder: Path) -> None:
     with vault.http(headers=MINE) as http:
         chat(http, "kept", VAULT)
-        told = [*events(http, "kept"), http.get("/sessions/kept").json(), http.get("/metrics").text]
+        responses = [*events(http, "kept"), http.get("/sessions/kept").json(), http.get("/metrics").text]
     _task(vault.url, **MINE)
     files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
     secrets = [CANARY.encode(), OWN.encode()]
     found = [name for name, content in files.items() if any(secret in content for secret in secrets)]
-    assert (found, CANARY in json.dumps(told), "sessions.db" in files, "log" in files) == ([], False, True, True)
+    assert (found, CANARY in json.dumps(responses), "sessions.db" in files, "log" in files) == ([], False, True, True)
 
 
 def test_settings_and_the_command_line_add_to_the_file(tmp_path: Path) -> None:
@@ -182,8 +182,8 @@ def test_settings_and_the_command_line_add_to_the_file(tmp_path: Path) -> None:
         found = completed(server, **MINE, **{"X-Other": "x"})
 
     secrets = {"service": OWN, "token": CANARY, "other": "x", "third": "another-secret"}
-    told = {part.strip() for part in found.split(": ")[-1].split(",")}
-    assert told == {f"{name}={digest(secret)}" for name, secret in secrets.items()}
+    digests = {part.strip() for part in found.split(": ")[-1].split(",")}
+    assert digests == {f"{name}={digest(secret)}" for name, secret in secrets.items()}
 
 
 def test_an_a2a_process_has_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,15 +212,15 @@ def test_an_a2a_process_has_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_server_that_lacks_a_credential_does_not_start(
     tmp_path: Path, changed: dict[str, Any], options: list[str], why: str
 ) -> None:
-    status, told = refused(tmp_path, options, agent={**AGENT, **changed})
+    status, output = refused(tmp_path, options, agent={**AGENT, **changed})
 
-    assert (status, why in told, "sk-literal" in told, "Traceback" in told) == (2, True, False, False)
+    assert (status, why in output, "sk-literal" in output, "Traceback" in output) == (2, True, False, False)
 
 
 def test_a_servers_own_keys_are_no_credentials(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("anna:anna-0123456789abcdef\n")
     agent = {**AGENT, "credentials": {}, "credential_headers": {"token": "Authorization"}}
-    status, told = refused(tmp_path, ["--keys-file", str(keys)], agent=agent)
+    status, output = refused(tmp_path, ["--keys-file", str(keys)], agent=agent)
 
-    assert (status, "holds the API key of this server" in told) == (2, True)
+    assert (status, "holds the API key of this server" in output) == (2, True)

@@ -54,9 +54,9 @@ def test_half_a_request_is_not_waited_for_on_a_connection_in_use_either(small: S
     url = httpx.URL(small.url)
     with socket.create_connection((url.host, url.port), timeout=30) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        told = b""
-        while b"ok" not in told:
-            told += connection.recv(1000)
+        response = b""
+        while b"ok" not in response:
+            response += connection.recv(1000)
         connection.sendall(b"GET /health HT")
         rest = b""
         while more := connection.recv(1000):

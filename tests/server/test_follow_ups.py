@@ -19,7 +19,7 @@ from graph_agent import create_graph_agent
 from graph_agent.server.chat.run_spec import resolve_run
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.history import SessionMemory
-from tests.server.hosting import MINE, NOBODY, ask, outcome_of, running
+from tests.server.hosting import ANONYMOUS, MINE, ask, outcome_of, running
 from tests.server.process import Served, eventually, serving
 from tests.support.a2a_client import a2a_client, message_request
 from tests.support.agents import asks
@@ -83,12 +83,12 @@ def test_the_first_request_receives_its_own_answer(
         go.touch()
         answer = asked.result()
         wait_for_event(http, session, "agent_response", 3)
-        said = dialogue(http, session)
+        messages = dialogue(http, session)
 
     own = f"You said: {first}; wait_for said: {go} is there"
     # A stream has begun with the words that stand before the call.
     begun = "I call.\n\n" if send.__name__.endswith("streamed") else ""
-    assert (answer, said) == (
+    assert (answer, messages) == (
         begun + own,
         [
             ("user_message", first),
@@ -183,9 +183,9 @@ async def test_a_task_gets_the_answer_to_its_own_message(served: Served, tmp_pat
             await asyncio.to_thread(wait_for_event, http, "task", "agent_response", 2)
             with pytest.raises(Exception, match="terminal"):
                 await anext(aiter(client.subscribe(SubscribeToTaskRequest(id=task_id))))
-        said = dialogue(http, "task")
+        messages = dialogue(http, "task")
 
-    assert ("And then?" in pieces[task_id], pieces[task_id], said[2][1]) == (False, said[1][1], "And then?")
+    assert ("And then?" in pieces[task_id], pieces[task_id], messages[2][1]) == (False, messages[1][1], "And then?")
 
 
 async def test_a_follow_up_has_the_options_of_the_run_before_it_and_not_what_belongs_to_one_request() -> None:
@@ -195,9 +195,9 @@ async def test_a_follow_up_has_the_options_of_the_run_before_it_and_not_what_bel
     async with asyncio.timeout(30), running(graph) as runs:
         options = {"temperature": 0.5, "client_tool_choice": None}
         first = ask(HumanMessage("hi"), client_tools=[MINE], session_id="s", instructions="In verse.", options=options)
-        async with runs.run(await resolve_run(runs.host, NOBODY, first), streams=True) as begun:
+        async with runs.run(await resolve_run(runs.host, ANONYMOUS, first), streams=True) as begun:
             await gate.reached()
-            await Sessions(runs, NOBODY).follow_up("s", "And then?")
+            await Sessions(runs, ANONYMOUS).follow_up("s", "And then?")
             gate.open()
             outcome = await outcome_of(begun)
         assert begun.following is not None

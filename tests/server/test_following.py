@@ -17,7 +17,7 @@ from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.server.hosting import feeds
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.event_reader import EventReader
-from tests.server.hosting import NOBODY, answered, ask, running
+from tests.server.hosting import ANONYMOUS, answered, ask, running
 from tests.server.process import serving
 from tests.support.chat_client import chat
 
@@ -35,17 +35,17 @@ async def test_events_of_this_process_are_followed_without_polling(monkeypatch: 
     monkeypatch.setattr(feeds, "LOOK_S", 3600.0)
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one", "two"]))) as runs:
         await answered(runs.host, ask(session_id="s"))
-        told: list[str] = []
-        async with aclosing(await Sessions(runs, NOBODY).follow("s", ["agent_response"], -1, 3600)) as frames:
-            told.append(await anext(frames))
+        received: list[str] = []
+        async with aclosing(await Sessions(runs, ANONYMOUS).follow("s", ["agent_response"], -1, 3600)) as frames:
+            received.append(await anext(frames))
             second = asyncio.create_task(answered(runs.host, ask(session_id="s")))
-            told.append(await anext(frames))
+            received.append(await anext(frames))
             await second
             runs.drain()
-            told += [frame async for frame in frames]
+            received += [frame async for frame in frames]
 
-    heads = [frame.partition("\n")[0] for frame in told]
-    assert (heads, json.loads(told[-1].partition("data: ")[2])) == (
+    heads = [frame.partition("\n")[0] for frame in received]
+    assert (heads, json.loads(received[-1].partition("data: ")[2])) == (
         ["event: agent_response", "event: agent_response", "event: end"],
         {"type": "end", "reason": "server_stopping", "after": 7},
     )
@@ -54,12 +54,12 @@ async def test_events_of_this_process_are_followed_without_polling(monkeypatch: 
 async def test_a_session_deleted_before_the_first_poll_is_reported_gone() -> None:
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one"]))) as runs:
         await answered(runs.host, ask(session_id="s"))
-        sessions = Sessions(runs, NOBODY)
+        sessions = Sessions(runs, ANONYMOUS)
         frames = await sessions.follow("s", [], -1, 3600)
         await sessions.delete("s")
-        told = [frame async for frame in frames]
+        received = [frame async for frame in frames]
 
-    assert told == ['event: end\ndata: {"type":"end","reason":"deleted","after":-1}\n\n']
+    assert received == ['event: end\ndata: {"type":"end","reason":"deleted","after":-1}\n\n']
 
 
 def test_a_stopping_server_notifies_its_followers(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_many_followers_read_a_session_once_per_change(monkeypatch: pytest
     monkeypatch.setattr(EventReader, "read_all", counted_read_all)
     async with asyncio.timeout(60), running(create_graph_agent(ScriptedChatModel(["one", "two"]))) as runs:
         await answered(runs.host, ask(session_id="s"))
-        sessions = Sessions(runs, NOBODY)
+        sessions = Sessions(runs, ANONYMOUS)
         streams = [await sessions.follow("s", [], -1, 3600) for _ in range(64)]
         first = await asyncio.gather(*(_until_answer(stream) for stream in streams))
         before = list(readings)
@@ -159,7 +159,7 @@ async def _until_answer(stream: Any) -> list[str]:
 async def test_a_late_follower_gets_the_whole_history() -> None:
     async with asyncio.timeout(60), running(create_graph_agent(ScriptedChatModel(["one", "two"]))) as runs:
         await answered(runs.host, ask(session_id="s"))
-        sessions = Sessions(runs, NOBODY)
+        sessions = Sessions(runs, ANONYMOUS)
         early = await sessions.follow("s", [], -1, 3600)
         seen = [await anext(early) for _ in KINDS[:4]]
         late = await sessions.follow("s", [], -1, 3600)

@@ -61,14 +61,14 @@ async def test_a_call_whose_result_could_not_be_stored_is_unknown_when_there_is_
     graph = create_graph_agent(ScriptedChatModel(script), tools=[charge])
     async with open_host(source(graph, tmp_path / "s.db"), ServerSettings()) as host:
         hosts.append(host)
-        with pytest.raises(ProblemError) as told:
+        with pytest.raises(ProblemError) as error:
             await outcome_of(await start_run(host, ask(session_id="talk")))
         resize(host.saver, -1)
         after = await outcome_of(await start_run(host, ask(HumanMessage("and now?"), session_id="talk")))
         values = (await host.kept.aget_state({"configurable": {"thread_id": "talk"}})).values
 
     results = [message.text for message in values["messages"] if message.type == "tool"]
-    assert (told.value.kind, told.value.status, charged, after.text, results) == (
+    assert (error.value.kind, error.value.status, charged, after.text, results) == (
         "storage",
         507,
         ["charged"],

@@ -45,7 +45,7 @@ def test_limits_hold_for_this_process_while_the_folder_is_full_and_are_shared_ag
         # The database may have some space of its own yet.
         for number in range(500):
             mine.count(f"caller {number}")
-        told = [refused(mine, "a", lambda limits, caller: limits.enter(caller)) for _ in range(2)]
+        while_full = [refused(mine, "a", lambda limits, caller: limits.enter(caller)) for _ in range(2)]
         rated = [refused(mine, "rated", lambda limits, caller: limits.count(caller)) for _ in range(4)]
         mine.leave("a")
         filler.unlink()
@@ -54,7 +54,7 @@ def test_limits_hold_for_this_process_while_the_folder_is_full_and_are_shared_ag
         free = [refused(other, "a", lambda limits, caller: limits.enter(caller)) for _ in range(2)]
 
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert (told, rated, free) == ([False, True], [False, False, False, True], [False, False])
+    assert (while_full, rated, free) == ([False, True], [False, False, False, True], [False, False])
     assert [f"{disk}" in text and "TMPDIR" in text for text in warnings] == [True]
 
 

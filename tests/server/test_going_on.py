@@ -14,7 +14,7 @@ from graph_agent.server.chat.run_spec import resolve_run
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.history import SessionMemory
-from tests.server.hosting import MINE, NOBODY, answered, ask, outcome_of, running, start_run, with_results
+from tests.server.hosting import ANONYMOUS, MINE, answered, ask, outcome_of, running, start_run, with_results
 from tests.support.agents import asks
 from tests.support.gates import Gate, GatedModel, gated_tool
 
@@ -30,7 +30,7 @@ async def test_a_request_that_is_refused_as_busy_leaves_the_other_alone() -> Non
         first = await start_run(runs.host, ask(session_id="s"))
         await gate.reached()
         # It leaves before its run has received the busy error.
-        async with runs.run(await resolve_run(runs.host, NOBODY, ask(session_id="s")), streams=True) as second:
+        async with runs.run(await resolve_run(runs.host, ANONYMOUS, ask(session_id="s")), streams=True) as second:
             pass
         gate.open()
         outcome = await outcome_of(first)
@@ -41,7 +41,7 @@ async def test_a_request_that_is_refused_as_busy_leaves_the_other_alone() -> Non
 async def test_a_disconnect_during_the_first_plan_aborts_the_session() -> None:
     gate = Gate()
     async with asyncio.timeout(30), running(create_graph_agent(GatedModel(["Done."], before={1: gate}))) as runs:
-        async with runs.run(await resolve_run(runs.host, NOBODY, ask(session_id="s")), streams=False):
+        async with runs.run(await resolve_run(runs.host, ANONYMOUS, ask(session_id="s")), streams=False):
             await gate.reached()
         events = await SessionMemory(runs.host.kept).get_session_events("s")
 
@@ -49,7 +49,7 @@ async def test_a_disconnect_during_the_first_plan_aborts_the_session() -> None:
 
 
 @pytest.mark.parametrize("session", [None, "s"])
-async def test_repeated_text_beside_results_is_delivered_once(session: str | None) -> None:
+async def test_repeated_text_with_results_is_delivered_once(session: str | None) -> None:
     gate = Gate()
     script = [asks(("c1", "mine", {}), ("c2", "work", {})), "No more actions.", "Done."]
     model = GatedModel(script, before={2: gate})
@@ -58,13 +58,13 @@ async def test_repeated_text_beside_results_is_delivered_once(session: str | Non
         waiting = await answered(runs.host, ask(client_tools=[MINE], session_id=session))
         again = with_results(waiting.calls, "Be quick.", session_id=session)
         first = await start_run(runs.host, again)
-        spec = await resolve_run(runs.host, NOBODY, again)
+        spec = await resolve_run(runs.host, ANONYMOUS, again)
         await gate.reached()
         refused = []
         for _ in range(2):
-            with pytest.raises(ProblemError) as told:
+            with pytest.raises(ProblemError) as error:
                 await answered(runs.host, again)
-            refused.append(told.value.kind)
+            refused.append(error.value.kind)
         gate.open()
         outcome = await outcome_of(first)
         events = await SessionMemory(runs.host.kept).get_session_events(spec.thread)
@@ -75,16 +75,16 @@ async def test_repeated_text_beside_results_is_delivered_once(session: str | Non
 
 
 @pytest.mark.parametrize("session", [None, "s"])
-async def test_an_image_beside_results_reaches_the_model(session: str | None) -> None:
+async def test_an_image_with_results_reaches_the_model(session: str | None) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
     blocks = [{"type": "text", "text": "Like this one."}, image]
     model = GatedModel([CALLS_MINE, "No more actions.", "Done."])
     async with asyncio.timeout(30), running(create_graph_agent(model)) as runs:
         waiting = await answered(runs.host, ask(client_tools=[MINE], session_id=session))
         outcome = await answered(runs.host, with_results(waiting.calls, blocks, session_id=session))
-    heard = [message for message in model.requests[1].messages if isinstance(message, HumanMessage)][-1]
+    delivered = [message for message in model.requests[1].messages if isinstance(message, HumanMessage)][-1]
 
-    assert (outcome.text, "Like this one." in heard.text, heard.content[1:]) == ("Done.", True, [image])
+    assert (outcome.text, "Like this one." in delivered.text, delivered.content[1:]) == ("Done.", True, [image])
 
 
 @pytest.mark.parametrize("session", [None, "s"])
@@ -103,13 +103,13 @@ async def test_delivered_results_of_a_stopped_run_are_resumed(session: str | Non
             gate.open()
         else:
             stopped.cancel()
-        with pytest.raises(ProblemError) as told:
+        with pytest.raises(ProblemError) as error:
             await outcome_of(stopped)
         gate.open()
         outcome = await answered(runs.host, again)
     asked = "\n".join(message.text for message in model.requests[-1].messages)
 
-    assert (told.value.kind, outcome.status, outcome.text) == ("stopping", "COMPLETED", "Done.")
+    assert (error.value.kind, outcome.status, outcome.text) == ("stopping", "COMPLETED", "Done.")
     assert [asked.count(text) for text in ("did mine", "worked", "Be quick.")] == [1, 1, 1]
 
 
@@ -147,7 +147,7 @@ async def test_a_request_cancelled_before_its_calls_were_sent_stores_nothing() -
 @pytest.mark.parametrize("session", ["s", None], ids=["deleted", "swept"])
 async def test_no_run_starts_in_a_session_being_discarded(session: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     model = GatedModel([CALLS_MINE, "No more actions.", "Done."])
-    told: list[str] = []
+    outcomes: list[str] = []
     async with asyncio.timeout(30), running(create_graph_agent(model)) as runs:
         host = replace(runs.host, settings=ServerSettings(park_s=1e-6))
         waiting = await answered(host, ask(client_tools=[MINE], session_id=session))
@@ -156,16 +156,16 @@ async def test_no_run_starts_in_a_session_being_discarded(session: str | None, m
         async def deleting(thread: str) -> None:
             monkeypatch.undo()
             try:
-                told.append((await answered(host, with_results(waiting.calls, session_id=session))).status)
+                outcomes.append((await answered(host, with_results(waiting.calls, session_id=session))).status)
             except ProblemError as problem:
-                told.append(problem.kind)
+                outcomes.append(problem.kind)
             await delete(thread)
 
         monkeypatch.setattr(host.saver, "adelete_thread", deleting)
-        await (Sessions(runs, NOBODY).delete(session) if session else host.sweep())
+        await (Sessions(runs, ANONYMOUS).delete(session) if session else host.sweep())
         kept = [found async for found in host.saver.alist(None)]
 
-    assert (told, kept) == (["busy"], [])
+    assert (outcomes, kept) == (["busy"], [])
 
 
 def open_gate() -> Gate:

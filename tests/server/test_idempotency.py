@@ -22,7 +22,7 @@ from graph_agent.server.chat.idempotency import resolve_once, with_key
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.session.history import SessionMemory
-from tests.server.hosting import MINE, NOBODY, answered, ask, outcome_of, running, start_run, with_results
+from tests.server.hosting import ANONYMOUS, MINE, answered, ask, outcome_of, running, start_run, with_results
 from tests.server.process import Served, serving
 from tests.support.agents import asks, echo
 from tests.support.chat_client import (
@@ -52,7 +52,7 @@ async def test_a_repeated_request_gets_the_first_answer(session: str | None) -> 
     model = GatedModel([ECHO, "No more actions.", "Done."])
     async with asyncio.timeout(30), running(create_graph_agent(model, tools=[echo])) as runs:
         outcomes = [await answered(runs.host, keyed("k", session_id=session)) for _ in range(2)]
-        thread = (await resolve_once(runs.host, NOBODY, keyed("k", session_id=session))).thread
+        thread = (await resolve_once(runs.host, ANONYMOUS, keyed("k", session_id=session))).thread
         given = await user_messages(runs, thread)
 
     assert (outcomes[0].text, outcomes[1], given) == ("Done.", outcomes[0], ["hello"])
@@ -102,7 +102,7 @@ async def test_a_run_continues_when_its_client_leaves() -> None:
     gate = Gate()
     model = GatedModel([asks(("c1", "work", {})), "No more actions.", "Done."])
     async with asyncio.timeout(30), running(create_graph_agent(model, tools=[gated_tool(gate)])) as runs:
-        async with runs.run(await resolve_once(runs.host, NOBODY, keyed("k", session_id="s")), streams=True):
+        async with runs.run(await resolve_once(runs.host, ANONYMOUS, keyed("k", session_id="s")), streams=True):
             await gate.reached()
         again = await start_run(runs.host, keyed("k", session_id="s"))
         gate.open()

@@ -76,7 +76,7 @@ async def test_an_internal_error_logs_no_secret(caplog: pytest.LogCaptureFixture
     async with hosting("fine") as host:
         spec = replace(await resolve_run(host, Caller(""), ask()), graph_input={"messages": object()})
         running = ServerRun(host, spec, Metrics(), streams=False)
-        with caplog.at_level(logging.INFO), pytest.raises(ProblemError) as told:
+        with caplog.at_level(logging.INFO), pytest.raises(ProblemError) as error:
             await running.part()
 
-    assert (told.value.kind, [record.exc_info for record in caplog.records]) == ("internal", [None])
+    assert (error.value.kind, [record.exc_info for record in caplog.records]) == ("internal", [None])

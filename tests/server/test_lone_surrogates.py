@@ -50,16 +50,16 @@ def post(served: Served, path: str, body: Any) -> tuple[int, Any]:
     ids=range(12),
 )
 def test_over_jsonrpc_it_is_an_invalid_request(served: Served, end: str, body: Any, id_: Any, place: str) -> None:
-    status, told = post(served, end, body)
+    status, response = post(served, end, body)
 
-    error = told["error"]
-    assert (status, told["id"], error["code"], error["message"].partition(" holds")[0]) == (400, id_, -32600, place)
+    error = response["error"]
+    assert (status, response["id"], error["code"], error["message"].partition(" holds")[0]) == (400, id_, -32600, place)
 
 
 def test_over_rest_it_is_an_invalid_argument(served: Served) -> None:
-    status, told = post(served, "/a2a/rest/message:send", {"message": {**MESSAGE, "messageId": HALF}})
+    status, response = post(served, "/a2a/rest/message:send", {"message": {**MESSAGE, "messageId": HALF}})
 
-    assert (status, told["error"]["status"], told["error"]["message"].partition(" holds")[0]) == (
+    assert (status, response["error"]["status"], response["error"]["message"].partition(" holds")[0]) == (
         400,
         "INVALID_ARGUMENT",
         "message.messageId",
@@ -68,9 +68,12 @@ def test_over_rest_it_is_an_invalid_argument(served: Served) -> None:
 
 @pytest.mark.parametrize("id_", ["😀", "\\ud800", "a\\\\ud800", 7, None])
 def test_whole_characters_and_backslashes_are_taken(served: Served, id_: Any) -> None:
-    status, told = post(served, "/a2a", rpc({}, id_))
+    status, response = post(served, "/a2a", rpc({}, id_))
 
-    assert (status, told["id"], "error" in told and told["error"]["code"]) in [(200, id_, False), (200, None, -32600)]
+    assert (status, response["id"], "error" in response and response["error"]["code"]) in [
+        (200, id_, False),
+        (200, None, -32600),
+    ]
 
 
 @pytest.mark.parametrize("bad", [HALF, "a\x00", "\ufffd"])
@@ -99,9 +102,9 @@ def test_an_id_of_a_chat_request_that_cannot_be_kept_is_refused_by_its_field(
 ) -> None:
     body = {"model": "parrot", "max_tokens": 9, **more}
     sent = json.loads(json.dumps(body).replace(json.dumps(HALF), json.dumps(bad)))
-    status, told = post(served, path, sent)
+    status, response = post(served, path, sent)
 
-    assert (status, told["error"]["type"], told["error"]["message"].partition(":")[0]) == (
+    assert (status, response["error"]["type"], response["error"]["message"].partition(":")[0]) == (
         400,
         "invalid_request_error",
         param,

@@ -39,9 +39,9 @@ def test_an_answer_arrives_intact_with_its_usage(openai_client: openai.OpenAI) -
 def test_a_stream_adds_up_to_the_answer_and_ends_in_its_usage(openai_client: openai.OpenAI) -> None:
     chunks = list(ask(openai_client, user(ODD), stream=True, stream_options={"include_usage": True}))
 
-    said = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
     finish = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices]
-    assert ("".join(said), finish[-1], set(finish[:-1])) == (f"You said: {ODD}", "stop", {None})
+    assert ("".join(texts), finish[-1], set(finish[:-1])) == (f"You said: {ODD}", "stop", {None})
     assert [chunk.usage.total_tokens if chunk.usage else None for chunk in chunks][-2:] == [None, 30]
 
 
@@ -118,10 +118,10 @@ def test_an_answer_has_the_shape_that_was_asked_for(openai_client: openai.OpenAI
     shape: Any = {"type": "json_schema", "json_schema": {"name": "place", "schema": schema}}
     given = ask(openai_client, user('!json Here: {"city": "Bergen"}'), response_format=shape, stream=stream)
 
-    said = (
+    content = (
         "".join(chunk.choices[0].delta.content or "" for chunk in given) if stream else given.choices[0].message.content
     )
-    assert json.loads(said) == {"city": "Bergen"}
+    assert json.loads(content) == {"city": "Bergen"}
 
 
 def test_a_truncated_reply_has_its_finish_reason(openai_client: openai.OpenAI) -> None:
@@ -143,9 +143,9 @@ def test_progress_is_in_comments_or_in_a_field_and_never_in_the_content(served: 
         fields = http.post("/v1/chat/completions", json={**body, "stream": True}, headers=field).text
         whole = http.post("/v1/chat/completions", json=body, headers=field).json()
 
-    told = [line.removeprefix(": progress ") for line in comments if line.startswith(": progress ")]
+    reports = [line.removeprefix(": progress ") for line in comments if line.startswith(": progress ")]
     chunks = [json.loads(line[6:]) for line in fields.splitlines() if line.startswith("data: {")]
-    assert [json.loads(line) for line in told] == [progress]
+    assert [json.loads(line) for line in reports] == [progress]
     assert [chunk["progress"] for chunk in chunks if "progress" in chunk] == [progress]
     assert whole["progress"] == [progress]
 
@@ -194,13 +194,13 @@ def test_a_model_that_fails_is_an_error_with_its_category_and_without_its_secret
 
 
 def test_an_error_in_mid_stream_ends_it_as_an_error(openai_client: openai.OpenAI) -> None:
-    said: list[str] = []
+    texts: list[str] = []
     chunks = ask(openai_client, user("one …break two"), stream=True)
     with pytest.raises(openai.APIError, match=r"^The model's provider refused this server") as error:
-        said.extend(chunk.choices[0].delta.content or "" for chunk in chunks)
+        texts.extend(chunk.choices[0].delta.content or "" for chunk in chunks)
 
     body: Any = error.value.body
-    assert ("".join(said), body["category"]) == ("You said: one …break", "auth")
+    assert ("".join(texts), body["category"]) == ("You said: one …break", "auth")
 
 
 def test_a_failed_session_reports_its_error(openai_client: openai.OpenAI, served: Served) -> None:

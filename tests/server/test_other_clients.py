@@ -39,21 +39,21 @@ def run(command: list[str], **environment: str) -> str:
     return done.stdout.strip()
 
 
-def test_litellm_speaks_both_apis(served: Served) -> None:
-    said: Any = json.loads(
+def test_litellm_uses_both_apis(served: Served) -> None:
+    output: Any = json.loads(
         run([sys.executable, "-c", LITELLM, served.url], LITELLM_LOCAL_MODEL_COST_MAP="True").splitlines()[-1]
     )
 
-    assert said == ['You said: It\'s "x"'] * 3 + [30]
+    assert output == ['You said: It\'s "x"'] * 3 + [30]
 
 
 def test_the_llm_command_asks_and_streams(served: Served, tmp_path: Path) -> None:
     model = {"model_id": "mine", "model_name": "parrot", "api_base": f"{served.url}/v1", "supports_tools": True}
     (tmp_path / "extra-openai-models.yaml").write_text(yaml.safe_dump([model]))
     command = [str(Path(sys.executable).with_name("llm")), "-m", "mine", "--key", "none", "hello there"]
-    said = [run(command, LLM_USER_PATH=str(tmp_path)), run([*command, "--no-stream"], LLM_USER_PATH=str(tmp_path))]
+    outputs = [run(command, LLM_USER_PATH=str(tmp_path)), run([*command, "--no-stream"], LLM_USER_PATH=str(tmp_path))]
 
-    assert said == ["You said: hello there"] * 2
+    assert outputs == ["You said: hello there"] * 2
 
 
 def test_the_hotel_agent_answers_and_reports_its_servers(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_the_hotel_agent_answers_and_reports_its_servers(tmp_path: Path) -> None
     environment = {"HOTEL_DB": str(tmp_path / "rooms.db"), "GRAPH_AGENT_TODAY": "2026-11-21"}
     with serving(tmp_path, agent=agent, environment=environment) as server, server.http() as http:
         body = {"model": "hotel", "messages": [{"role": "user", "content": "one night in Hanukkah"}]}
-        said = http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+        content = http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
         ready = http.get("/ready").json()
 
-    assert "from Friday 4 December 2026 to Saturday 5 December 2026 (1 night)" in said
+    assert "from Friday 4 December 2026 to Saturday 5 December 2026 (1 night)" in content
     assert ready == {"ready": True, "checks": {"server": "ok", "model": "ok", "database": "ok", "mcp:hotel": "ok"}}

@@ -39,11 +39,11 @@ def test_several_processes_serve_one_session(postgres_url: str, tmp_path: Path) 
         for future in [pool.submit(send_until_accepted, server.url, f"message {i}") for i in range(8)]:
             future.result()
         with server.http() as http:
-            told = [event["content"] for event in events(http, "shared", type="user_message")]
+            inputs = [event["content"] for event in events(http, "shared", type="user_message")]
             kinds = [event["type"] for event in events(http, "shared")]
         aborted = abort_through_other_process(server.url, tmp_path, pool)
 
-    assert (sorted(told), kinds, aborted) == (
+    assert (sorted(inputs), kinds, aborted) == (
         [f"message {i}" for i in range(8)],
         ["user_message", "status", "plan", "agent_response", "status"] * 8,
         "ABORTED",
@@ -66,9 +66,9 @@ def test_a_busy_session_is_refused_and_steered_through_every_process(postgres_ur
                 steered.append(other.post("/sessions/kept/steer", json={"text": f"steer {i}"}).status_code)
         (tmp_path / "go").touch()
         ended = running.result()
-        heard = [event["content"] for event in events(http, "kept", type="steering")]
+        steering = [event["content"] for event in events(http, "kept", type="steering")]
 
-    assert (refused, set(steered), ended.status_code, heard) == (
+    assert (refused, set(steered), ended.status_code, steering) == (
         [429] * 12,
         {202},
         200,

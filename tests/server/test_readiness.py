@@ -111,14 +111,14 @@ async def test_a_part_that_does_not_answer_is_asked_once_and_named(monkeypatch: 
 
         monkeypatch.setattr(runs.host.saver, "aget_tuple", stuck)
         ready = Readiness(runs.host, runs.metrics, runs)
-        told = [await ready.checks() for _ in range(3)]
+        checks = [await ready.checks() for _ in range(3)]
         looked = list(looks)
         gate.open()
         while (last := await ready.checks())["database"] == "timeout":
             await asyncio.sleep(0)
 
     late = {"server": "ok", "model": "ok", "database": "timeout"}
-    assert (told, looked, last) == ([late] * 3, ["database"], {**late, "database": "ok"})
+    assert (checks, looked, last) == ([late] * 3, ["database"], {**late, "database": "ok"})
 
 
 async def test_a_part_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,9 +127,9 @@ async def test_a_part_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one"]))) as runs:
         monkeypatch.setattr(runs.host.saver, "aget_tuple", broken)
-        told = await Readiness(runs.host, runs.metrics, runs).checks()
+        checks = await Readiness(runs.host, runs.metrics, runs).checks()
 
-    assert told == {"server": "ok", "model": "ok", "database": "failed"}
+    assert checks == {"server": "ok", "model": "ok", "database": "failed"}
 
 
 @asynccontextmanager

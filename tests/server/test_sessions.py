@@ -23,9 +23,9 @@ def test_only_new_messages_are_added(served: Served) -> None:
         chat(http, "grows", "one", {"role": "assistant", "content": answer(first)}, "two")
         chat(http, "grows", "three")
         last = http.post(CHAT, json=body("four", metadata={"session_id": "grows"}))
-        said = [event["content"] for event in events(http, "grows", type="user_message")]
+        inputs = [event["content"] for event in events(http, "grows", type="user_message")]
 
-    assert (answer(last), said) == ("You said: one / two / three / four", ["one", "two", "three", "four"])
+    assert (answer(last), inputs) == ("You said: one / two / three / four", ["one", "two", "three", "four"])
     assert first.headers["x-session-id"] == "grows"
 
 
@@ -82,7 +82,7 @@ def test_a_session_is_steered_and_followed_up_while_it_works(served: Served, tmp
         wait_for_event(http, "steered", "tool_call")
         second = chat(http, "steered", "me too")
         deleted = http.delete("/sessions/steered")
-        told = [
+        accepted = [
             http.post("/sessions/steered/steer", json={"text": "Be quick."}),
             http.post("/sessions/steered/follow_up", json={"text": "And then?"}),
         ]
@@ -91,7 +91,7 @@ def test_a_session_is_steered_and_followed_up_while_it_works(served: Served, tmp
         wait_for_event(http, "steered", "user_message", 2)
         kinds = [event["type"] for event in events(http, "steered", type=["steering", "user_message"])]
 
-    assert ([one.status_code for one in told], second.status_code, deleted.status_code) == ([202, 202], 429, 409)
+    assert ([one.status_code for one in accepted], second.status_code, deleted.status_code) == ([202, 202], 429, 409)
     assert ("Be quick." in first.text, kinds) == (True, ["user_message", "steering", "user_message"])
 
 

@@ -53,13 +53,13 @@ def test_a_stalled_reader_is_disconnected_and_its_session_stays_valid(impatient:
     content = json.dumps(body("!endless", stream=True)).encode()
     with impatient.http() as http, sending(impatient, content, "x-session-id: slow") as connection:
         status = ended(http, "slow")
-        told = b""
+        tail = b""
         while piece := _read(connection):
-            told = (told + piece)[-1000:]
+            tail = (tail + piece)[-1000:]
         went_on = chat(http, "slow", "hello")
         under_way = "graph_agent_requests_under_way 0.0" in http.get("/metrics").text
 
-    assert (status, b"[DONE]" in told, under_way) == ("ABORTED", False, True)
+    assert (status, b"[DONE]" in tail, under_way) == ("ABORTED", False, True)
     assert answer(went_on) == "You said: !endless / hello"
 
 

@@ -18,9 +18,9 @@ def test_an_occupied_port_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
 
-        told = refused(tmp_path, ["--port", str(port)])
+        outcome = refused(tmp_path, ["--port", str(port)])
 
-    assert told == (
+    assert outcome == (
         2,
         f"error: --host 127.0.0.1 --port {port}: Address already in use; take another port.",
     )
@@ -33,8 +33,8 @@ def test_an_unbuildable_agent_is_reported(tmp_path: Path, workers: str) -> None:
 
     status, log = refused(tmp_path, options, agent=agent)
 
-    said = "'tests.server.parrot' has no 'lok_up'; known: "
-    assert (status, said in log, "Traceback" in log) == (STARTUP_FAILURE, True, False)
+    error = "'tests.server.parrot' has no 'lok_up'; known: "
+    assert (status, error in log, "Traceback" in log) == (STARTUP_FAILURE, True, False)
 
 
 def test_the_listed_settings_are_the_accepted_ones() -> None:

@@ -33,7 +33,7 @@ def test_sigterm_stops_a_session_at_its_next_boundary(tmp_path: Path) -> None:
         server.term()
         eventually(lambda: not is_up(server.url))
         (tmp_path / "go").touch()
-        told = whole.result()
+        response = whole.result()
         streamed = stream.result().text
         status = server.process.wait(30)
     with serving(tmp_path) as server, server.http() as http:
@@ -41,7 +41,7 @@ def test_sigterm_stops_a_session_at_its_next_boundary(tmp_path: Path) -> None:
         resumed = http.post("/sessions/kept/resume").json()
         went_on = chat(http, "streamed", "hello")
 
-    assert (told.status_code, told.json()["error"]["code"], told.headers["retry-after"]) == (
+    assert (response.status_code, response.json()["error"]["code"], response.headers["retry-after"]) == (
         503,
         "server_stopping",
         "5",
@@ -64,12 +64,12 @@ def test_a_second_sigterm_stops_at_once(tmp_path: Path, workers: int) -> None:
         server.term()
         eventually(lambda: not is_up(server.url))
         server.term()
-        told = running.result()
+        response = running.result()
         status = server.process.wait(30)
     with serving(tmp_path) as server, server.http() as http:
         went_on = chat(http, "kept", "hello")
 
-    assert (told.status_code, status, answer(went_on)) == (
+    assert (response.status_code, status, answer(went_on)) == (
         503,
         0,
         f"You said: {slow_tool_orders(tmp_path)} / hello",
@@ -89,12 +89,12 @@ def test_a_signal_to_every_process_counts_once(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
         eventually(lambda: "Terminated child process" in server.log.read_text())
         (tmp_path / "go").touch()
-        told = running.result()
+        response = running.result()
         status = server.process.wait(30)
     with serving(tmp_path) as server, server.http() as http:
         resumed = http.post("/sessions/kept/resume").json()
 
-    assert (told.status_code, status) == (503, 0)
+    assert (response.status_code, status) == (503, 0)
     assert resumed["answer"].endswith(f"wait_for said: {tmp_path / 'go'} is there; look_up said: the value of k")
 
 
@@ -129,10 +129,10 @@ def test_several_processes_serve_one_session(tmp_path: Path) -> None:
             until_busy = [pool.submit(send_until_accepted, server.url, f"message {i}") for i in range(8)]
             for future in until_busy:
                 future.result()
-            said = http.get("/memory/sessions/shared/events", params={"type": "user_message"}).json()["events"]
+            inputs = http.get("/memory/sessions/shared/events", params={"type": "user_message"}).json()["events"]
             events: list[Any] = http.get("/memory/sessions/shared/events").json()["events"]
         aborted = abort_through_other_process(server.url, tmp_path, pool)
 
-    assert sorted(event["content"] for event in said) == [f"message {i}" for i in range(8)]
+    assert sorted(event["content"] for event in inputs) == [f"message {i}" for i in range(8)]
     assert [event["type"] for event in events] == ["user_message", "status", "plan", "agent_response", "status"] * 8
     assert aborted == "ABORTED"

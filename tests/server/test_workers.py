@@ -145,7 +145,7 @@ def test_both_kinds_of_limits_count_alike(tmp_path: Path, shared: bool) -> None:
         if shared
         else Limits(1, 2, clock=lambda: clock[0])
     )
-    told: list[Any] = []
+    retries: list[Any] = []
     for clock[0], caller, again in [
         (0.0, "a", True),
         (10.0, "a", False),
@@ -155,13 +155,13 @@ def test_both_kinds_of_limits_count_alike(tmp_path: Path, shared: bool) -> None:
     ]:
         try:
             with limits.slot(caller):
-                told.append(None)
+                retries.append(None)
                 if again:
                     limits.enter(caller)
         except ProblemError as problem:
-            told.append(problem.retry_after_s)
+            retries.append(problem.retry_after_s)
 
-    assert told == [None, 1, None, 40.0, None, None]
+    assert retries == [None, 1, None, 40.0, None, None]
 
 
 @contextmanager

@@ -21,9 +21,9 @@ async def test_a_stream_ends_each_input_before_it_begins_the_next() -> None:
 
     first, second = [parts.index(part) for part in parts if isinstance(part, Done)]
     inputs = [parts[: first + 1], parts[first + 1 : second + 1]]
-    told = ["".join(part.text for part in of if isinstance(part, Token)) for of in inputs]
+    texts = ["".join(part.text for part in of if isinstance(part, Token)) for of in inputs]
     results = [part.result.answer for part in parts if isinstance(part, Done)]
-    assert (told, results, parts[second + 1 :]) == (["One.", "Two."], ["One.", "Two."], [])
+    assert (texts, results, parts[second + 1 :]) == (["One.", "Two."], ["One.", "Two."], [])
 
 
 async def test_a_stream_that_is_left_at_its_own_answer_leaves_the_follow_up_queued() -> None:

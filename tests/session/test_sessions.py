@@ -224,9 +224,11 @@ async def test_an_earlier_checkpoint_can_be_read_and_forked_with_its_events() ->
 async def test_messages_can_be_replaced_and_removed() -> None:
     graph = create_graph_agent(ScriptedChatModel(["One.", "Two."]), checkpointer=InMemorySaver())
     first = await graph.ainvoke(says("one"), thread())
-    told, answer = first["messages"]
+    question, answer = first["messages"]
 
-    await graph.aupdate_state(thread(), {"messages": [HumanMessage("uno", id=told.id), RemoveMessage(id=answer.id)]})
+    await graph.aupdate_state(
+        thread(), {"messages": [HumanMessage("uno", id=question.id), RemoveMessage(id=answer.id)]}
+    )
     edited = (await graph.aget_state(thread())).values["messages"]
     await graph.aupdate_state(thread(), {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), AIMessage("anew")]})
     emptied = (await graph.aget_state(thread())).values["messages"]
@@ -418,7 +420,7 @@ async def test_a_blocking_call_in_a_running_loop_is_a_clear_error() -> None:
         graph.invoke(says("hi"))
 
 
-async def test_a_blocking_call_from_another_thread_works_beside_a_running_loop() -> None:
+async def test_a_blocking_call_from_another_thread_works_during_a_running_loop() -> None:
     graph = create_graph_agent(ScriptedChatModel(ECHO_SCRIPT), tools=[echo])
 
     result = await asyncio.to_thread(graph.invoke, says("hi"))

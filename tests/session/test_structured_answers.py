@@ -244,7 +244,7 @@ async def test_an_answer_that_resembles_a_call_is_an_answer_if_it_fits_the_schem
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-async def test_a_schema_that_is_refused_beside_tools_leaves_the_calls(openai_stub: StubFactory, stream: bool) -> None:
+async def test_a_schema_that_is_refused_with_tools_leaves_the_calls(openai_stub: StubFactory, stream: bool) -> None:
     stub = openai_stub(NO_STRICT, NO_SCHEMA, Reply(tool_calls=(("echo", {"text": "a"}),)), TEXT)
 
     tokens, result = await of_stub(stub, stream=stream, tools=[echo])

@@ -210,8 +210,8 @@ def test_the_command_line_adds_to_the_file(tmp_path: Path, options: list[str], f
     )
 
     written = tmp_path / "found"
-    told = ast.literal_eval(written.read_text()) if written.exists() else None
-    assert ((done.returncode, told), CANARY in done.stdout + done.stderr) == (found, False)
+    written_value = ast.literal_eval(written.read_text()) if written.exists() else None
+    assert ((done.returncode, written_value), CANARY in done.stdout + done.stderr) == (found, False)
 
 
 def test_a_value_is_read_from_its_variable() -> None:

@@ -123,8 +123,8 @@ async def test_an_invalid_response_format_is_refused_with_its_location(folder: P
         async with open_agent(load_spec(path), db=""):
             pass
 
-    said = str(refused.value)
-    assert (said.startswith(f"Agent file {path}: response_format"), fault in said) == (True, True), said
+    message = str(refused.value)
+    assert (message.startswith(f"Agent file {path}: response_format"), fault in message) == (True, True), message
 
 
 def test_the_command_line_prints_the_structure(folder: Path) -> None:

@@ -151,9 +151,9 @@ def test_an_unknown_status_is_refused(before: SessionStatus, written: Any) -> No
 
 @pytest.mark.parametrize(("before", "after"), LEGAL)
 def test_the_event_of_a_change_names_both(before: SessionStatus, after: SessionStatus) -> None:
-    told = status_event(before, after, 2)
+    event = status_event(before, after, 2)
 
-    assert {key: told[key] for key in ("type", "from", "to", "step")} == {
+    assert {key: event[key] for key in ("type", "from", "to", "step")} == {
         "type": "status",
         "from": str(before),
         "to": str(after),

@@ -33,9 +33,9 @@ def a2a_process(folder: Path, *options: str, agent: dict[str, Any] | None = None
     ):
         try:
             assert process.stdout is not None
-            told = process.stdout.readline()
-            found = re.search(r"listens at (\S+)", told)
-            assert found, (told, (folder / "log").read_text())
+            line = process.stdout.readline()
+            found = re.search(r"listens at (\S+)", line)
+            assert found, (line, (folder / "log").read_text())
             yield found[1], process
         finally:
             process.kill()

@@ -91,7 +91,7 @@ class PlainAgent(AgentExecutor):
     def __init__(self, work: Work) -> None:
         self._work = work
         self.makes_tasks = True
-        self.heard: list[str] = []
+        self.inputs: list[str] = []
         self.contexts: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.cancelled = threading.Event()
@@ -100,7 +100,7 @@ class PlainAgent(AgentExecutor):
         assert context.task_id is not None
         assert context.context_id is not None
         assert context.message is not None
-        self.heard.append(context.get_user_input())
+        self.inputs.append(context.get_user_input())
         self.contexts.append(context.context_id)
         self.headers.append(context.call_context.state["headers"])
         updater = TaskUpdater(event_queue, context.task_id, context.context_id)
@@ -113,7 +113,7 @@ class PlainAgent(AgentExecutor):
                     history=[context.message],
                 )
             )
-        await self._work(self.heard[-1], updater, context)
+        await self._work(self.inputs[-1], updater, context)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None

@@ -56,7 +56,7 @@ def types_of(rows: Iterable[tuple[str, bytes]]) -> list[str]:
 async def observed_run(
     saver: Any, called: Sequence[str], committed: Callable[[], list[str]], offered: Collection[str], **options: Any
 ) -> Seen:
-    """Run one call per turn; return what was committed at each point and at the end.
+    """Run one call per turn; return the committed messages at each point and at the end.
 
     Args:
         saver: The saver.

@@ -84,7 +84,7 @@ class EditedAgent:
             "status": values["status"],
         }
 
-    async def told(self, *kinds: str) -> list[tuple[Any, ...]]:
+    async def events_of(self, *kinds: str) -> list[tuple[Any, ...]]:
         """The events of some types, each by its type, id and content."""
         events: list[Any] = await self.talk.events()
         return [

@@ -128,9 +128,9 @@ class GoesOn(ScriptedChatModel):
     def _next(self, messages: list[BaseMessage]) -> str:
         if messages[-1].text.startswith("Now provide your final response"):
             return ANSWER
-        said = "".join(str(message) for message in messages)
+        text = "".join(str(message) for message in messages)
         for index, wave in enumerate(self.waves):
-            if f"'{wave[0][0]}'" not in said and f'"{wave[0][0]}"' not in said:
+            if f"'{wave[0][0]}'" not in text and f'"{wave[0][0]}"' not in text:
                 last = index == len(self.waves) - 1
                 return _structured(wave, last=last) if self.structured else _native(wave)
         return '{"status": "done"}' if self.structured else "No more actions."

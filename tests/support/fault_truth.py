@@ -67,7 +67,7 @@ def untrue(
         *(f"{id_} had {was}, has {results.get(id_)}" for id_, was in stored.results.items() if results.get(id_) != was),
         *_twice(log),
         *(fault for id_, result in results.items() if (fault := _lie(id_, result, log, stored, ledger=ledger))),
-        *_told_apart(messages, events),
+        *_differences(messages, events),
     ]
 
 
@@ -106,24 +106,24 @@ def _lie(
         return None  # a delegation; the calls of its agent have the log
     status, text = result
     started, ended = ("start", id_) in log, ("end", id_) in log
-    said = f"{id_} is told as {text!r}, "
+    claim = f"{id_} has the result {text!r}, "
     if status == "success" and not ended:
-        return said + "and never ended"
+        return claim + "and never ended"
     if text.startswith("Not run") and started:
-        return said + "and was started"
+        return claim + "and was started"
     if "nothing was changed" in text and MARKS[tool_of(id_)]["effect"] != "read":
-        return said + "and may write"
+        return claim + "and may write"
     if "not known" in text and ledger and not started and stored.planned and id_ not in stored.noted:
-        return said + "and was neither noted nor started"
+        return claim + "and was neither noted nor started"
     return None
 
 
-def _told_apart(messages: Sequence[AnyMessage], events: Sequence[Mapping[str, Any]]) -> list[str]:
+def _differences(messages: Sequence[AnyMessage], events: Sequence[Mapping[str, Any]]) -> list[str]:
     """Differences of results or order between the events and the messages."""
     results = [message for message in _results(messages) if tool_of(message.tool_call_id) in MARKS]
     shown = [(message.tool_call_id, message.text) for message in results]
-    told = [(event["id"], event["content"]) for event in events if event["type"] == "tool_result"]
-    return [] if shown == told else [f"messages have {shown}, events have {told}"]
+    recorded = [(event["id"], event["content"]) for event in events if event["type"] == "tool_result"]
+    return [] if shown == recorded else [f"messages have {shown}, events have {recorded}"]
 
 
 def tool_of(id_: str) -> str:

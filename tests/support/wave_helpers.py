@@ -43,7 +43,7 @@ def plan_requests(model: ScriptedChatModel) -> list[list[BaseMessage]]:
     ]
 
 
-def results_told(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
+def results_of(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
     """The results in a request, one mapping of call id → result for each wave."""
     texts = [message.text for message in messages if isinstance(message, HumanMessage)]
     return [json.loads(text)["results"] for text in texts if text.startswith('{"results"')]

@@ -30,8 +30,8 @@ async def test_an_answered_call_takes_effect_once(stage: str, answer: str, again
     run: asyncio.Task[Any] | None = None
     watched = Watched(ledger=ledger, waves=[[("w1-ask", "ask", ())]], reach=reach)
     waits = await watched.session.run("go")
-    said: Any = "yes" if answer == "yes" else {waits.interrupts[0].id: "yes"}
-    run = asyncio.create_task(watched.session.resume(said))
+    resume_value: Any = "yes" if answer == "yes" else {waits.interrupts[0].id: "yes"}
+    run = asyncio.create_task(watched.session.resume(resume_value))
     with contextlib.suppress(asyncio.CancelledError):
         await run
     stopped, run = run, None
@@ -39,9 +39,9 @@ async def test_an_answered_call_takes_effect_once(stage: str, answer: str, again
     if again == "input":
         result = await watched.session.run("go on")
     else:
-        result = await watched.session.resume(said if again == "answer" else None)
+        result = await watched.session.resume(resume_value if again == "answer" else None)
     if result.interrupts:
-        result = await watched.session.resume(said)
+        result = await watched.session.resume(resume_value)
 
     effects = [id_ for what, id_ in watched.log if what == "effect"]
     assert (stopped.cancelled(), effects, result.answer) == (True, ["w1-ask"], ANSWER)

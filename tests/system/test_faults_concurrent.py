@@ -65,24 +65,24 @@ async def test_a_second_run_is_refused_in_one_process(first: str) -> None:
         await asyncio.to_thread(graph.invoke, given, config)
     door.open.set()
 
-    said = [message.text for message in (await run)["messages"] if message.type == "human"]
-    assert said == ["go"]
+    inputs = [message.text for message in (await run)["messages"] if message.type == "human"]
+    assert inputs == ["go"]
 
 
 async def test_a_second_run_is_refused_across_processes(server: ForkServer, tmp_path: Path) -> None:
     server.begin("hold", folder=str(tmp_path))
 
-    told = await run_while_held(server, tmp_path, f"sqlite:///{tmp_path}/sessions.db")
+    outcome = await run_while_held(server, tmp_path, f"sqlite:///{tmp_path}/sessions.db")
 
-    assert told == ("Mine.", 0, "Other.")
+    assert outcome == ("Mine.", 0, "Other.")
 
 
 async def test_the_lock_of_a_killed_process_is_taken_over_at_once(server: ForkServer, tmp_path: Path) -> None:
     server.begin("hold", folder=str(tmp_path))
 
-    told = await run_after_holder_killed(server, tmp_path, f"sqlite:///{tmp_path}/sessions.db")
+    outcome = await run_after_holder_killed(server, tmp_path, f"sqlite:///{tmp_path}/sessions.db")
 
-    assert told == (-9, "Mine.")
+    assert outcome == (-9, "Mine.")
 
 
 async def test_a_session_that_waits_for_a_person_is_not_locked(tmp_path: Path) -> None:

@@ -42,15 +42,15 @@ class Driver:
     def __init__(self, watched: Watched) -> None:
         self.watched = watched
         self.session = watched.session
-        self.said: dict[str, list[str]] = {"steer": [], "follow_up": []}
+        self.sent: dict[str, list[str]] = {"steer": [], "follow_up": []}
         self.run: asyncio.Task[Any] | None = None
         self.inputs = 0
 
     async def act(self, action: str) -> None:
         match action:
             case "steer" | "follow_up":
-                text = f"{action} {len(self.said[action])}"
-                self.said[action].append(text)
+                text = f"{action} {len(self.sent[action])}"
+                self.sent[action].append(text)
                 await getattr(self.session, action)(text)
             case "abort":
                 await self.session.abort()
@@ -107,21 +107,21 @@ class Driver:
         raise AssertionError("it has no end")
 
 
-def wrong(watched: Watched, values: dict[str, Any], said: dict[str, list[str]]) -> list[str]:
+def wrong(watched: Watched, values: dict[str, Any], sent: dict[str, list[str]]) -> list[str]:
     """The violations, except those of results."""
     messages, events = values["messages"], values["events"]
     steered = [message.text for message in messages if STEERING_MARK in message.additional_kwargs]
     followed = [m.text for m in messages if m.type == "human" and m.text.startswith("follow_up")]
-    told = [event["content"] for event in events if event["type"] == "steering"]
+    recorded = [event["content"] for event in events if event["type"] == "steering"]
     changes = [(event["from"], event["to"]) for event in events if event["type"] == "status"]
     begun = [event["id"] for event in events if event["type"] == "tool_call"]
     ended = [event["id"] for event in events if event["type"] == "tool_result" and event["id"] in begun]
     faults = [
         f"{what}: {got}, not {expected}"
         for what, got, expected in (
-            ("steered", steered, said["steer"]),
-            ("told as steering", told, said["steer"]),
-            ("followed up", followed, said["follow_up"]),
+            ("steered", steered, sent["steer"]),
+            ("recorded as steering", recorded, sent["steer"]),
+            ("followed up", followed, sent["follow_up"]),
             ("results", ended, begun),
             ("status", values["status"], STATUS_OF[values["stop_reason"]]),
             ("answer", messages[-1].text, ANSWER),
@@ -146,7 +146,7 @@ async def play(watched: Watched, script: list[tuple[int, str]]) -> list[str]:
     await driver.end()
     stored = await watched.stored()
     values = (await watched.graph.aget_state(watched.config)).values
-    return [*(await watched.untrue(stored, ledger=False)), *wrong(watched, values, driver.said)]
+    return [*(await watched.untrue(stored, ledger=False)), *wrong(watched, values, driver.sent)]
 
 
 @settings(max_examples=60)

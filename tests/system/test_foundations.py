@@ -68,8 +68,8 @@ async def test_new_input_after_a_sigkill_keeps_what_had_finished(tmp_path: Path)
         result = await graph.ainvoke(says("and now?"), thread())
 
         events = await SessionMemory(graph).get_session_events("s1")
-    told = [(e["id"], e["status"], e["content"]) for e in events if e["type"] == "tool_result"]
-    assert (dialogue(result["messages"]), told) == (
+    results = [(e["id"], e["status"], e["content"]) for e in events if e["type"] == "tool_result"]
+    assert (dialogue(result["messages"]), results) == (
         [
             ("human", "go"),
             ("ai", ""),
@@ -82,7 +82,7 @@ async def test_new_input_after_a_sigkill_keeps_what_had_finished(tmp_path: Path)
     )
 
 
-async def test_prose_beside_calls_stays_out_of_the_token_stream_of_compose() -> None:
+async def test_prose_with_calls_stays_out_of_the_token_stream_of_compose() -> None:
     script = [asks(("c", "echo", {"text": "x"}), content="Let me look."), "No more actions.", "Here it is."]
     config = LoopConfig(finalize="compose")
     graph = create_graph_agent(ScriptedChatModel(script), tools=[echo], config=config)

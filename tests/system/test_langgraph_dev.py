@@ -129,13 +129,13 @@ async def test_runs_share_one_mcp_server(dev: DevServer) -> None:
 
 async def test_another_client_steers_a_run_through_the_servers_store(dev: DevServer) -> None:
     async with new_thread(dev) as (client, thread), get_client(url=dev.url, api_key=None) as other:
-        await tell(other, thread, new_note("steer", "Please be brief."))
+        await put_note(other, thread, new_note("steer", "Please be brief."))
         await client.runs.wait(thread, "hotel", input=asking(HANUKKAH))
         state: Any = await client.threads.get_state(thread)
 
     values = state["values"]
-    said = [message["content"] for message in values["messages"] if message["type"] == "human"]
-    assert (said, [event["content"] for event in values["events"] if event["type"] == "steering"]) == (
+    inputs = [message["content"] for message in values["messages"] if message["type"] == "human"]
+    assert (inputs, [event["content"] for event in values["events"] if event["type"] == "steering"]) == (
         [HANUKKAH, "Please be brief."],
         ["Please be brief."],
     )
@@ -145,7 +145,7 @@ async def test_another_client_aborts_a_run_through_the_servers_store(dev: DevSer
     async with new_thread(dev) as (client, thread), get_client(url=dev.url, api_key=None) as other:
         # It applies to the run that is active when it is sent, so it is dated ahead of one that is about to start.
         late = new_note("abort")
-        await tell(other, thread, replace(late, key=f"9{late.key[1:]}"))
+        await put_note(other, thread, replace(late, key=f"9{late.key[1:]}"))
         stopped: Any = await client.runs.wait(thread, "hotel", input=asking(TWO_WAVES))
         state: Any = await client.threads.get_state(thread)
 
@@ -157,12 +157,12 @@ async def test_another_client_aborts_a_run_through_the_servers_store(dev: DevSer
     )
 
 
-async def tell(client: LangGraphClient, thread: str, note: Note) -> None:
+async def put_note(client: LangGraphClient, thread: str, note: Note) -> None:
     value = {"kind": note.kind, "content": note.content}
     await client.store.put_item(list(inbox_namespace(thread)), note.key, value, index=False)
 
 
-def test_the_chat_apis_are_beside_langgraphs_own(dev: DevServer) -> None:
+def test_the_chat_apis_are_served_with_langgraphs_own(dev: DevServer) -> None:
     body = {"model": "hotel", "messages": [{"role": "user", "content": HANUKKAH}]}
     with httpx.Client(base_url=dev.url, trust_env=False, timeout=60) as http:
         before = dev.mcp_servers()
@@ -175,7 +175,7 @@ def test_the_chat_apis_are_beside_langgraphs_own(dev: DevServer) -> None:
     assert (own, dev.mcp_servers()) == ([200, 200, 200], before)
 
 
-def test_responses_are_beside_langgraphs_own_api(dev: DevServer) -> None:
+def test_responses_are_served_with_langgraphs_own_api(dev: DevServer) -> None:
     body = {"model": "hotel", "input": HANUKKAH}
     with httpx.Client(base_url=dev.url, trust_env=False, timeout=60) as http:
         first = http.post("/v1/responses", json=body).json()

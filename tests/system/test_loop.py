@@ -19,7 +19,7 @@ from tests.support.agents import ECHO_SCRIPT, add, asks, at_step_limit, dialogue
 ECHO_CALL = asks(("c", "echo", {"text": "x"}))
 
 
-async def told(graph: Any, session_id: str = "s1") -> list[dict[str, Any]]:
+async def events_of(graph: Any, session_id: str = "s1") -> list[dict[str, Any]]:
     """The events of a session without what differs from run to run."""
     events: list[Event] = await SessionMemory(graph).get_session_events(session_id)
     return [{key: value for key, value in event.items() if key not in ("ts", "session_id")} for event in events]
@@ -36,7 +36,7 @@ async def test_the_history_of_one_call() -> None:
     graph = create_graph_agent(ScriptedChatModel(ECHO_SCRIPT), tools=[echo], checkpointer=InMemorySaver())
     await graph.ainvoke(says("hi"), thread())
 
-    assert await told(graph) == [
+    assert await events_of(graph) == [
         {"type": "user_message", "step": 0, "content": "hi", "seq": 0},
         {"type": "status", "step": 0, "from": "CREATED", "to": "RUNNING", "seq": 1},
         {
@@ -158,7 +158,7 @@ async def test_the_step_limit_ends_in_one_message(on_limit: Any, answer: str, st
     tokens = [chunk.text async for chunk, _ in graph.astream(says("hi"), thread(), stream_mode="messages")]
 
     state = (await graph.aget_state(thread())).values
-    events = [(e["type"], e.get("reason"), e.get("limit")) for e in await told(graph) if e["type"] == "limit"]
+    events = [(e["type"], e.get("reason"), e.get("limit")) for e in await events_of(graph) if e["type"] == "limit"]
     assert (
         "".join(tokens),
         state["messages"][-1].text,
@@ -369,7 +369,7 @@ async def test_a_model_that_fails_ends_in_an_error_event_and_a_message_that_repo
 
     result = await graph.ainvoke(says("hi"), thread())
 
-    errors = [(e["kind"], e["message"]) for e in await told(graph) if e["type"] == "error"]
+    errors = [(e["kind"], e["message"]) for e in await events_of(graph) if e["type"] == "error"]
     assert (dialogue(result["messages"]), result["status"], result["stop_reason"], [kind for kind, _ in errors]) == (
         [
             ("human", "hi"),
@@ -400,7 +400,7 @@ async def test_a_session_goes_on_after_a_failure() -> None:
 
     result = await graph.ainvoke(says("two"), thread())
 
-    users = [event["content"] for event in await told(graph) if event["type"] == "user_message"]
+    users = [event["content"] for event in await events_of(graph) if event["type"] == "user_message"]
     assert (dialogue(result["messages"]), result["status"], users) == (
         [
             ("human", "one"),

@@ -227,8 +227,8 @@ async def test_an_answer_that_does_not_fit_is_repaired() -> None:
 
     result = await graph.ainvoke(says("hi"))
 
-    told = [request.messages[-1].text for request in model.requests[1:]]
-    assert (result["structured_response"], told, dialogue(result["messages"])) == (
+    requests = [request.messages[-1].text for request in model.requests[1:]]
+    assert (result["structured_response"], requests, dialogue(result["messages"])) == (
         PARIS,
         [
             "That does not fit: The reply holds no JSON. Send the corrected object.",
@@ -245,8 +245,8 @@ async def test_an_answer_is_repaired_twice_at_most() -> None:
     result = await graph.ainvoke(says("hi"), thread())
 
     events = await SessionMemory(graph).get_session_events("s1")
-    told = [e["kind"] for e in events if e["type"] == "error"]
-    assert (len(model.requests), result["structured_response"], result["status"], told) == (
+    error_kinds = [e["kind"] for e in events if e["type"] == "error"]
+    assert (len(model.requests), result["structured_response"], result["status"], error_kinds) == (
         3,
         None,
         "FAILED",

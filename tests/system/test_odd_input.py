@@ -54,14 +54,16 @@ def test_too_deep_nesting_is_a_clear_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ({"a": 10**30, "b": 1}, ("success", str(10**30 + 1))),
         ({"a": json.loads("[" * 400 + "]" * 400), "b": 1}, ("error", "The arguments cannot be used: ")),
     ],
     ids=["huge integer", "deep"],
 )
-async def test_odd_arguments_reach_the_tool_or_the_model(arguments: Any, told: tuple[str, str], tmp_path: Path) -> None:
+async def test_odd_arguments_reach_the_tool_or_the_model(
+    arguments: Any, expected: tuple[str, str], tmp_path: Path
+) -> None:
     reply = AIMessage("", tool_calls=[{"id": "1", "name": "add", "args": arguments}])
     async with open_saver(f"sqlite:///{tmp_path}/odd.db") as saver:
         model = ScriptedChatModel([reply, "No more actions.", "Done."])
@@ -70,13 +72,13 @@ async def test_odd_arguments_reach_the_tool_or_the_model(arguments: Any, told: t
         result = await graph.ainvoke(says("go"), thread())
 
     answer = next(message for message in result["messages"] if isinstance(message, ToolMessage))
-    assert (answer.status, answer.text.startswith(told[1]), result["status"]) == (told[0], True, "COMPLETED")
+    assert (answer.status, answer.text.startswith(expected[1]), result["status"]) == (expected[0], True, "COMPLETED")
 
 
 async def test_text_that_no_utf8_holds_does_not_poison_a_session(tmp_path: Path) -> None:
-    said = AIMessage("m \udc00", tool_calls=[{"id": "i\ud800", "name": "echo", "args": {"text": "x"}}])
+    reply = AIMessage("m \udc00", tool_calls=[{"id": "i\ud800", "name": "echo", "args": {"text": "x"}}])
     async with open_saver(f"sqlite:///{tmp_path}/odd.db") as saver:
-        model = ScriptedChatModel([said, "No more actions.", "a \ud83d", "No more actions.", "Fine."])
+        model = ScriptedChatModel([reply, "No more actions.", "a \ud83d", "No more actions.", "Fine."])
         graph = create_graph_agent(model, tools=[echo], checkpointer=saver)
         await graph.ainvoke(says("u \ud83d\x00"), thread())
 

@@ -67,20 +67,20 @@ async def test_the_team_answers_in_every_mode(planner: str, finalize: Any) -> No
 
 async def test_each_process_takes_a_script_of_its_own() -> None:
     coordinator = [asks(("1", "delegate_to_librarian", {"task": "Pluto?"})), "No more actions.", "Ask again later."]
-    (said,) = await answers(
+    (lines,) = await answers(
         "Is Pluto a planet?",
         coordinator={"DEBUG_MOCK_RESPONSES": json.dumps(coordinator)},
         librarian={"DEBUG_MOCK_RESPONSES": json.dumps(["It depends."])},
     )
 
-    assert said == ["  delegate_to_librarian: started", "  delegate_to_librarian: success", "Ask again later."]
+    assert lines == ["  delegate_to_librarian: started", "  delegate_to_librarian: success", "Ask again later."]
 
 
 async def test_a_specialist_that_dies_is_a_result_for_the_coordinator() -> None:
     nowhere = {"ANALYST_URL": "http://127.0.0.1:9"}
-    (said,) = await answers("What is 24.7 - 24?", coordinator=nowhere)
+    (lines,) = await answers("What is 24.7 - 24?", coordinator=nowhere)
 
-    assert said == ["  delegate_to_analyst: started", "  delegate_to_analyst: error", "Nobody could tell."]
+    assert lines == ["  delegate_to_analyst: started", "  delegate_to_analyst: error", "Nobody could tell."]
 
 
 async def test_an_occupied_port_is_reported_by_the_team() -> None:
@@ -98,9 +98,9 @@ async def test_an_occupied_port_is_reported_by_the_team() -> None:
             stderr=asyncio.subprocess.PIPE,
             env=dict(os.environ),
         )
-        _, said = await process.communicate()
+        _, output = await process.communicate()
 
-    assert (process.returncode, said.decode().strip()) == (
+    assert (process.returncode, output.decode().strip()) == (
         2,
         f"error: --host 127.0.0.1 --port {port}: Address already in use; take another port.",
     )

@@ -240,16 +240,16 @@ async def test_a_reply_without_a_model_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "reported", "used_"),
+    ("text", "reported", "used_"),
     [
         ("", None, (True, 0)),
         ("", {"input_tokens": 7, "output_tokens": 1, "total_tokens": 8}, (7, 1)),
         ("", {"input_tokens": 0, "output_tokens": 3, "total_tokens": 3}, (True, 3)),
     ],
-    ids=["nothing told", "told", "told of the reply alone"],
+    ids=["no usage", "usage", "usage of the reply alone"],
 )
-def test_tokens_of_a_cut_off_reply_are_estimated(said: str, reported: Any, used_: tuple[Any, int]) -> None:
-    cut_off = cut_off_reply([AIMessage("x" * 400)], said, reported, model="m")
+def test_tokens_of_a_cut_off_reply_are_estimated(text: str, reported: Any, used_: tuple[Any, int]) -> None:
+    cut_off = cut_off_reply([AIMessage("x" * 400)], text, reported, model="m")
 
     figures: Any = cut_off.usage_metadata
     assert (

@@ -272,7 +272,7 @@ async def test_a_tool_may_answer_with_a_command() -> None:
     ]
 
 
-class _Heard(AsyncCallbackHandler):
+class _ToolRunRecorder(AsyncCallbackHandler):
     def __init__(self) -> None:
         self.names: list[str] = []
 
@@ -281,11 +281,11 @@ class _Heard(AsyncCallbackHandler):
 
 
 async def test_callbacks_receive_every_tool_run() -> None:
-    heard = _Heard()
+    recorder = _ToolRunRecorder()
 
-    shown = await results_of([add], ("add", {"a": 1, "b": 2}), run={"config": {"callbacks": [heard]}})
+    shown = await results_of([add], ("add", {"a": 1, "b": 2}), run={"config": {"callbacks": [recorder]}})
 
-    assert (shown, heard.names) == ([("success", "3")], ["add"])
+    assert (shown, recorder.names) == ([("success", "3")], ["add"])
 
 
 class _Arguments(BaseModel):
@@ -297,7 +297,7 @@ async def _repeat(count: int, word: str) -> list[str]:
     return [word] * count
 
 
-@pytest.mark.parametrize("heard", [False, True], ids=["direct", "through ainvoke"])
+@pytest.mark.parametrize("observed", [False, True], ids=["direct", "through ainvoke"])
 @pytest.mark.parametrize(
     "made",
     [
@@ -311,8 +311,8 @@ async def _repeat(count: int, word: str) -> list[str]:
     ],
     ids=["coroutine", "json schema", "blocking"],
 )
-async def test_the_fast_path_and_ainvoke_return_the_same(made: BaseTool, heard: bool) -> None:
-    run = {"config": {"callbacks": [_Heard()]}} if heard else {}
+async def test_the_fast_path_and_ainvoke_return_the_same(made: BaseTool, observed: bool) -> None:
+    run = {"config": {"callbacks": [_ToolRunRecorder()]}} if observed else {}
 
     assert await results_of([made], ("t", {"word": "a", "count": 2}), run=run) == [("success", '["a", "a"]')]
 

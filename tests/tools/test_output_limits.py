@@ -84,10 +84,10 @@ def call(id_: str) -> Any:
 def printing(name: str, output: str, **marks: Any) -> BaseTool:
     """A tool with a constant output."""
 
-    async def say() -> str:
+    async def print_output() -> str:
         return output
 
-    return StructuredTool.from_function(coroutine=say, name=name, description="Say it.", metadata=marks)
+    return StructuredTool.from_function(coroutine=print_output, name=name, description="Say it.", metadata=marks)
 
 
 async def shown_by(graph: Any) -> list[tuple[int, bool]]:

@@ -96,8 +96,8 @@ async def test_an_unreadable_id_is_reported() -> None:
 
     result = await graph.ainvoke(says("go"))
 
-    said = [(m.text, m.status) for m in result["messages"] if m.type == "tool"][2:]
-    assert said == [
+    reports = [(m.text, m.status) for m in result["messages"] if m.type == "tool"][2:]
+    assert reports == [
         ("No call 'D' has a result yet; those that can be read, newest first: 'd', 'e'.", "error"),
         ("The output of 'd' has 60000 characters; an offset of 60000 is past its end.", "error"),
         (

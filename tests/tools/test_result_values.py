@@ -125,8 +125,8 @@ async def test_a_result_is_the_value_that_the_tool_returned(make: Callable[[Any]
 
     result = await Session(graph, "s1").run("go")
 
-    (told,) = [message for message in model.requests[1].messages if isinstance(message, ToolMessage)]
-    assert (result.results, type(result.results["c"]), told.text) == ({"c": value}, type(value), shown)
+    (result_message,) = [message for message in model.requests[1].messages if isinstance(message, ToolMessage)]
+    assert (result.results, type(result.results["c"]), result_message.text) == ({"c": value}, type(value), shown)
 
 
 async def test_a_tool_class_keeps_its_state_and_gets_its_config() -> None:

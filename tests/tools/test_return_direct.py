@@ -80,7 +80,7 @@ async def test_the_result_is_the_answer(finalize: Any, tool_calling: Any, script
         ([reports("tea", "nothing"), "Half of it."], "Half of it."),
         ([asks(("c1", "echo", {"text": "x"})), reports("tea")], "Report on tea."),
     ],
-    ids=["two", "blocks", "beside another tool", "an error", "an error beside", "in a later wave"],
+    ids=["two", "blocks", "with another tool", "an error", "an error with a result", "in a later wave"],
 )
 async def test_a_wave_of_several_calls(script: list[str], answer: str) -> None:
     result, _ = await run(script)

@@ -98,7 +98,7 @@ class OfAClass(BaseTool):
 TOOLS = [coroutine, blocking, typed, of_none, with_schema, with_artifact, OfAClass()]
 
 
-class Hears(AsyncCallbackHandler):
+class IgnoringHandler(AsyncCallbackHandler):
     async def on_tool_start(self, *args: Any, **kwargs: Any) -> None:
         pass
 
@@ -127,7 +127,7 @@ async def events(graph: CompiledStateGraph[Any, Any, Any, Any], config: Runnable
         pass
 
 
-@pytest.mark.parametrize("handlers", [[], [Hears()], [Traces()]], ids=["no callbacks", "callbacks", "tracer"])
+@pytest.mark.parametrize("handlers", [[], [IgnoringHandler()], [Traces()]], ids=["no callbacks", "callbacks", "tracer"])
 @pytest.mark.parametrize("run", [whole, streamed, events])
 @pytest.mark.parametrize("given", TOOLS, ids=lambda given: given.name)
 async def test_nothing_injected_is_serialized(given: BaseTool, run: Run, handlers: list[BaseCallbackHandler]) -> None:

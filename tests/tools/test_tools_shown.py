@@ -39,10 +39,10 @@ def name(tool: Any) -> str:
 
 def offered(body: dict[str, Any]) -> list[str]:
     """The tools of a request, in its tool list or in its system prompt."""
-    told = re.findall(r"^## (\S+)", str(body["messages"][0]["content"]), re.MULTILINE)
+    in_prompt = re.findall(r"^## (\S+)", str(body["messages"][0]["content"]), re.MULTILINE)
     return [
         tool["function"]["name"] for tool in body.get("tools", []) if tool["function"]["name"] != "make_plan"
-    ] + told
+    ] + in_prompt
 
 
 def leaving(*names: str, seen: list[list[str]]) -> Any:
@@ -146,9 +146,9 @@ def test_a_custom_system_prompt_is_unchanged() -> None:
     prompts, message = Prompts(), SystemMessage("Mine.")
     schemas = ModelMiddleware([], {}, prompts).schemas([echo], [])
 
-    told = tools_in_text(prompts, schemas, plan=False)
+    listed = tools_in_text(prompts, schemas, plan=False)
 
-    assert (replace_tools_text([message], told, ""), "## echo" in told, tools_in_text(prompts, [], plan=True)) == (
+    assert (replace_tools_text([message], listed, ""), "## echo" in listed, tools_in_text(prompts, [], plan=True)) == (
         [message],
         True,
         "",

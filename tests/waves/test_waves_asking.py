@@ -30,8 +30,8 @@ async def test_the_dag_planner_plans_once() -> None:
 
     model.assert_spent()
     prompt = model.requests[0].messages[0].text
-    told = of_type(await session.events(), "plan", "status", "planner")
-    assert (len(plan_requests(model)), result.results, told, "There is one plan" in prompt) == (
+    recorded = of_type(await session.events(), "plan", "status", "planner")
+    assert (len(plan_requests(model)), result.results, recorded, "There is one plan" in prompt) == (
         1,
         {"a": "x", "b": "x"},
         [("done", "dag")],

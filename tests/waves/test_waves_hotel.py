@@ -14,7 +14,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from graph_agent import ScriptedChatModel
 from graph_agent.mcp import open_mcp_tools
 from graph_agent.types import SessionStatus
-from tests.support.wave_helpers import DONE, of_type, plan, plan_requests, results_told, use, waves
+from tests.support.wave_helpers import DONE, of_type, plan, plan_requests, results_of, use, waves
 
 SERVER = Path(__file__).parents[2] / "examples" / "hotel" / "server.py"
 HOLIDAY, HINT, ROOMS = "calendar.resolve_holiday", "calendar.resolve_date_hint", "pms.get_availability"
@@ -183,9 +183,9 @@ async def test_server_results_are_rendered_as_json(hotel: list[BaseTool]) -> Non
     model = ScriptedChatModel([RESOLVE_ONE, DONE, "It starts on 4 December."])
     await waves(model, tools=hotel).run(HANUKKAH)
 
-    told = results_told(plan_requests(model)[1])
+    results = results_of(plan_requests(model)[1])
 
-    assert told == [
+    assert results == [
         {
             "h": {
                 "name": "Hanukkah",
@@ -210,9 +210,9 @@ async def test_an_unknown_holiday_is_planned_again(hotel: list[BaseTool]) -> Non
     await session.run(HANUKKAH)
 
     model.assert_spent()
-    (told,) = results_told(plan_requests(model)[1])
+    (results,) = results_of(plan_requests(model)[1])
     statuses = [status for (status,) in of_type(await session.events(), "tool_result", "status")]
-    assert (statuses, "3000" in told["h"]["error"], told["r"]) == (
+    assert (statuses, "3000" in results["h"]["error"], results["r"]) == (
         ["error", "skipped", "success", "success"],
         True,
         {"error": "Not run: it needs 'h', which failed or was not run."},

@@ -15,7 +15,7 @@ from graph_agent.execution.settlement import NEVER_STARTED, UNKNOWN
 from graph_agent.persistence.open import open_saver
 from graph_agent.types import SessionStatus
 from tests.support.agents import echo, kinds, marked, thread
-from tests.support.wave_helpers import DONE, answers, of_type, plan, plan_requests, results_told, use, waves
+from tests.support.wave_helpers import DONE, answers, of_type, plan, plan_requests, results_of, use, waves
 
 
 class Gate:
@@ -71,8 +71,8 @@ async def test_new_input_during_a_wave_settles_every_call_truthfully() -> None:
     result = await session.run("never mind")
 
     messages = (await session._graph.aget_state(thread())).values["messages"]
-    told = dict(answers(messages))
-    assert (sorted(call["id"] for call in stopped.pending), told, result.answer, result.pending) == (
+    texts = dict(answers(messages))
+    assert (sorted(call["id"] for call in stopped.pending), texts, result.answer, result.pending) == (
         ["b", "c", "s"],
         {"a": ["x"], "s": [UNKNOWN], "b": [NEVER_STARTED], "c": [NEVER_STARTED]},
         "Answer.",
@@ -85,7 +85,7 @@ async def test_new_input_during_a_wave_settles_every_call_truthfully() -> None:
         ("c", "skipped"),
     ]
     wave = {"a": "x", "s": {"error": UNKNOWN}, "b": {"error": NEVER_STARTED}, "c": {"error": NEVER_STARTED}}
-    assert results_told(plan_requests(model)[1]) == [wave]
+    assert results_of(plan_requests(model)[1]) == [wave]
 
 
 async def test_new_input_in_the_second_level_keeps_the_first() -> None:

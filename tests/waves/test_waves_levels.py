@@ -11,7 +11,7 @@ from langchain_core.tools import tool
 from graph_agent import GraphDelegate, ScriptedChatModel, create_graph_agent
 from graph_agent.types import SessionStatus
 from tests.support.agents import echo, kinds, says, thread
-from tests.support.wave_helpers import DONE, answers, fail, find, of_type, plan, plan_requests, results_told, use, waves
+from tests.support.wave_helpers import DONE, answers, fail, find, of_type, plan, plan_requests, results_of, use, waves
 
 
 def meeting(parties: int) -> Any:
@@ -81,8 +81,8 @@ async def test_references_take_values_in_their_own_type() -> None:
 
     await session.run("go")
 
-    told = of_type(await session.events(), "tool_call", "id", "arguments")[1][1]
-    assert (given, tuple(told.values())) == (
+    arguments = of_type(await session.events(), "tool_call", "id", "arguments")[1][1]
+    assert (given, tuple(arguments.values())) == (
         [(7, {"id": 8, "name": "room two"}, ["room", {"deep": 8}], '${f} is room: {"id": 7, "name": "room one"}')],
         given[0],
     )
@@ -133,7 +133,7 @@ async def test_skipped_calls_are_listed_in_the_next_plans_request() -> None:
     model = ScriptedChatModel([wave, DONE, "Answer."])
     await waves(model, tools=[echo, fail]).run("go")
 
-    assert results_told(plan_requests(model)[1]) == [
+    assert results_of(plan_requests(model)[1]) == [
         {
             "bad": {"error": "fail failed: ValueError: no such thing"},
             "child": {"error": "Not run: it needs 'bad', which failed or was not run."},
@@ -209,8 +209,8 @@ async def test_a_failed_delegation_skips_its_dependents() -> None:
 
     result = await session.run("go")
 
-    told = of_type(await session.events(), "delegation_response", "id", "status", "content")
-    assert (result.results["e"], told) == (
+    responses = of_type(await session.events(), "delegation_response", "id", "status", "content")
+    assert (result.results["e"], responses) == (
         {"error": "Not run: it needs 'd', which failed or was not run."},
         [
             ("d", "error", "The delegate 'r' failed: RuntimeError: gone"),

@@ -14,7 +14,7 @@ from graph_agent.session.results import RunResult
 from graph_agent.types import SessionStatus
 from graph_agent.waves.schema import PlanningResult
 from tests.support.agents import add, echo, kinds, says, thread
-from tests.support.wave_helpers import DONE, answers, fail, find, of_type, plan, plan_requests, results_told, use, waves
+from tests.support.wave_helpers import DONE, answers, fail, find, of_type, plan, plan_requests, results_of, use, waves
 
 A = use("a", "echo", text="x")
 
@@ -27,7 +27,7 @@ A = use("a", "echo", text="x")
         pytest.param([plan(A, status="done"), "Answer."], 1, 1, id="done at once"),
         pytest.param([DONE, "Answer."], 1, 0, id="done without calls"),
         pytest.param(["No more actions.", "Answer."], 1, 0, id="prose"),
-        pytest.param([plan(), DONE, "Answer."], 2, 0, id="continue without calls is told so"),
+        pytest.param([plan(), DONE, "Answer."], 2, 0, id="continue without calls"),
         pytest.param([plan(), plan(), "Answer."], 2, 0, id="continue without calls twice"),
         pytest.param([plan(), plan(A), DONE, "Answer."], 3, 1, id="continue without calls mended"),
     ],
@@ -67,7 +67,7 @@ async def test_results_are_rendered_by_call_id() -> None:
     room = {"what": "room", "hits": [{"id": 7, "name": "room one"}, {"id": 8, "name": "room two"}]}
     wave = {"a": "x", "sum": 3, "bad": {"error": "fail failed: ValueError: no such thing"}}
     calls = json.loads(asked[1][2].text)
-    assert ([results_told(messages) for messages in asked], calls) == (
+    assert ([results_of(messages) for messages in asked], calls) == (
         [[], [wave], [wave, {"f": room}]],
         {
             "tools": [

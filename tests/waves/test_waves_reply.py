@@ -22,7 +22,7 @@ TEXT = json.dumps(PLAN)
 READ: tuple[Any, ...] = ("done", [("a", "echo", {"text": "x"}, [])], "look", "why", {"n": 1})
 
 
-def said(text: str = "", *calls: tuple[str, str, dict[str, Any]]) -> AIMessage:
+def reply_of(text: str = "", *calls: tuple[str, str, dict[str, Any]]) -> AIMessage:
     return AIMessage(text, tool_calls=[tool_call(id=id_, name=name, args=args) for id_, name, args in calls])
 
 
@@ -36,21 +36,21 @@ def read(reply: AIMessage, schema: type[PlanningResult] = PlanningResult) -> tup
 @pytest.mark.parametrize(
     "reply",
     [
-        pytest.param(said(TEXT), id="json"),
-        pytest.param(said(f"\n  {TEXT}\n"), id="json-in-space"),
-        pytest.param(said(json.dumps(PLAN, indent=2)), id="json-indented"),
-        pytest.param(said(f"```json\n{TEXT}\n```"), id="fenced"),
-        pytest.param(said(f"Here is my plan:\n```\n{TEXT}\n```\nThen I use ${{a.text}}."), id="fenced-in-prose"),
-        pytest.param(said(f"My plan: {TEXT} That is {{all}}."), id="json-in-prose"),
-        pytest.param(said(f'First I thought {{"a": 1}}, but now: {TEXT}'), id="json-after-json"),
-        pytest.param(said(f'<think>I could {{"status": "done"}} at once.</think>{TEXT}'), id="think"),
-        pytest.param(said(f"<think>{plan(use('z', 'echo'))}</think>\n{TEXT}"), id="plan-in-think"),
-        pytest.param(said(f'Or {{"status": maybe}}?</think>{TEXT}'), id="think-without-its-opening"),
-        pytest.param(said(f"{TEXT[:-1]},}}"), id="trailing-comma"),
-        pytest.param(said(TEXT[:-1]), id="last-brace-missing"),
-        pytest.param(said("", ("1", PLAN_TOOL, PLAN)), id="plan-tool"),
-        pytest.param(said("I plan.", ("1", PLAN_TOOL, PLAN)), id="plan-tool-beside-prose"),
-        pytest.param(said("", ("0", "echo", {}), ("1", PLAN_TOOL, PLAN)), id="plan-tool-beside-a-call"),
+        pytest.param(reply_of(TEXT), id="json"),
+        pytest.param(reply_of(f"\n  {TEXT}\n"), id="json-in-space"),
+        pytest.param(reply_of(json.dumps(PLAN, indent=2)), id="json-indented"),
+        pytest.param(reply_of(f"```json\n{TEXT}\n```"), id="fenced"),
+        pytest.param(reply_of(f"Here is my plan:\n```\n{TEXT}\n```\nThen I use ${{a.text}}."), id="fenced-in-prose"),
+        pytest.param(reply_of(f"My plan: {TEXT} That is {{all}}."), id="json-in-prose"),
+        pytest.param(reply_of(f'First I thought {{"a": 1}}, but now: {TEXT}'), id="json-after-json"),
+        pytest.param(reply_of(f'<think>I could {{"status": "done"}} at once.</think>{TEXT}'), id="think"),
+        pytest.param(reply_of(f"<think>{plan(use('z', 'echo'))}</think>\n{TEXT}"), id="plan-in-think"),
+        pytest.param(reply_of(f'Or {{"status": maybe}}?</think>{TEXT}'), id="think-without-its-opening"),
+        pytest.param(reply_of(f"{TEXT[:-1]},}}"), id="trailing-comma"),
+        pytest.param(reply_of(TEXT[:-1]), id="last-brace-missing"),
+        pytest.param(reply_of("", ("1", PLAN_TOOL, PLAN)), id="plan-tool"),
+        pytest.param(reply_of("I plan.", ("1", PLAN_TOOL, PLAN)), id="plan-tool-with-prose"),
+        pytest.param(reply_of("", ("0", "echo", {}), ("1", PLAN_TOOL, PLAN)), id="plan-tool-with-a-call"),
         pytest.param(AIMessage([{"type": "text", "text": TEXT}]), id="content-blocks"),
     ],
 )
@@ -72,13 +72,13 @@ def test_a_plan_in_any_wrapping(reply: AIMessage) -> None:
     ],
 )
 def test_prose_is_a_plan_that_is_done(text: str) -> None:
-    found = read_plan(said(text), PlanningResult)
+    found = read_plan(reply_of(text), PlanningResult)
 
     assert (found.status, found.tools, found.slots) == ("done", [], {})
 
 
 def test_calls_of_the_tools_themselves_are_a_wave() -> None:
-    assert read(said("Look.", ("a", "echo", {"text": "x"}), ("b", "add", {"a": 1}))) == (
+    assert read(reply_of("Look.", ("a", "echo", {"text": "x"}), ("b", "add", {"a": 1}))) == (
         "continue",
         [("a", "echo", {"text": "x"}, []), ("b", "add", {"a": 1}, [])],
         "",
@@ -89,7 +89,7 @@ def test_calls_of_the_tools_themselves_are_a_wave() -> None:
 
 @pytest.mark.parametrize("ids", [("", ""), ("same", "same"), ("functions.echo:0", "x" * 65), ("call|fc", "ü")], ids=str)
 def test_a_providers_ids_that_cannot_be_used_are_made_new(ids: tuple[str, str]) -> None:
-    (_, calls, *_) = read(said("", *((id_, "echo", {"text": id_}) for id_ in ids)))
+    (_, calls, *_) = read(reply_of("", *((id_, "echo", {"text": id_}) for id_ in ids)))
 
     kept = {call[0] for call in calls}
     assert (len(kept), [call[2]["text"] for call in calls], kept - {"same"} == kept - set(ids)) == (2, list(ids), True)
@@ -98,7 +98,7 @@ def test_a_providers_ids_that_cannot_be_used_are_made_new(ids: tuple[str, str]) 
 def test_the_tool_calls_envelope_is_a_wave() -> None:
     envelope = {"tool_calls": [{"id": "a", "name": "echo", "arguments": {"text": "x"}}]}
 
-    assert read(said(f"Look.\n```json\n{json.dumps(envelope)}\n```"))[:2] == (
+    assert read(reply_of(f"Look.\n```json\n{json.dumps(envelope)}\n```"))[:2] == (
         "continue",
         [("a", "echo", {"text": "x"}, [])],
     )
@@ -129,7 +129,7 @@ def test_the_tool_calls_envelope_is_a_wave() -> None:
 )
 @pytest.mark.parametrize("way", ["text", "tool"])
 def test_every_fault_of_a_plan_is_listed(given_plan: dict[str, Any], faults: list[str], way: str) -> None:
-    reply = said(json.dumps(given_plan)) if way == "text" else said("", ("1", PLAN_TOOL, given_plan))
+    reply = reply_of(json.dumps(given_plan)) if way == "text" else reply_of("", ("1", PLAN_TOOL, given_plan))
 
     with pytest.raises(PlanError) as refused:
         read_plan(reply, PlanningResult)
@@ -151,15 +151,17 @@ def test_every_fault_of_a_plan_is_listed(given_plan: dict[str, Any], faults: lis
             ),
             id="one-of-two-calls",
         ),
-        pytest.param(said(TEXT[:11]), id="cut-short"),
-        pytest.param(said('{"status": "done", "tools": [{"id": "a", "args": {"x": "' + "x" * 1_000_000), id="long-cut"),
-        pytest.param(said('{"status": "done", "tools": ' + "[" * 100_000), id="nested-and-cut"),
+        pytest.param(reply_of(TEXT[:11]), id="cut-short"),
         pytest.param(
-            said('{"status": "done", "tools": ' + "[" * 5000),
+            reply_of('{"status": "done", "tools": [{"id": "a", "args": {"x": "' + "x" * 1_000_000), id="long-cut"
+        ),
+        pytest.param(reply_of('{"status": "done", "tools": ' + "[" * 100_000), id="nested-and-cut"),
+        pytest.param(
+            reply_of('{"status": "done", "tools": ' + "[" * 5000),
             id="nested-a-little-and-cut",
         ),
-        pytest.param(said('{"status": "done", "slots": ' + "[" * 5000 + "]" * 5000 + "}"), id="nested"),
-        pytest.param(said('{"status": "done", "slots": ' + "[" * 700 + "]" * 700 + "}"), id="nested-less"),
+        pytest.param(reply_of('{"status": "done", "slots": ' + "[" * 5000 + "]" * 5000 + "}"), id="nested"),
+        pytest.param(reply_of('{"status": "done", "slots": ' + "[" * 700 + "]" * 700 + "}"), id="nested-less"),
     ],
 )
 def test_an_unreadable_plan_is_returned_to_the_model(reply: AIMessage) -> None:
@@ -180,7 +182,7 @@ def test_an_unreadable_plan_is_returned_to_the_model(reply: AIMessage) -> None:
 )
 def test_the_fault_list_of_a_huge_plan_is_shortened(given_plan: dict[str, Any]) -> None:
     with pytest.raises(PlanError) as refused:
-        read_plan(said(json.dumps(given_plan)), PlanningResult)
+        read_plan(reply_of(json.dumps(given_plan)), PlanningResult)
 
     assert len(str(refused.value)) < 5000
 
@@ -188,17 +190,19 @@ def test_the_fault_list_of_a_huge_plan_is_shortened(given_plan: dict[str, Any]) 
 def test_a_megabyte_of_arguments_is_read() -> None:
     text = "x" * 1_000_000
 
-    assert read(said(plan(use("a", "echo", text=text))))[1] == [("a", "echo", {"text": text}, [])]
+    assert read(reply_of(plan(use("a", "echo", text=text))))[1] == [("a", "echo", {"text": text}, [])]
 
 
 def test_unstorable_plan_values_are_converted() -> None:
-    reply = said(plan(use("a", "echo", **{"te\ud800xt": "a\x00b\udfff"})))
+    reply = reply_of(plan(use("a", "echo", **{"te\ud800xt": "a\x00b\udfff"})))
 
     assert read(reply)[1] == [("a", "echo", {"te\ufffdxt": "a\ufffdb\ufffd"}, [])]
 
 
 def test_unstorable_native_call_values_are_converted() -> None:
-    assert read(said("", ("a", "echo", {"te\x00xt": "a\ud800"})))[1] == [("a", "echo", {"te\ufffdxt": "a\ufffd"}, [])]
+    assert read(reply_of("", ("a", "echo", {"te\x00xt": "a\ud800"})))[1] == [
+        ("a", "echo", {"te\ufffdxt": "a\ufffd"}, [])
+    ]
 
 
 class Stay(BaseModel):
@@ -210,7 +214,7 @@ class StayPlan(PlanningResult):
 
 
 def test_a_users_own_slots() -> None:
-    found = read_plan(said(plan(A, slots={"nights": 2})), StayPlan)
+    found = read_plan(reply_of(plan(A, slots={"nights": 2})), StayPlan)
 
     assert (type(found), found.slots) == (StayPlan, Stay(nights=2))
 
@@ -225,13 +229,13 @@ def test_a_users_own_slots() -> None:
 )
 def test_slots_that_do_not_fit_are_a_fault(slots: Any, fault: str) -> None:
     with pytest.raises(PlanError) as refused:
-        read_plan(said(plan(A, slots=slots)), StayPlan)
+        read_plan(reply_of(plan(A, slots=slots)), StayPlan)
 
     assert str(refused.value).startswith(fault)
 
 
 @pytest.mark.parametrize(
-    "reply", [said("No more actions."), said("", ("a", "echo", {"text": "x"}))], ids=["prose", "calls"]
+    "reply", [reply_of("No more actions."), reply_of("", ("a", "echo", {"text": "x"}))], ids=["prose", "calls"]
 )
 def test_a_reply_without_a_plan_needs_no_slots(reply: AIMessage) -> None:
     assert read_plan(reply, StayPlan).reasoning in ("No more actions.", "")
@@ -240,7 +244,7 @@ def test_a_reply_without_a_plan_needs_no_slots(reply: AIMessage) -> None:
 @given(st.text(max_size=300) | st.text('{}[]":,` \n<think>/status tools donecontinue', max_size=300))
 def test_any_text_is_a_plan_or_a_planning_error(text: str) -> None:
     try:
-        found = read_plan(said(text), PlanningResult)
+        found = read_plan(reply_of(text), PlanningResult)
     except PlanError:
         return
     assert isinstance(found, PlanningResult)
@@ -263,7 +267,7 @@ JSON = st.recursive(
 def test_a_plans_arguments_come_through_whole(arguments: dict[str, Any], before: str) -> None:
     call = {"id": "a", "tool": "echo", "args": arguments}
 
-    assert read(said(before + plan(call)))[1] == [("a", "echo", arguments, [])]
+    assert read(reply_of(before + plan(call)))[1] == [("a", "echo", arguments, [])]
 
 
 @pytest.mark.parametrize(
