@@ -207,9 +207,9 @@ def test_a_client_that_leaves_with_many_requests_waiting_ends_its_run(served: Se
         wait_for_slow_tool(tmp_path)
     with served.http() as http:
         eventually(lambda: http.get("/sessions/left-in-a-queue").json()["status"] == "ABORTED")
-        said = http.get("/memory/sessions/left-in-a-queue/events", params={"type": "user_message"}).json()["events"]
+        inputs = http.get("/memory/sessions/left-in-a-queue/events", params={"type": "user_message"}).json()["events"]
 
-    assert [event["content"] for event in said] == [slow_tool_orders(tmp_path)]
+    assert [event["content"] for event in inputs] == [slow_tool_orders(tmp_path)]
 
 
 def test_a_stopping_server_ends_responses_before_it_closes_connections(tmp_path: Path) -> None:
