@@ -56,7 +56,7 @@ async def summarize_conversation(
     """
     own, found = deps.toolbox.own, list[tuple[str, Usage]]()
 
-    async def summarize(state: dict[str, Any], config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, Any]:
+    async def summarize(state: dict[str, Any], runtime: Runtime[Any]) -> dict[str, Any]:
         given = coerce_context(runtime.context, deps.context_schema)
         settings = effective_config(deps.config, given, deps.context_schema)
         chain = await deps.models.chain(settings)

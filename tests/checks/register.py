@@ -36,16 +36,8 @@ DIALECT = re.compile(
 )
 WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 IN_NAME = re.compile(rf"(?:^|_)(?:{SPEECH})(?:_|$)", re.IGNORECASE)
-KEPT = {
-    "support/agents.py": {"says"},
-    "execution/test_delegates_interrupted.py": {"told"},
-    "execution/test_delegates_usage.py": {"told", "Told", "Tells", "say"},
-    "execution/test_edited_checkpoints.py": {"told"},
-    "execution/test_effect_ledger.py": {"told"},
-    "execution/test_recovery.py": {"told", "heard"},
-    "execution/test_structured_delegates.py": {"told", "heard", "hear", "said"},
-}
-"""Names that are not refused, by module of the tests: the helper for an input, and older names to be replaced."""
+KEPT = {"says"}
+"""Names that are not refused: the helper of the tests for an input."""
 
 
 def prose(source: str) -> Iterator[str]:
@@ -71,7 +63,6 @@ def count(path: Path) -> tuple[int, Counter[str]]:
 
 def names(path: Path) -> Iterator[str]:
     """Yield each name with a word of everyday speech that a module defines, with its path and line."""
-    kept = next((kept for module, kept in KEPT.items() if path.resolve() == ROOT / "tests" / module), set[str]())
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
@@ -84,7 +75,7 @@ def names(path: Path) -> Iterator[str]:
                 pass
             case _:
                 continue
-        if IN_NAME.search(name) and name not in kept:
+        if IN_NAME.search(name) and name not in KEPT:
             yield f"{path}:{node.lineno}: {name}"
 
 

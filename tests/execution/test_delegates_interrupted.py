@@ -55,8 +55,8 @@ async def test_new_input_marks_an_interrupted_delegation_as_unknown(ledger: bool
 
     await talk.run("never mind")
 
-    told = [(e["status"], e["content"]) for e in await talk.events() if e["type"] == "delegation_response"]
-    assert (ran, told) == (["write"], [("unknown", UNKNOWN)])
+    responses = [(e["status"], e["content"]) for e in await talk.events() if e["type"] == "delegation_response"]
+    assert (ran, responses) == (["write"], [("unknown", UNKNOWN)])
 
 
 @pytest.mark.parametrize(

@@ -82,14 +82,14 @@ async def test_usage_of_a_delegate_that_raises_is_counted() -> None:
 async def test_usage_reported_by_a_custom_delegate_before_it_raises_is_counted() -> None:
     usage: Usage = {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7, "model_calls": 1}
 
-    class Tells:
+    class Counting:
         name, description = "r", "R."
 
         async def run(self, delegation: Delegation) -> DelegationResult:
             delegation.record_usage(usage)
             raise RuntimeError("broken")
 
-    result = await new_session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[Tells()]).run("go")
+    result = await new_session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[Counting()]).run("go")
 
     assert spent(result) == (307, 4)
 
@@ -191,7 +191,7 @@ async def test_usage_of_a_nested_delegate_before_its_interrupt_is_counted() -> N
 async def test_usage_of_a_plain_graph_before_its_interrupt_is_counted() -> None:
     model = ScriptedChatModel([reply_with_usage("First.", 190, 10), reply_with_usage("Second.", 140, 10)])
 
-    async def say(state: MessagesState) -> dict[str, Any]:
+    async def ask_model(state: MessagesState) -> dict[str, Any]:
         return {"messages": [await model.ainvoke(state["messages"])]}
 
     async def ask(state: MessagesState) -> dict[str, Any]:
@@ -199,9 +199,9 @@ async def test_usage_of_a_plain_graph_before_its_interrupt_is_counted() -> None:
         return {}
 
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
-    graph.add_node("first", say)
+    graph.add_node("first", ask_model)
     graph.add_node("ask", ask)
-    graph.add_node("second", say)
+    graph.add_node("second", ask_model)
     graph.add_edge(START, "first")
     graph.add_edge("first", "ask")
     graph.add_edge("ask", "second")
@@ -273,7 +273,7 @@ async def test_usage_of_a_delegate_is_charged_to_the_budget() -> None:
 # Agents elsewhere.
 
 
-def told(tokens: int, calls: int) -> dict[str, Any]:
+def usage_of(tokens: int, calls: int) -> dict[str, Any]:
     return {EXTENSION: {"usage": {"inputTokens": tokens, "totalTokens": tokens, "modelCalls": calls}}}
 
 
@@ -293,16 +293,16 @@ async def test_usage_of_a_remote_agent_around_its_interrupt_is_counted() -> None
 
 
 async def test_usage_reported_by_a_cancelled_remote_agent_is_counted() -> None:
-    class Told(PlainAgent):
+    class Canceling(PlainAgent):
         async def cancel(self, context: RequestContext, event_queue: Any) -> None:
             updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
-            await updater.update_status(TaskState.TASK_STATE_CANCELED, metadata=told(50, 2))
+            await updater.update_status(TaskState.TASK_STATE_CANCELED, metadata=usage_of(50, 2))
 
     async def work(text: str, updater: TaskUpdater, context: RequestContext) -> None:
         await updater.start_work(updater.new_agent_message([Part(text="looking")]))
         await asyncio.Event().wait()
 
-    with serving_plain(Told(work)) as url:
+    with serving_plain(Canceling(work)) as url:
         talk, ended = remote(url), list[RunResult]()
         async for part in talk.stream("go"):
             if isinstance(part, DelegateProgress):
@@ -316,7 +316,7 @@ async def test_usage_reported_by_a_cancelled_remote_agent_is_counted() -> None:
 
 async def test_usage_reported_by_a_silent_remote_agent_is_counted() -> None:
     async def work(text: str, updater: TaskUpdater, context: RequestContext) -> None:
-        await updater.update_status(TaskState.TASK_STATE_WORKING, metadata=told(70, 1))
+        await updater.update_status(TaskState.TASK_STATE_WORKING, metadata=usage_of(70, 1))
         await asyncio.Event().wait()
 
     with serving_plain(PlainAgent(work)) as url:

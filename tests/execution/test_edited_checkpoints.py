@@ -161,12 +161,12 @@ async def test_new_input_after_an_edit_settles_every_call_truthfully(ledger: boo
 
     await stopped.talk.run("never mind")
 
-    told = [
+    results = [
         (event["status"], event["content"])
         for event in await stopped.talk.events()
         if event["type"] == "tool_result" or event["type"] == "delegation_response"
     ]
-    assert (sorted(stopped.ran), told) == (
+    assert (sorted(stopped.ran), results) == (
         ["delegated", "one", "two"],
         [("success", "wrote one"), ("unknown", UNKNOWN), ("success", "Written.")],
     )
@@ -215,8 +215,8 @@ async def test_an_edit_does_not_start_calls_held_by_a_breakpoint() -> None:
 
     await stopped.talk.run("never mind")
 
-    told = [event["content"] for event in await stopped.talk.events() if event["type"] == "tool_result"]
-    assert (stopped.ran, told) == ([], [NOT_STARTED] * 2)
+    results = [event["content"] for event in await stopped.talk.events() if event["type"] == "tool_result"]
+    assert (stopped.ran, results) == ([], [NOT_STARTED] * 2)
 
 
 async def test_a_call_that_asked_and_was_edited_is_begun_once() -> None:

@@ -88,9 +88,9 @@ async def test_new_input_reports_calls_that_had_no_slot_as_never_begun(at_once: 
 
     await writing.talk.run("never mind")
 
-    told = [(e["status"], e["content"]) for e in await writing.talk.events() if e["type"] == "tool_result"]
+    results = [(e["status"], e["content"]) for e in await writing.talk.events() if e["type"] == "tool_result"]
     unbegun = len(IDS) - at_once
-    assert (writing.ran, states, told) == (
+    assert (writing.ran, states, results) == (
         IDS[:at_once],
         ["started"] * at_once + ["planned"] * unbegun,
         [("unknown", UNKNOWN)] * at_once + [("skipped", NOT_STARTED)] * unbegun,

@@ -101,7 +101,7 @@ class Odd(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("raised", "told"),
+    ("raised", "reported"),
     [
         (SystemExit(3), "odd failed: SystemExit: 3"),
         (Odd("odd"), "odd failed: Odd: odd"),
@@ -112,7 +112,7 @@ class Odd(BaseException):
 )
 @pytest.mark.parametrize("blocking", [False, True], ids=["ainvoke", "invoke"])
 async def test_any_tool_exception_is_an_error_result_of_its_call(
-    raised: BaseException, told: str, blocking: bool
+    raised: BaseException, reported: str, blocking: bool
 ) -> None:
     @tool
     async def odd() -> str:
@@ -125,7 +125,7 @@ async def test_any_tool_exception_is_an_error_result_of_its_call(
     given = says("go")
     result = await asyncio.to_thread(graph.invoke, given) if blocking else await graph.ainvoke(given)
 
-    assert dialogue(result["messages"])[2:] == [("tool", told), ("tool", "x"), ("ai", "Done.")]
+    assert dialogue(result["messages"])[2:] == [("tool", reported), ("tool", "x"), ("ai", "Done.")]
 
 
 def test_a_large_wave_of_a_blocking_run_is_in_flight_at_once() -> None:
@@ -180,14 +180,14 @@ async def test_the_answer_at_a_limit_is_retried_and_recorded_once(
 
 
 async def test_usage_at_a_limit_is_counted_once() -> None:
-    heard = UsageMetadataCallbackHandler()
+    handler = UsageMetadataCallbackHandler()
     model = ScriptedChatModel([ECHO_CALL, "So far: x."])
     graph = create_graph_agent(model, tools=[echo], config=LoopConfig(max_steps=1), checkpointer=InMemorySaver())
-    await graph.ainvoke(says("hi"), thread(callbacks=[heard]))
+    await graph.ainvoke(says("hi"), thread(callbacks=[handler]))
 
     usage = (await Session(graph, "s1")._result()).usage
 
-    total = sum(counted["total_tokens"] for counted in heard.usage_metadata.values())
+    total = sum(counted["total_tokens"] for counted in handler.usage_metadata.values())
     assert (usage["model_calls"], usage["total_tokens"]) == (2, total)
 
 

@@ -40,9 +40,9 @@ async def delegated(url: str) -> tuple[dict[str, Any], str]:
 async def test_a_structured_answer_of_a_remote_agent_is_the_delegations_value() -> None:
     other = create_graph_agent(ScriptedChatModel([TEXT]), response_format=City, checkpointer=InMemorySaver())
     with serving_ours(other) as url:
-        results, told = await delegated(url)
+        results, content = await delegated(url)
 
-    assert (results, told.count("Paris")) == ({"1": JSON}, 1)
+    assert (results, content.count("Paris")) == ({"1": JSON}, 1)
 
 
 @pytest.mark.parametrize(
@@ -66,17 +66,17 @@ async def test_data_is_the_value_where_an_answer_holds_nothing_else(parts: list[
 
 
 async def test_a_delegates_structured_answer_is_not_streamed_before_validation() -> None:
-    heard: list[str] = []
+    tokens: list[str] = []
 
-    async def hear(text: str, message_id: str | None) -> None:
-        heard.append(text)
+    async def read(text: str, message_id: str | None) -> None:
+        tokens.append(text)
 
     around = RunScope()
-    around.reader = hear
+    around.reader = read
     model = ScriptedChatModel(['{"cityName": "Paris"}', TEXT])
     graph = create_graph_agent(model, response_format=City)
 
     config: Any = {"configurable": {RUN: around}}
     result = await graph.ainvoke(says("go"), config)
 
-    assert (heard, result["structured_response"]) == ([], JSON)
+    assert (tokens, result["structured_response"]) == ([], JSON)
