@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import CancelledError
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from contextvars import ContextVar
 from types import FrameType
 from typing import TypeVar, cast
@@ -45,40 +45,70 @@ class _Interruption:
     @contextmanager
     def on_signal(self) -> Iterator[None]:
         """Stop the work if the handler of SIGINT raises within the context; outside the main thread, do nothing."""
-        before = signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is not threading.main_thread() or not callable(before):
+        if threading.current_thread() is not threading.main_thread():
             yield
             return
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            try:
-                before(number, frame)
-            except BaseException:
-                self.stop()
-                raise
-
-        signal.signal(signal.SIGINT, handle)
+        _remove_ended_handlers()
+        before = signal.getsignal(signal.SIGINT)
+        if not callable(before):
+            yield
+            return
+        handler = _Handler(before, self)
+        signal.signal(signal.SIGINT, handler)
         try:
             yield
         finally:
+            handler.ended = True
             # A stream that is dropped unfinished may be closed in another thread, which cannot set handlers.
-            if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is handle:
-                signal.signal(signal.SIGINT, before)
+            if threading.current_thread() is threading.main_thread():
+                _remove_ended_handlers()
+
+
+class _Handler:
+    """Handler of SIGINT during a blocking run.
+
+    Args:
+        before: The handler that it replaces and calls.
+        interruption: Stopped if that handler raises.
+    """
+
+    def __init__(self, before: Callable[[int, FrameType | None], object], interruption: _Interruption) -> None:
+        self.before = before
+        self.ended = False
+        """Whether the run has ended; the handler stays installed under that of another run."""
+        self._interruption = interruption
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        try:
+            self.before(number, frame)
+        except BaseException:
+            self._interruption.stop()
+            raise
+
+
+def _remove_ended_handlers() -> None:
+    """Restore the handler before the runs that have ended; streams may end in any order."""
+    while isinstance(handler := signal.getsignal(signal.SIGINT), _Handler) and handler.ended:
+        signal.signal(signal.SIGINT, handler.before)
 
 
 current_interruption: ContextVar[_Interruption | None] = ContextVar("graph_agent_interruption", default=None)
 """That of the blocking run around; LangGraph copies it into the threads of the run's tasks."""
 
 
-def interruptible(parts: Generator[T]) -> Iterator[T]:
+def interruptible(parts: Generator[T]) -> Generator[T]:
     """Yield the parts of a blocking stream such that Ctrl-C cancels its tasks in other threads; close it at the end.
 
     LangGraph's executor waits for its threads before `KeyboardInterrupt` leaves the stream, so a task that never
     returns would keep the program alive. Tasks may run while the consumer has a part, so the handler of the signal
-    stays until the stream ends.
+    stays until the stream ends. A run inside a tool or delegate of another is stopped with that one.
     """
-    interruption, end = _Interruption(), object()
-    with interruption.on_signal(), closing(parts):
+    interruption, outer, end = _Interruption(), current_interruption.get(), object()
+    with (
+        outer.cancelling(interruption.stop) if outer is not None else nullcontext(),
+        interruption.on_signal(),
+        closing(parts),
+    ):
         while True:
             token = current_interruption.set(interruption)
             try:

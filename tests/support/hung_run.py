@@ -2,6 +2,7 @@
 
 `python -m tests.support.hung_run SECONDS KIND…`: the time limit of each run, and what hangs in it (see `AGENTS`).
 `python -m tests.support.hung_run SECONDS invoke CONCURRENCY`: a blocking run of three calls that hang.
+`python -m tests.support.hung_run SECONDS invoke-delegate CONCURRENCY`: a blocking run of a delegate with such calls.
 """
 
 from __future__ import annotations
@@ -100,18 +101,22 @@ async def main(seconds: float, kinds: list[str]) -> None:
             print(kind, flush=True)  # noqa: T201 - the test reads it
 
 
-def invoke(seconds: float, concurrency: int) -> None:
+def invoke(seconds: float, concurrency: int, *, delegated: bool) -> None:
     """Run one input with three hanging calls in LangGraph's blocking way, as many at a time as given."""
     model = ScriptedChatModel([asks(*((str(n), "hang", {}) for n in range(3))), "No more actions.", "Done."])
     config = LoopConfig(deadline_s=seconds, tool_timeout_s=seconds)
-    graph = create_graph_agent(model, tools=[hang], config=config, checkpointer=InMemorySaver())
+    graph = create_graph_agent(model, tools=[hang], config=config, checkpointer=None if delegated else InMemorySaver())
+    if delegated:
+        delegate = GraphDelegate("hanging", "Hangs.", graph)
+        outer = _calling("delegate_to_hanging", task="x")
+        graph = create_graph_agent(outer, delegates=[delegate], config=config, checkpointer=InMemorySaver())
     graph.invoke(says("go"), {"configurable": {"thread_id": "s1"}, "max_concurrency": concurrency})
 
 
 if __name__ == "__main__":
     # Background jobs of a shell ignore the signal.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if sys.argv[2] == "invoke":
-        invoke(float(sys.argv[1]), int(sys.argv[3]))
+    if sys.argv[2] in ("invoke", "invoke-delegate"):
+        invoke(float(sys.argv[1]), int(sys.argv[3]), delegated=sys.argv[2] == "invoke-delegate")
     else:
         asyncio.run(main(float(sys.argv[1]), sys.argv[2:]))

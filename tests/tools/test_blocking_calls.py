@@ -51,9 +51,9 @@ def test_one_ctrl_c_ends_a_program_whose_blocking_code_hangs(kind: str) -> None:
     assert (process.returncode, rest, stderr.splitlines()[-1]) == (-signal.SIGINT, "", "KeyboardInterrupt")
 
 
-@pytest.mark.parametrize("concurrency", [1, 3])
-def test_one_ctrl_c_ends_a_blocking_run_with_several_calls_that_hang(concurrency: int) -> None:
-    with hung(600, "invoke", str(concurrency)) as process:
+@pytest.mark.parametrize(("kind", "concurrency"), [("invoke", 1), ("invoke", 3), ("invoke-delegate", 3)])
+def test_one_ctrl_c_ends_a_blocking_run_with_several_calls_that_hang(kind: str, concurrency: int) -> None:
+    with hung(600, kind, str(concurrency)) as process:
         assert process.stdout is not None
         others = [process.stdout.readline() for _ in range(concurrency - 1)]
         process.send_signal(signal.SIGINT)
