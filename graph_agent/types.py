@@ -59,6 +59,9 @@ StopReason = Literal[
     "failed",
 ]
 
+CutOff = Literal["length", "content_filter", "interrupted"]
+"""Cause of a cut-off reply: the maximum length, a content filter, or a failure of the provider."""
+
 STATUS_OF: dict[StopReason, SessionStatus] = {
     "completed": SessionStatus.COMPLETED,
     "step_limit": SessionStatus.ROUND_LIMIT,

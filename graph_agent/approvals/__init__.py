@@ -26,3 +26,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'graph_agent.approvals' has no attribute {name!r}")
     return getattr(importlib.import_module(f"graph_agent.approvals.{_MODULES.get(name, 'decisions')}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, assert_never
+from typing import Any, assert_never
 
 from langchain_core.messages import AIMessage
 
@@ -15,9 +15,7 @@ from graph_agent.calls.lenient_json import arguments_end_inside_value
 from graph_agent.calls.read_json import read_json
 from graph_agent.calls.work import WorkBudget
 from graph_agent.models.errors import classify_model_error
-
-CutOff = Literal["length", "content_filter", "interrupted"]
-"""Cause of a cut-off reply: the maximum length, a content filter, or a failure of the provider."""
+from graph_agent.types import CutOff
 
 INCOMPLETE = "graph_agent_incomplete"
 """Key in `response_metadata` of a streamed reply that ended inside a call's arguments."""

@@ -16,9 +16,9 @@ from graph_agent.calls.messages import calls_of, canonical_calls, checked_call
 from graph_agent.config import Price
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.models.cleaning import with_text, without_call_blocks
-from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off, text_cut_off
+from graph_agent.models.finish_reasons import cause_of, cut_off, text_cut_off
 from graph_agent.models.visibility import is_blank, without_sentinel
-from graph_agent.types import Call, Usage
+from graph_agent.types import Call, CutOff, Usage
 from graph_agent.waves.references import renamed
 
 _FIXES: dict[CutOff, str] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from langgraph.types import Interrupt, StateSnapshot
 
@@ -15,11 +15,7 @@ from graph_agent.events.approvals import is_own
 from graph_agent.events.calls import call_name
 from graph_agent.events.types import StoredEvent, value_of
 from graph_agent.tools.client import CLIENT_CALL
-from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage
-
-if TYPE_CHECKING:
-    from graph_agent.models.finish_reasons import CutOff
-
+from graph_agent.types import NO_USAGE, CutOff, SessionStatus, StopReason, Usage
 
 Waiting = Literal["approval", "client_tool", "answer"]
 """What a session waits for: decisions on calls, results of the caller's own tools, or the answer to a question."""

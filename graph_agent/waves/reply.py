@@ -14,7 +14,8 @@ from graph_agent._internal.validation_text import explain
 from graph_agent.calls import new_call_id, read_text_calls
 from graph_agent.calls.lenient_json import parse_lenient_json
 from graph_agent.calls.read_json import ends_inside_value
-from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off, text_cut_off
+from graph_agent.models.finish_reasons import cause_of, cut_off, text_cut_off
+from graph_agent.types import CutOff
 from graph_agent.waves.closing import partial_answer
 from graph_agent.waves.schema import CALL_ID, PlanError, PlanningResult, WaveCall
 

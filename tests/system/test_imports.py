@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from pydantic import TypeAdapter
 
 import graph_agent.approvals
 import graph_agent.session.results
@@ -102,8 +103,20 @@ def test_a_star_import_brings_every_public_name() -> None:
     assert set(graph_agent.__all__) <= names.keys()
 
 
-def test_the_package_lists_its_public_names() -> None:
-    assert set(graph_agent.__all__) <= set(dir(graph_agent))
+@pytest.mark.parametrize("module", ["graph_agent", "graph_agent.approvals"])
+def test_a_package_lists_its_public_names_before_their_first_use(module: str) -> None:
+    code = f"import {module} as package; assert set(package.__all__) <= set(dir(package)), dir(package)"
+
+    assert module in loaded_by(code)
+
+
+def test_results_have_a_schema() -> None:
+    schema = TypeAdapter(graph_agent.RunResult).json_schema()
+
+    assert schema["$defs"]["RunResult"]["properties"]["truncated"]["anyOf"] == [
+        {"enum": ["length", "content_filter", "interrupted"], "type": "string"},
+        {"type": "null"},
+    ]
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
