@@ -23,7 +23,7 @@ from graph_agent.events.types import StoredEvent, event
 from graph_agent.hooks.protocol import HookError
 from graph_agent.models.cleaning import with_text
 from graph_agent.models.errors import classify_model_error, describe_model_error
-from graph_agent.models.finish_reasons import CutOff, cut_off, cut_off_warning
+from graph_agent.models.finish_reasons import cut_off, cut_off_warning
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.usage import add_usage
 from graph_agent.models.visibility import has_no_answer, is_blank
@@ -41,7 +41,7 @@ from graph_agent.runs.spending import answer_left_s, spent
 from graph_agent.state.channels import status_event
 from graph_agent.state.messages import after_sentence, failure_error, failure_message, stream_rest
 from graph_agent.state.schema import Bookkeeping, LoopOutcome, PlanState
-from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
+from graph_agent.types import NO_USAGE, STATUS_OF, CutOff, StopReason, Usage
 
 logger = logging.getLogger(__name__)
 _EMPTY = "The model's answer was empty, and so was the answer to a second request."
