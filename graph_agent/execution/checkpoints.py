@@ -102,21 +102,29 @@ async def keep_ids_above_newest(saver: BaseCheckpointSaver[Any], thread_id: str,
 async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple | None) -> list[CheckpointTuple]:
     """Return the checkpoints that `update_state` edited or copied into this one, newest first; empty for none.
 
-    An edit or a copy of a checkpoint that was not the newest is excluded: it goes back in time, to repeat the work from
-    there. So is the fork that a replay of an older checkpoint stores.
+    Other copies of the same original are included. An edit or a copy of a checkpoint with newer ones of another kind is
+    excluded: it goes back in time, to repeat the work from there. So is the fork that a replay of an older checkpoint
+    stores.
 
     Args:
         saver: The session's saver.
         found: The checkpoint; None for none.
     """
     before: list[CheckpointTuple] = []
+    copies: list[CheckpointTuple] = []
     while found is not None and found.metadata.get("source") in BY_A_PERSON:
         newest = await newest_before(saver, found.config)
-        original = await load(saver, newest) if newest is not None else None
-        if original is None or not _is_made_from(found, original):
+        older = await load(saver, newest) if newest is not None else None
+        if older is None:
             break
-        before.append(original)
-        found = original
+        if _have_one_original(found, older):
+            copies.append(older)
+        elif _is_made_from(found, older):
+            before += [*copies, older]
+            copies = []
+        else:
+            break
+        found = older
     return before
 
 
@@ -128,6 +136,16 @@ def _is_made_from(found: CheckpointTuple, original: CheckpointTuple) -> bool:
     return (
         found.checkpoint["channel_versions"] == original.checkpoint["channel_versions"]
         and found.metadata.get("step", 0) == original.metadata.get("step", 0) + 1
+    )
+
+
+def _have_one_original(copy: CheckpointTuple, other: CheckpointTuple) -> bool:
+    """Whether two checkpoints look like copies of one; the forks of two replays look the same."""
+    return (
+        copy.metadata.get("source") == other.metadata.get("source") == "fork"
+        and copy.checkpoint["channel_versions"] == other.checkpoint["channel_versions"]
+        and copy.metadata.get("step") == other.metadata.get("step")
+        and copy.parent_config == other.parent_config
     )
 
 

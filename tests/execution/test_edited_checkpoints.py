@@ -24,6 +24,9 @@ DONE = ["No more actions.", "Done."]
 TASK = {"task": "write"}
 
 
+COPIES = ["one", "two", "of a copy"]
+
+
 class Stopped:
     """A session that was cancelled after one call had finished, while another waited at a gate."""
 
@@ -76,6 +79,13 @@ class Stopped:
     async def copy(self, config: Any = None) -> Any:
         """Copy the newest checkpoint, or the given one, as LangGraph Studio does."""
         return await self.graph.aupdate_state(config or self.config, None, as_node="__copy__")
+
+    async def make(self, copies: str) -> None:
+        """Make a copy of the newest checkpoint, two of it, or a copy of its copy."""
+        newest = (await self.graph.aget_state(self.config)).config
+        await self.copy(newest)
+        if copies != "one":
+            await self.copy(newest if copies == "two" else None)
 
     async def planned(self) -> Any:
         """Return the config of the newest checkpoint with a wave."""
@@ -263,24 +273,24 @@ async def test_a_copy_of_an_input_without_a_plan_keeps_the_results_before_it(cop
 
 
 @pytest.mark.parametrize("ledger", [False, True], ids=["no ledger", "ledger"])
-@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("copies", COPIES)
 async def test_new_input_after_a_copy_settles_every_call_truthfully(
-    copies: int, ledger: bool, saver: BaseCheckpointSaver[Any]
+    copies: str, ledger: bool, saver: BaseCheckpointSaver[Any]
 ) -> None:
     stopped = Stopped(ledger=ledger, saver=saver)
     await stopped.stop()
-    for _ in range(copies):
-        await stopped.copy()
+    await stopped.make(copies)
 
     results = await stopped.results_after_new_input()
 
     assert (sorted(stopped.ran), results) == (["delegated", "one", "two"], ["wrote one", UNKNOWN, "Written."])
 
 
-async def test_a_resumed_copy_runs_nothing_twice(saver: BaseCheckpointSaver[Any]) -> None:
+@pytest.mark.parametrize("copies", COPIES)
+async def test_a_resumed_copy_runs_nothing_twice(copies: str, saver: BaseCheckpointSaver[Any]) -> None:
     stopped = Stopped(saver=saver)
     await stopped.stop()
-    await stopped.copy()
+    await stopped.make(copies)
 
     result = await stopped.talk.resume()
 
@@ -315,23 +325,26 @@ async def test_a_copy_of_calls_held_by_a_breakpoint_runs_them(saver: BaseCheckpo
     assert sorted(stopped.ran) == ["delegated", "one", "two"]
 
 
+@pytest.mark.parametrize("copies", COPIES)
 async def test_new_input_after_a_copy_of_calls_held_by_a_breakpoint_reports_that_none_ran(
-    saver: BaseCheckpointSaver[Any],
+    copies: str, saver: BaseCheckpointSaver[Any]
 ) -> None:
     stopped = Stopped(saver=saver)
     await stopped.graph.ainvoke(says("go"), stopped.config, interrupt_before=["tools", "delegate"])
-    await stopped.copy()
+    await stopped.make(copies)
 
     results = await stopped.results_after_new_input()
 
     assert (stopped.ran, results) == ([], [NOT_STARTED] * 3)
 
 
-async def test_a_copy_of_an_older_checkpoint_repeats_its_calls(saver: BaseCheckpointSaver[Any]) -> None:
+@pytest.mark.parametrize("copies", [1, 2])
+async def test_a_copy_of_an_older_checkpoint_repeats_its_calls(copies: int, saver: BaseCheckpointSaver[Any]) -> None:
     stopped = Stopped(saver=saver)
     stopped.gate.open()
     await stopped.talk.run("go")
-    copied = await stopped.copy(await stopped.planned())
+    older = await stopped.planned()
+    copied = [await stopped.copy(older) for _ in range(copies)][-1]
 
     await stopped.graph.ainvoke(None, copied)
 
