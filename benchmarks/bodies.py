@@ -31,7 +31,7 @@ from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.models.openai_chat import LeanChatOpenAI
 from graph_agent.server.app import create_app
-from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.hosting.host import AgentSource
 from graph_agent.server.process.serve import freeze_gc
 from graph_agent.server.settings import ServerSettings
 

@@ -15,9 +15,9 @@ from benchmarks import harness
 from benchmarks.harness import Scale, Table, Trial, Work, plain
 from benchmarks.work import graph_agent_session, sessions_trial
 from graph_agent import LoopConfig
-from graph_agent.events.calls import call_event, result_event
-from graph_agent.events.types import StoredEvent, event
 from graph_agent.planning.loop_detection import find_loop, recent_calls, unchanging
+from graph_agent.state.call_events import call_event, result_event
+from graph_agent.state.events import StoredEvent, event
 from graph_agent.tools.truncation import truncate_output
 from graph_agent.types import Call
 
@@ -60,18 +60,19 @@ def slices(text: str) -> None:
     "\n".join([text[:half], text[-half:]])
 
 
-def cases() -> dict[str, Callable[[], None]]:
+def cases(scale: Scale) -> dict[str, Callable[[], None]]:
     """The measured functions by name; the small ones are the reference of the large ones."""
+    mb = 1_000 if scale.tiny else _MB
     found: dict[str, Callable[[], None]] = {}
     for calls in (10, 10_000):
-        events = history(calls)
+        events = history(scale.size(calls))
         found[f"loops, {calls:,} calls"] = lambda events=events: search(events)  # type: ignore[misc] # bound per loop
     for name, unit in (("one line", _LONG_LINE), ("short lines", _LINE), ("accents", _ACCENTED)):
-        for size in (_MB // 10, 100 * _MB):
+        for size in (mb // 10, 100 * mb):
             text = unit * (size // len(unit))
-            label = f"cut, {name}, {size / _MB:g} MB"
+            label = f"cut, {name}, {size / mb:g} MB"
             found[label] = lambda text=text: cut(text)  # type: ignore[misc] # bound per loop
-    text = _LONG_LINE * (100 * _MB // len(_LONG_LINE))
+    text = _LONG_LINE * (100 * mb // len(_LONG_LINE))
     found["two slices of 100 MB"] = lambda: slices(text)
     return found
 
@@ -79,7 +80,7 @@ def cases() -> dict[str, Callable[[], None]]:
 async def tables(scale: Scale) -> list[Table]:
     """Measure each function, relative to a turn, to small input and to two slices."""
     repeats, turns = scale.size(200), scale.size(_TURNS)
-    work = cases()
+    work = cases(scale)
     trials: dict[str, Trial] = {name: plain(_repeat(function, repeats)) for name, function in work.items()}
     trials["turn"] = sessions_trial(functools.partial(graph_agent_session, turns))
     costs = await harness.interleaved(trials, scale)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks import capacity
 from benchmarks.harness import Table
+from tests.support.postgres_server import binaries
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 MODULES = (
@@ -86,6 +87,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=12.0, help="time for one comparison")
     parser.add_argument("--only", nargs="+", choices=MODULES, default=MODULES)
     given = parser.parse_args()
+    if "postgres" in given.only and binaries() is None:
+        sys.exit("No PostgreSQL: apt-get install postgresql, or leave out its tables with --only.")
     began = time.monotonic()
     for module in given.only:
         parts = sections(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}

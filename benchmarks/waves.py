@@ -104,7 +104,7 @@ def _gather(calls: int) -> Work:
 
 
 def _trials(calls: int) -> dict[str, Trial]:
-    native = LoopConfig(max_parallel_calls=calls)
+    native = LoopConfig(max_calls_per_wave=calls, max_parallel_calls=calls)
     structured = LoopConfig(tool_calling="wave", max_calls_per_wave=calls, max_parallel_calls=calls)
     return {
         "create_agent": plain(lambda: _create_agent(calls)),

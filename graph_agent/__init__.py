@@ -9,17 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graph_agent.a2a.delegate import A2ADelegate
-    from graph_agent.agent import create_graph_agent
-    from graph_agent.config import LoopConfig
-    from graph_agent.context import AgentContext
-    from graph_agent.graph import build_graph
-    from graph_agent.graph_delegate import GraphDelegate
+    from graph_agent.agent import build_graph, create_graph_agent
+    from graph_agent.delegates.a2a_delegate import A2ADelegate
+    from graph_agent.delegates.graph_delegate import GraphDelegate
     from graph_agent.hooks.protocol import LoopHook, LoopPlan, RequestPatch
     from graph_agent.models.scripted import ScriptedChatModel
     from graph_agent.session.history import SessionMemory
     from graph_agent.session.run_result import RunResult
     from graph_agent.session.session import Session
+    from graph_agent.settings.config import LoopConfig
+    from graph_agent.settings.context import AgentContext
     from graph_agent.tools.idempotency import idempotency_key
     from graph_agent.types import SessionStatus
 
@@ -42,10 +41,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "A2ADelegate": "a2a.delegate",
-    "AgentContext": "context",
-    "GraphDelegate": "graph_delegate",
-    "LoopConfig": "config",
+    "A2ADelegate": "delegates.a2a_delegate",
+    "AgentContext": "settings.context",
+    "GraphDelegate": "delegates.graph_delegate",
+    "LoopConfig": "settings.config",
     "LoopHook": "hooks.protocol",
     "LoopPlan": "hooks.protocol",
     "RequestPatch": "hooks.protocol",
@@ -54,7 +53,7 @@ _MODULES = {
     "Session": "session.session",
     "SessionMemory": "session.history",
     "SessionStatus": "types",
-    "build_graph": "graph",
+    "build_graph": "agent",
     "create_graph_agent": "agent",
     "idempotency_key": "tools.idempotency",
 }

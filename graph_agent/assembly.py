@@ -1,4 +1,4 @@
-"""Assembly of the agent graph: its dependencies, its four nodes and its edges."""
+"""Assembly of the agent graph: its dependencies, its four nodes, the nodes of hooks, and its edges."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from graph_agent._compat.nodes import route_by_update
 from graph_agent._internal.sync_bridge import blocking
 from graph_agent.approvals.policy import read_review
 from graph_agent.compiled import AgentStateGraph
-from graph_agent.config import LoopConfig
-from graph_agent.context import AgentContext
 from graph_agent.deps import AgentDeps, ToolCallWrapper
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.execution.current_wave import FIELDS, current_wave
-from graph_agent.hooks.pipeline import NO_HOOKS, HookSet
+from graph_agent.hooks.pipeline import NO_HOOKS, HookSet, NodeHook
 from graph_agent.hooks.registry import sort_hooks
 from graph_agent.models.pool import ModelPool, ModelWrapper, Resolve, leave_unwrapped, require_chat_model
 from graph_agent.nodes.delegate import delegate_node
 from graph_agent.nodes.finalize import finalize_node
-from graph_agent.nodes.model import model_node
+from graph_agent.nodes.hook import model_node
 from graph_agent.nodes.plan import plan_node
 from graph_agent.nodes.tools import tools_node
 from graph_agent.planning.active_model import agentic_loop_from_env
+from graph_agent.planning.middleware_replies import route_of
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import system_prompt_source
-from graph_agent.response_format import ResponseSchema
 from graph_agent.runs.run import is_running, run_of
+from graph_agent.settings.config import LoopConfig
+from graph_agent.settings.context import AgentContext, RunContext
+from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.own_fields import HookedPlanState, own_fields
-from graph_agent.state.schema import AgentState, Bookkeeping, PlanState
+from graph_agent.state.schema import AgentState, LoopState, PlanState
 from graph_agent.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
 from graph_agent.tools.read_result import with_read_result
 from graph_agent.tools.toolbox import Toolbox
@@ -46,7 +47,7 @@ from graph_agent.waves.reply import PLAN_TOOL
 from graph_agent.waves.schema import PlanningResult
 
 if TYPE_CHECKING:
-    from graph_agent.middleware import AdmittedMiddleware
+    from graph_agent.hooks.middleware import AdmittedMiddleware
 
 
 class _MiddlewareWrappers(NamedTuple):
@@ -66,11 +67,12 @@ def assemble(
     tools: object,
     delegates: object,
     hooks: object,
+    middleware: object,
     system_prompt: object,
     prompts: Mapping[str, str] | None,
-    response_format: type[Any] | dict[str, Any] | None,
+    response_format: Any,
     config: LoopConfig,
-    context_schema: type[AgentContext],
+    context_schema: type[Any],
     plan_schema: type[PlanningResult] | None,
     state_schema: type[Any] | None,
     cache: BaseCache[Any] | None,
@@ -79,10 +81,11 @@ def assemble(
 ) -> AgentStateGraph:
     """Build the graph; arguments and errors as for `build_graph`."""
     plan_schema = PlanningResult if plan_schema is None else plan_schema
+    is_own = isinstance(context_schema, type) and issubclass(context_schema, AgentContext)
     if not (isinstance(plan_schema, type) and issubclass(plan_schema, PlanningResult)):
         raise ConfigError(f"plan_schema must be PlanningResult or a subclass of it, not {plan_schema!r}.")
     templates = Prompts(prompts)
-    registered = sort_hooks(checked_hooks(hooks))
+    registered = sort_hooks([*checked_hooks(hooks), *checked_hooks(middleware, "middleware")])
     admitted = _admitted(registered.middleware)
     jumps = any(one.hooks for one in admitted)
     own = own_fields(state_schema, [one.state_schema for one in admitted], jumps=jumps)
@@ -90,15 +93,15 @@ def assemble(
     given = with_read_result([*added, *checked_tools(tools)], config)
     toolbox = Toolbox(given, checked_delegates(delegates), templates, registered.offered, own)
     config = _with_approvals(config, toolbox)
-    middleware = _wrappers(admitted, toolbox, templates)
+    wrappers = _wrappers(admitted, toolbox, templates)
     models = ModelPool(
         model,
         config=config,
         resolve=resolve or require_chat_model,
         schemas=toolbox.schemas,
-        plan_schema=plan_schema.model_json_schema(),
+        plan_schema=_json_schema(plan_schema),
         plan_tool=PLAN_TOOL,
-        around=middleware.around_model,
+        around=wrappers.around_model,
     )
     deps = AgentDeps(
         models=models,
@@ -113,18 +116,26 @@ def assemble(
         plan_schema=plan_schema,
         cache=cache,
         agentic_loop=agentic_loop_from_env(),
-        context_schema=context_schema,
+        context_schema=context_schema if is_own else RunContext,
         warnings=tuple(warnings),
         hooks=registered.hooks,
         rewriters=registered.rewriters,
-        around_tool=middleware.around_tool,
-        whole_replies=middleware.whole_replies,
-        hook_set=middleware.hook_set,
+        around_tool=wrappers.around_tool,
+        runs_added_tools=any(one.adds_tools for one in admitted),
+        whole_replies=wrappers.whole_replies,
+        hook_set=wrappers.hook_set,
     )
-    graph = _join(deps)
-    graph.transformers = middleware.transformers
+    graph = _join(deps, context_schema)
+    graph.user_context = None if is_own else context_schema
+    graph.transformers = wrappers.transformers
     graph.asks = graph.asks or any(one.asks for one in admitted)
     return graph
+
+
+@functools.lru_cache(maxsize=16)
+def _json_schema(plan_schema: type[PlanningResult]) -> dict[str, Any]:
+    """Return the JSON schema of plans; its generation takes a third of the time to build a graph."""
+    return plan_schema.model_json_schema()
 
 
 def _with_approvals(config: LoopConfig, toolbox: Toolbox) -> LoopConfig:
@@ -138,10 +149,11 @@ def _with_approvals(config: LoopConfig, toolbox: Toolbox) -> LoopConfig:
     if config.approve is None:
         return config.with_values({"approve": ()}) if by_mark else config
     known = [*toolbox.tools, *toolbox.delegates]
-    for rule in config.approve:
+    for rule in config.approval_rules:
+        if not isinstance(rule, str) or set(rule) & set("*?["):
+            continue
         # A list of tools that may change can add the name later.
-        is_name = isinstance(rule, str) and not set(rule) & set("*?[")
-        if is_name and rule not in known and not toolbox.lists_change:
+        if rule not in known and not toolbox.lists_change:
             raise ConfigError(f"approve: no tool or delegate is named {rule!r}; {did_you_mean(rule, known)}")
     return config
 
@@ -155,7 +167,7 @@ def _admitted(middleware: Sequence[Any]) -> list[AdmittedMiddleware]:
     if not middleware:
         return []
     # Imported here: it loads the `langchain` package, which a program without middleware does not need.
-    from graph_agent.middleware import admit
+    from graph_agent.hooks.middleware import admit
 
     return admit(middleware)
 
@@ -164,17 +176,18 @@ def _wrappers(admitted: Sequence[AdmittedMiddleware], toolbox: Toolbox, prompts:
     """Make the wrappers and hooks of some middleware; the defaults without any."""
     if not admitted:
         return _MiddlewareWrappers()
-    from graph_agent.middleware import ModelMiddleware, ToolMiddleware, hook_set
+    from graph_agent.hooks.around_model import ModelMiddleware
+    from graph_agent.hooks.around_tool import ToolMiddleware
+    from graph_agent.hooks.middleware import hook_set
 
     models = ModelMiddleware(admitted, toolbox.tools, prompts, toolbox.own)
     tools = ToolMiddleware(admitted, toolbox.tools, toolbox.own)
-    transformers = {id(each): each for one in admitted for each in one.transformers}
     return _MiddlewareWrappers(
         models.around,
         tools if tools else None,
         any(one.rewrites for one in admitted),
         hook_set([one.hooks for one in admitted]),
-        tuple(transformers.values()),
+        tuple(each for one in admitted for each in one.transformers),
     )
 
 
@@ -191,11 +204,11 @@ def _session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[
     return run
 
 
-def _join(deps: AgentDeps) -> AgentStateGraph:
+def _join(deps: AgentDeps, context_schema: type[Any]) -> AgentStateGraph:
     own = deps.toolbox.own
     graph = AgentStateGraph(
         own.state_schema,
-        context_schema=deps.context_schema,
+        context_schema=context_schema,
         input_schema=own.input_schema,
         output_schema=own.output_schema,
     )
@@ -238,12 +251,9 @@ def _join(deps: AgentDeps) -> AgentStateGraph:
     if asks:
         graph.add_edge("approve", "plan")
     if deps.hook_set:
-        # Imported here: most agents have no hooks.
-        from graph_agent.hook_edges import add_hooks, paths_after_plan, route_after_plan
-
-        add_hooks(graph, deps, _session_checked)
-        route = route_after_plan(deps.hook_set, _calls_after_edit, _sends)
-        graph.add_conditional_edges("plan", route, [*paths_after_plan(deps.hook_set), *asks])
+        _add_hooks(graph, deps)
+        paths = [*_paths_with_hooks(deps.hook_set), *asks]
+        graph.add_conditional_edges("plan", _after_plan_with_hooks(deps.hook_set), paths)
         return graph
     if asks:
         router = dual_runnable(blocking(after_plan_or_ask), after_plan_or_ask, "after_plan")
@@ -275,20 +285,25 @@ async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Liter
     return _tasks_of(state.get("ready", []) if is_running(config) else _calls_after_edit(config), config)
 
 
-def _after_plan_in_run(update: Any, config: RunnableConfig) -> list[Send] | str | None:
+def _after_plan_in_run(update: Any, config: RunnableConfig) -> Sequence[Send | str] | str | None:
     """As `after_plan_or_ask`, from the update that `plan` has returned; None if it does not determine the calls."""
     if not isinstance(update, Command) or not isinstance(update.update, list) or not is_running(config):
         return None
     fields = dict(update.update)
-    if fields.get("loop", {}).get("asked"):
-        return "approve"
     ready = fields.get("ready")
+    if fields.get("loop", {}).get("awaiting_approval"):
+        return _asking(ready or [])
     return None if ready is None else _tasks_of(ready, config)
 
 
 def _tasks_of(calls: Sequence[Call], config: RunnableConfig) -> list[Send] | Literal["finalize"]:
     run_of(config).answering = not calls
     return _sends(calls) or "finalize"
+
+
+def _asking(calls: Sequence[Call]) -> list[Send | str]:
+    """Return the tasks that ask a person: for the agent's own calls, and for delegations that wait for an answer."""
+    return [*_sends(calls), "approve"]
 
 
 def _sends(calls: Sequence[Call]) -> list[Send]:
@@ -298,15 +313,13 @@ def _sends(calls: Sequence[Call]) -> list[Send]:
 class ApprovalRoute(Route, total=False):
     """The state fields that `after_plan_or_ask` reads."""
 
-    loop: Bookkeeping
+    loop: LoopState
 
 
-async def after_plan_or_ask(
-    state: ApprovalRoute, config: RunnableConfig
-) -> list[Send] | Literal["finalize", "approve"]:
+async def after_plan_or_ask(state: ApprovalRoute, config: RunnableConfig) -> Sequence[Send | str] | Literal["finalize"]:
     """As `after_plan`, for an agent with approvals: `approve` if a person is to be asked."""
-    if is_running(config) and "loop" in state and state["loop"].get("asked"):
-        return "approve"
+    if is_running(config) and "loop" in state and state["loop"].get("awaiting_approval"):
+        return _asking(state.get("ready", []))
     return await after_plan(state, config)
 
 
@@ -314,3 +327,80 @@ def _calls_after_edit(config: RunnableConfig) -> list[Call]:
     state = read_state(config, FIELDS, fresh=True)
     waiting = [call["id"] for call in state["loop"]["waiting"]] if "loop" in state else []
     return current_wave(state).next_calls(waiting)
+
+
+# The nodes of hooks around the model
+
+
+class _Jump(TypedDict, total=False):
+    """The state field that the edge after a hook reads."""
+
+    jump_to: str | None
+
+
+def _add_hooks(graph: AgentStateGraph, deps: AgentDeps) -> None:
+    """Add the nodes of the hooks, and the edges between them, to a graph that has its other nodes."""
+    # Imported here: most agents have no hooks.
+    from graph_agent.nodes.hook import hook_node
+
+    hooks = deps.hook_set
+    for hook in hooks:
+        run = _session_checked(functools.partial(hook_node, deps=deps, hook=hook))
+        graph.add_node(
+            hook.node,
+            dual_runnable(blocking(run), run, hook.node),
+            input_schema=deps.toolbox.own.hook_schema,
+            trace_policy=hook.trace_policy,
+        )
+    _chain(graph, hooks.before_agent, hooks.entry, hooks)
+    _chain(graph, hooks.before_model, "model", hooks)
+    _chain(graph, hooks.after_model, "plan", hooks)
+    _chain(graph, hooks.after_agent, "finalize", hooks)
+    graph.add_edge("model", hooks.review)
+    graph.add_edge("finalize", END)
+
+
+def _chain(graph: AgentStateGraph, hooks: Sequence[NodeHook], then: str, all_hooks: HookSet) -> None:
+    for at, hook in enumerate(hooks):
+        following = hooks[at + 1].node if at + 1 < len(hooks) else then
+        if not hook.jumps or following == "plan":
+            graph.add_edge(hook.node, following)
+            continue
+        targets = {"end": "plan", "tools": "plan", "model": "plan"}
+        if hook in all_hooks.after_agent:
+            targets["end"] = "finalize"
+        elif hook not in all_hooks.after_model:
+            targets["model"] = all_hooks.entry
+        graph.add_conditional_edges(
+            hook.node, _jump(hook, targets, following), sorted({following, *(targets[name] for name in hook.jumps)})
+        )
+
+
+def _jump(hook: NodeHook, targets: dict[str, str], following: str) -> Any:
+    async def jump(state: _Jump) -> str:
+        jumped = state.get("jump_to")
+        return targets[jumped] if jumped in hook.jumps and jumped in targets else following
+
+    return dual_runnable(blocking(jump), jump, f"{hook.node}.jump")
+
+
+def _after_plan_with_hooks(hooks: HookSet) -> Any:
+    """Return the edge after `plan` of an agent with hooks around the model."""
+    targets = {"agent": hooks.start, "model": hooks.entry, "review": hooks.review, "exit": hooks.exit}
+
+    async def after_plan(state: ApprovalRoute, config: RunnableConfig) -> Sequence[Send | str] | str:
+        if not is_running(config):
+            return _sends(_calls_after_edit(config)) or "finalize"
+        if state["loop"].get("awaiting_approval"):
+            return _asking(state.get("ready", []))
+        tasks, target = _sends(state.get("ready", [])), targets[route_of(state["loop"])]
+        run_of(config).answering = not tasks and target == hooks.exit
+        return tasks or target
+
+    return dual_runnable(blocking(after_plan), after_plan, "after_plan")
+
+
+def _paths_with_hooks(hooks: HookSet) -> list[str]:
+    """Return the targets of `_after_plan_with_hooks`."""
+    review = [hooks.review] if hooks.rewrites else []
+    return list(dict.fromkeys(["tools", "delegate", hooks.start, hooks.entry, *review, hooks.exit, "finalize"]))

@@ -6,16 +6,20 @@ import contextlib
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import GraphBubbleUp
 from langgraph.graph import StateGraph
+from langgraph.prebuilt import ToolCallTransformer
+from langgraph.stream import StreamTransformer
 from langgraph.types import Command, StateSnapshot
 from pydantic import SecretStr
+from typing_extensions import TypedDict, Unpack, is_typeddict
 
 from graph_agent._compat import (
     NO_PERSISTENCE,
@@ -24,35 +28,41 @@ from graph_agent._compat import (
     inherits_durability,
     is_resuming,
     lacks_thread,
+    surrounding_context,
 )
 from graph_agent._compat.nodes import skip_unused_callbacks
+from graph_agent._internal.closing_stream import ClosingIterator, ClosingStream, Readership
 from graph_agent._internal.interruption import interruptible
 from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
+from graph_agent._internal.text import check_session_id, html_table
 from graph_agent.approvals.requests import is_approval_request
-from graph_agent.config import LoopConfig
-from graph_agent.context import AgentContext, with_credentials
+from graph_agent.checkpoints.format import guard_reads
+from graph_agent.checkpoints.metadata import patch_metadata
+from graph_agent.checkpoints.reading import keep_ids_above_newest, load, namespaces_to_check
 from graph_agent.errors import InputError
-from graph_agent.execution.checkpoints import keep_ids_above_newest, load, namespaces_to_check
-from graph_agent.execution.inputs import admit_input
-from graph_agent.execution.stored_output import stored_chunks
-from graph_agent.runs.checkpoint_format import guard_format
-from graph_agent.runs.checkpoint_metadata import patch_metadata
-from graph_agent.runs.deferred_writes import DeferredWrites, defers_writes
-from graph_agent.runs.dispatch import is_dispatched
-from graph_agent.runs.draining import AnsweringControl
+from graph_agent.inputs.admission import admit_input, stored_chunks
+from graph_agent.runs.fence import DeferredWrites, defers_writes
 from graph_agent.runs.input_marks import InputStoredError
-from graph_agent.runs.registry import refuse_within, running, running_blocking
-from graph_agent.runs.run import RUN, Run, RunScope
-from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
+from graph_agent.runs.registry import is_dispatched, refuse_within, running, running_blocking
+from graph_agent.runs.run import READERSHIP, RUN, AnsweringControl, Run, RunScope
+from graph_agent.settings.config import LoopConfig
+from graph_agent.settings.context import AgentContext, run_context, with_credentials
+from graph_agent.state.messages import PushedText
+from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields, begins, check_input, unusable_input
+from graph_agent.types import ContextT, ResponseT
 
 if TYPE_CHECKING:
+    from langgraph.cache.base import BaseCache
+    from langgraph.store.base import BaseStore
+    from langgraph.types import All
+
     from graph_agent.deps import AgentDeps
-    from graph_agent.response_format import ResponseSchema
+    from graph_agent.settings.response_format import ResponseSchema
 
 _MOST_THREADS = 256
 
 
-class CompiledAgentGraph(ClockedStateGraph):
+class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
     """A compiled LangGraph graph with six differences.
 
     1. A session has one run at a time. A second run is refused, in this process and, with an SQLite or PostgreSQL
@@ -70,7 +80,60 @@ class CompiledAgentGraph(ClockedStateGraph):
        server delivers again, under the same `run_id`, is used once.
     """
 
-    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._shown()['name']!r}>"
+
+    def _shown(self) -> dict[str, Any]:
+        """What describes the agent in a notebook, by heading."""
+        shown: dict[str, Any] = {"name": self.name or "agent"}
+        if isinstance(builder := self.builder, AgentStateGraph):
+            shown |= {"model": _model_name(builder.model), "tools": ", ".join(builder.tool_names) or "none"}
+        saver = self.checkpointer
+        return {**shown, "checkpointer": type(saver).__name__ if isinstance(saver, BaseCheckpointSaver) else "none"}
+
+    @property
+    def input_warnings(self) -> Sequence[str]:
+        """Problems found when the agent was built; each input reports them in `warning` events."""
+        deps = self.builder.deps if isinstance(self.builder, AgentStateGraph) else None
+        return () if deps is None else deps.warnings
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        # LangGraph's own has an image of the graph, made by a server on the internet.
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def _repr_html_(self) -> str:
+        return html_table("Agent", self._shown().items())
+
+    if TYPE_CHECKING:
+        # LangGraph's own signatures lack type arguments, which strict checkers report at each call.
+        def invoke(
+            self,
+            input: Any,
+            config: RunnableConfig | None = None,
+            *,
+            context: ContextT | Mapping[str, Any] | None = None,
+            **kwargs: Any,
+        ) -> Any:
+            """As LangGraph's `invoke`."""
+
+        async def ainvoke(
+            self,
+            input: Any,
+            config: RunnableConfig | None = None,
+            *,
+            context: ContextT | Mapping[str, Any] | None = None,
+            **kwargs: Any,
+        ) -> Any:
+            """As LangGraph's `ainvoke`."""
+
+    def stream(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        context: ContextT | Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Iterator[Any]:
         """As LangGraph's `stream`.
 
         Raises:
@@ -82,11 +145,13 @@ class CompiledAgentGraph(ClockedStateGraph):
             SessionLostError: When another process has taken the session over during the run.
         """
         refuse_running_loop("A blocking entry point (invoke, stream, batch)", "graph.ainvoke")
-        return self._stream(input, config, kwargs)
+        readership = Readership()
+        kwargs = {**kwargs, "context": context}
+        return ClosingIterator(self._stream(input, _with_readership(config, readership), kwargs), readership)
 
-    def _stream(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Iterator[Any]:
+    def _stream(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Generator[Any]:
         configurable = self._checked_configurable(config)
-        self._check_own_fields(input)
+        self._check_input(input, configurable)
         if config is not None and self._answers_a_checkpoint(input, config):
             _check_open(self.get_state(config))
         kwargs = self._with_credentials(config, kwargs)
@@ -96,7 +161,7 @@ class CompiledAgentGraph(ClockedStateGraph):
             except InputStoredError as stored:
                 yield from stored_chunks(stored.state, self.output_channels, kwargs)
                 return
-            blocking(self._check_reducers)(input, configurable)
+            blocking(self._check_session)(input, configurable)
             run.fence.claims = _may_resume(input, configurable)
             self._keep_ids_above(configurable)
             chunks = super().stream(
@@ -116,8 +181,15 @@ class CompiledAgentGraph(ClockedStateGraph):
             if run.failure is not None:
                 raise run.failure
 
-    async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
-        """As LangGraph's `astream`.
+    def astream(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        context: ContextT | Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[Any]:
+        """As LangGraph's `astream`; the session's next input ends a run whose stream was left.
 
         Raises:
             RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
@@ -125,8 +197,25 @@ class CompiledAgentGraph(ClockedStateGraph):
             SessionBusyError: When a run of the session is under way.
             SessionLostError: When another process has taken the session over during the run.
         """
+        kwargs = {**kwargs, "context": context}
+        if READERSHIP in (config or {}).get("configurable", {}):
+            return self._astream(input, config, kwargs)
+        readership = Readership()
+        return ClosingStream(self._astream(input, _with_readership(config, readership), kwargs), readership)
+
+    def astream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """As LangGraph's `astream_events`; the session's next input ends a run whose stream was left."""
+        if kwargs.get("version") == "v3":
+            return super().astream_events(input, config, **kwargs)
+        readership = Readership()
+        events = super().astream_events(input, _with_readership(config, readership), **kwargs)
+        return ClosingStream(cast("AsyncGenerator[Any]", events), readership)
+
+    async def _astream(
+        self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
+    ) -> AsyncGenerator[Any, None]:
         configurable = self._checked_configurable(config)
-        self._check_own_fields(input)
+        self._check_input(input, configurable)
         if config is not None and self._answers_a_checkpoint(input, config):
             _check_open(await self.aget_state(config))
         kwargs = self._with_credentials(config, kwargs)
@@ -139,7 +228,7 @@ class CompiledAgentGraph(ClockedStateGraph):
                 for stored_chunk in stored_chunks(stored.state, self.output_channels, kwargs):
                     yield stored_chunk
                 return
-            await self._check_reducers(input, configurable)
+            await self._check_session(input, configurable)
             run.fence.claims = _may_resume(input, configurable)
             await self._akeep_ids_above(configurable)
             if not _sets_durability(kwargs) and not inherits_durability(configurable):
@@ -151,7 +240,11 @@ class CompiledAgentGraph(ClockedStateGraph):
             try:
                 async with _flushed(run), contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
                     async for chunk in chunks:
-                        yield chunk
+                        run.at_consumer = True
+                        try:
+                            yield chunk
+                        finally:
+                            run.at_consumer = False
             # The run was drained, or as part of a parent graph stopped at a breakpoint or an interrupt.
             except GraphBubbleUp as stopped:
                 held = stopped
@@ -201,6 +294,16 @@ class CompiledAgentGraph(ClockedStateGraph):
             return False
         return isinstance(self.checkpointer, BaseCheckpointSaver)
 
+    def _check_input(self, given: Any, configurable: dict[str, Any]) -> None:
+        """Refuse an input that no run can use.
+
+        Raises:
+            InputError: With the reason and the right call, or with the own field and the type of its value.
+        """
+        fields = self.builder.input_schema.__annotations__
+        check_input(given, fields, stored=self._saver_of(configurable) is not None)
+        self._check_own_fields(given)
+
     def _check_own_fields(self, given: Any) -> None:
         """Refuse values of own state fields that are not plain, in an input or an update.
 
@@ -212,16 +315,27 @@ class CompiledAgentGraph(ClockedStateGraph):
         if own.names and isinstance(update, Mapping):
             own.check(update)
 
-    async def _check_reducers(self, given: Any, configurable: dict[str, Any]) -> None:
-        """Refuse values of own state fields that a reducer cannot combine with the session's own."""
+    async def _check_session(self, given: Any, configurable: dict[str, Any]) -> None:
+        """Refuse an input that continues nothing, and own fields that a reducer cannot combine with the session's.
+
+        Raises:
+            InputError: With the right call, or with the field and its value.
+        """
         own = self.builder.own if isinstance(self.builder, AgentStateGraph) else NO_OWN_FIELDS
         update, saver = given.update if isinstance(given, Command) else given, self._saver_of(configurable)
-        if saver is None or not isinstance(update, Mapping) or own.reduced.keys().isdisjoint(update):
+        deps = self.builder.deps if isinstance(self.builder, AgentStateGraph) else None
+        fields = self.builder.input_schema.__annotations__
+        is_new = begins(given, fields, hooked=deps is not None and bool(deps.hook_set))
+        reduced = isinstance(update, Mapping) and not own.reduced.keys().isdisjoint(update)
+        if is_new and not (reduced and saver):
             return
         address = ("thread_id", "checkpoint_ns", "checkpoint_id")
         at: RunnableConfig = {"configurable": {name: configurable[name] for name in address if configurable.get(name)}}
-        found = await load(saver, at)
-        own.check(update, found.checkpoint["channel_values"] if found is not None else {})
+        found = await load(saver, at) if saver is not None else None
+        if found is None and not is_new:
+            raise unusable_input(given, "has no message, and there is no stored run or conversation to continue")
+        if saver is not None and isinstance(update, Mapping):
+            own.check(update, found.checkpoint["channel_values"] if found is not None else {})
 
     def _check_own_updates(self, supersteps: Any) -> None:
         for update in [update for superstep in supersteps for update in superstep]:
@@ -244,11 +358,21 @@ class CompiledAgentGraph(ClockedStateGraph):
 
     def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return a run's arguments with the agent's own credentials added."""
-        own = self.builder.credentials if isinstance(self.builder, AgentStateGraph) else None
-        if not own:
+        builder = self.builder
+        if not isinstance(builder, AgentStateGraph):
             return kwargs
-        schema = self.context_schema or AgentContext
-        return {**kwargs, "context": with_credentials(kwargs.get("context"), own, config, schema)}
+        context, user = kwargs.get("context"), builder.user_context
+        if user is not None:
+            inherited = surrounding_context(config) if context is None else None
+            if isinstance(user, type) and not is_typeddict(user) and isinstance(inherited, user):
+                context = inherited
+            if context is not None:
+                context = run_context(context, user)
+                kwargs = {**kwargs, "context": context}
+        if not builder.credentials:
+            return kwargs
+        schema = AgentContext if builder.deps is None else builder.deps.context_schema
+        return {**kwargs, "context": with_credentials(context, builder.credentials, config, schema)}
 
     def _configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
         """Merge the `configurable` of the graph, of the surrounding run and of the run's own config."""
@@ -258,7 +382,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         """As `_configurable`.
 
         Raises:
-            InputError: When the run is to be stored and names no session.
+            InputError: When the run is to be stored and names no session, or the id is no Unicode text.
         """
         configurable = self._configurable(config)
         if lacks_thread(self.checkpointer, configurable):
@@ -266,6 +390,7 @@ class CompiledAgentGraph(ClockedStateGraph):
                 "This agent has a checkpointer, and the config has no thread_id, which names the session. Pass e.g. "
                 'config={"configurable": {"thread_id": "s1"}}, or use Session(graph, "s1").'
             )
+        check_session_id(str(configurable.get("thread_id", "")))
         return configurable
 
     def _with_run(self, config: RunnableConfig | None, run: Run) -> RunnableConfig:
@@ -294,15 +419,26 @@ class CompiledAgentGraph(ClockedStateGraph):
         return checkpointer_of({"configurable": configurable}) is not None
 
 
+def _model_name(model: BaseChatModel | None) -> str:
+    name = getattr(model, "model_name", None) or getattr(model, "model", None)
+    return f"{type(model).__name__} {name}" if isinstance(name, str) else type(model).__name__
+
+
 def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
     """Make a saver fence what runs store, and adapt its metadata; a program or a server may have supplied it."""
     # A saver in PostgreSQL exists only if its module was loaded; the package does not load it for others.
     if "langgraph.checkpoint.postgres.aio" in sys.modules:
-        from graph_agent.runs.postgres_fence import fence_writes
+        from graph_agent.checkpoints.postgres_fence import fence_writes
 
         fence_writes(saver)
     patch_metadata(saver)
-    guard_format(saver)
+    guard_reads(saver)
+
+
+def _with_readership(config: RunnableConfig | None, readership: Readership) -> RunnableConfig:
+    """Return the config of a run with the state of its stream."""
+    configurable = {**(config or {}).get("configurable", {}), READERSHIP: readership}
+    return {**(config or {}), "configurable": configurable}
 
 
 def _sets_durability(kwargs: Mapping[str, Any]) -> bool:
@@ -353,6 +489,48 @@ def _with_threads(config: RunnableConfig) -> RunnableConfig:
     return {**config, "max_concurrency": _MOST_THREADS}
 
 
+class PushedMessages(StreamTransformer):
+    """Makes the text that nodes stream themselves a message of `run.messages`, which ignores chunks."""
+
+    before_builtins = True
+    required_stream_modes = ("messages",)
+
+    def __init__(self, scope: tuple[str, ...] = ()) -> None:
+        super().__init__(scope)
+        self._whole: set[str | None] = set()
+        """Ids of the messages of models that do not stream, which LangGraph has reported."""
+
+    def init(self) -> dict[str, Any]:
+        """Return no projection."""
+        return {}
+
+    def process(self, event: Any) -> bool:
+        """Replace a pushed chunk by a whole message, unless the message has been reported."""
+        if event["method"] != "messages":
+            return True
+        data = event["params"]["data"]
+        if type(data[0]) is AIMessage:
+            self._whole.add(data[0].id)
+        elif isinstance(data[0], PushedText):
+            if data[0].id in self._whole:
+                return False
+            whole = AIMessage(data[0].content, id=data[0].id, response_metadata=data[0].response_metadata)
+            event["params"]["data"] = (whole, *data[1:])
+        return True
+
+
+class CompileOptions(TypedDict, total=False):
+    """Arguments of LangGraph's `compile`."""
+
+    store: BaseStore | None
+    cache: BaseCache[Any] | None
+    interrupt_before: All | list[str] | None
+    interrupt_after: All | list[str] | None
+    debug: bool
+    transformers: Sequence[Any] | None
+    name: str | None
+
+
 class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """A `StateGraph` that compiles to a `CompiledAgentGraph`."""
 
@@ -362,6 +540,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """Names of the tools and delegations."""
     model: BaseChatModel | None = None
     """The default chat model of a run."""
+    user_context: Any = None
+    """The class of the user that is the `context_schema`; None for `AgentContext` and its subclasses."""
     credentials: Mapping[str, SecretStr] = MappingProxyType({})
     """Credentials of every run; a run's own credentials of the same names win."""
     may_write = True
@@ -385,11 +565,14 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     edit_fault: Callable[[str, dict[str, Any]], str | None] | None = None
     """Returns why a person cannot put a call (name, arguments) in the place of another; None without approvals."""
 
-    def compile(self, *args: Any, **kwargs: Any) -> CompiledAgentGraph:
+    def compile(
+        self, checkpointer: BaseCheckpointSaver[Any] | bool | None = None, **options: Unpack[CompileOptions]
+    ) -> CompiledAgentGraph:
         """As LangGraph's `compile`."""
-        if self.transformers:
-            kwargs["transformers"] = [*self.transformers, *(kwargs.get("transformers") or ())]
-        compiled = super().compile(*args, **kwargs)
+        transformers = [ToolCallTransformer, PushedMessages, *self.transformers, *(options.get("transformers") or ())]
+        # By identity: factories may be unhashable.
+        options["transformers"] = list({id(each): each for each in transformers}.values())
+        compiled = super().compile(checkpointer, **options)
         skip_unused_callbacks(compiled)
         # LangGraph fixes the class of the compiled graph; this subclass adds methods only, so the object fits it.
         compiled.__class__ = CompiledAgentGraph

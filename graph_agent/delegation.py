@@ -8,11 +8,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from langchain_core.messages import AnyMessage
 
-from graph_agent.budgets import RemainingBudget
-from graph_agent.config import Price
-from graph_agent.events.calls import CallResult
-from graph_agent.events.types import StoredEvent
-from graph_agent.state.remote import RemoteTask
+from graph_agent.settings.budgets import RemainingBudget
+from graph_agent.settings.config import Price
+from graph_agent.state.call_events import CallResult
+from graph_agent.state.channels import RemoteTask
+from graph_agent.state.events import StoredEvent
 from graph_agent.types import NO_USAGE, Usage
 
 DEPTH_LEFT = "__graph_agent_depth_left"

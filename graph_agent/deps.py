@@ -4,35 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 from weakref import WeakValueDictionary
 
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
 from langgraph.runtime import Runtime
 
 from graph_agent._internal.lru import BoundedCache
-from graph_agent.budgets import BUDGET_LEFT, tighten_limits
-from graph_agent.config import LoopConfig, Planner
-from graph_agent.context import AgentContext, coerce_context, effective_config
-from graph_agent.events.calls import CallResult
 from graph_agent.hooks.pipeline import NO_HOOKS, HookSet
 from graph_agent.hooks.protocol import LoopHook, sees_answers
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.pool import ModelPool
 from graph_agent.models.structured import StructuredPlanner
 from graph_agent.prompts import Prompts
-from graph_agent.prompts.tools_in_text import tools_in_text
-from graph_agent.response_format import ResponseSchema
-from graph_agent.state.schema import Bookkeeping
+from graph_agent.prompts.system_prompt import Content, joined, tools_in_text
+from graph_agent.runs.run import Run, run_of
+from graph_agent.settings.budgets import BUDGET_LEFT, tighten_limits
+from graph_agent.settings.config import LoopConfig, Planner
+from graph_agent.settings.context import AgentContext, coerce_context, effective_config
+from graph_agent.settings.response_format import ResponseSchema
+from graph_agent.state.call_events import CallResult
+from graph_agent.state.schema import INITIAL_LOOP, LoopState
 from graph_agent.tools.toolbox import Toolbox
 from graph_agent.types import Call
 from graph_agent.waves.schema import PlanningResult
 
 ToolCallWrapper = Callable[
-    [Call, RunnableConfig, Runtime[Any], Callable[[Call], Awaitable[CallResult]]], Awaitable[CallResult]
+    [Call, RunnableConfig, Runtime[Any], Callable[[Call, BaseTool | None], Awaitable[CallResult]]],
+    Awaitable[CallResult],
 ]
 """Wraps the execution of a call: takes the call, the task's config and runtime, and the function that runs it."""
 
@@ -69,7 +72,7 @@ class AgentDeps:
     config: LoopConfig
     tool_calling: Mode
     """The tool calling mode of the model."""
-    system_prompt: Callable[[], str]
+    system_prompt: Callable[[], Content]
     """Returns the system prompt; empty for none. Called at each request, as the text may contain the date."""
     response: ResponseSchema | None = None
     plan_schema: type[PlanningResult] = PlanningResult
@@ -88,6 +91,8 @@ class AgentDeps:
     """Hooks that rewrite the tool results of requests, in order."""
     around_tool: ToolCallWrapper | None = None
     """Wrapper of each tool call; None to run calls directly."""
+    runs_added_tools: bool = False
+    """Whether middleware may add tools to requests and run their calls."""
     whole_replies: bool = False
     """Whether middleware may rewrite a reply after its last token, so that no token may be shown before."""
     hook_set: HookSet = NO_HOOKS
@@ -103,16 +108,16 @@ class AgentDeps:
     # Not copied by `replace`, so that a copy with other parts begins with an empty cache.
     _instructions: BoundedCache[tuple[Any, ...], str] = field(init=False, repr=False, default_factory=BoundedCache)
 
-    def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
+    def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: LoopState) -> LoopConfig:
         """Return the effective configuration: the agent's own, overridden by the run's context, then by later changes.
 
         Args:
             runtime: The node's runtime.
             config: The node's config, which holds the budget of a delegated run.
-            loop: The state's bookkeeping.
+            loop: The loop state.
         """
         own = effective_config(
-            self.config, runtime.context, self.context_schema, loop.get("changed"), loop.get("approve", ())
+            self.config, runtime.context, self.context_schema, loop.get("config_overrides"), loop.get("approve", ())
         )
         remaining = config["configurable"].get(BUDGET_LEFT)
         return tighten_limits(own, remaining) if remaining else own
@@ -167,8 +172,8 @@ class AgentDeps:
 
     @property
     def plans(self) -> bool:
-        """Whether phase 1 is needed: there are tools, delegates or hooks."""
-        return bool(self.toolbox) or bool(self.hooks)
+        """Whether phase 1 is needed: there are tools, delegates or hooks, or middleware may add tools."""
+        return bool(self.toolbox) or bool(self.hooks) or self.runs_added_tools
 
     def instructions(self, settings: LoopConfig, mode: Mode, planner: Planner) -> str:
         """Return the framework's instructions, which are added to the agent's own system prompt.
@@ -238,16 +243,59 @@ def _variant(deps: AgentDeps, context: AgentContext) -> AgentDeps:
         )
         deps = replace(deps, client=deps.offering(deps.client)).without(toolbox.withdrawn)
     if context.instructions:
-        system_prompt = _appended(deps.system_prompt, context.instructions)
-        deps = replace(deps, system_prompt=system_prompt)
+        own, added = deps.system_prompt, context.instructions
+        deps = replace(deps, system_prompt=lambda: joined([own(), added]))
     if context.response_schema is not None:
         deps = replace(deps, response=ResponseSchema(context.response_schema))
     return deps
 
 
-def _appended(own: Callable[[], str], added: str) -> Callable[[], str]:
-    def prompt_and_instructions() -> str:
-        prompt = own()
-        return f"{prompt}\n\n{added}" if prompt else added
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One execution of a node: what its functions work with, derived once."""
 
-    return prompt_and_instructions
+    config: RunnableConfig
+    runtime: Runtime[Any]
+    deps: AgentDeps
+    """The agent, with the tools, instructions and response schema of the run's context."""
+    run: Run
+    state: Mapping[str, Any]
+    """The state that the node reads; for a call, the fields that its node needs."""
+    loop: LoopState
+    """The loop state at the start of the task."""
+    settings: LoopConfig
+    """The effective configuration at the start of the task."""
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any], config: RunnableConfig, runtime: Runtime[Any], deps: AgentDeps) -> Self:
+        """Return the task of a node from the node's arguments.
+
+        Raises:
+            ConfigError: As `deps_of_run`.
+        """
+        deps, loop = deps_of_run(deps, runtime), state.get("loop", INITIAL_LOOP)
+        return cls(config, runtime, deps, run_of(config), state, loop, deps.settings(runtime, config, loop))
+
+    @property
+    def step(self) -> int:
+        """The step at the start of the task."""
+        return self.loop["step"]
+
+    @property
+    def id(self) -> str:
+        """LangGraph's id of the task; empty outside a graph."""
+        return self.runtime.execution_info.task_id if self.runtime.execution_info else ""
+
+    @property
+    def wave(self) -> str:
+        """Id of the checkpoint that the task runs from, which the tasks of one wave share; empty outside a graph."""
+        return self.runtime.execution_info.checkpoint_id if self.runtime.execution_info else ""
+
+    @property
+    def records(self) -> bool:
+        """Whether the effect ledger records each writing call of the wave before it runs."""
+        return self.loop.get("ledger", False)
+
+    def settings_with(self, loop: LoopState) -> LoopConfig:
+        """Return the effective configuration after changes of the loop state."""
+        return self.deps.settings(self.runtime, self.config, loop)

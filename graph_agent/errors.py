@@ -3,6 +3,7 @@
 GraphAgentError
 ├── UserError                the caller changes code, configuration or input
 │   ├── ConfigError          a wrong setting, found at construction
+│   │   └── MissingExtraError    an optional dependency is not installed; an ImportError too
 │   ├── InputError           a wrong input to a run
 │   │   ├── DecisionError    a decision that does not fit the call that waits for approval
 │   │   ├── InputConflictError   an input id that belongs to a different input
@@ -13,15 +14,19 @@ GraphAgentError
 │   └── ScriptError          a scripted model that ran dry or was not used up
 ├── RunFailedError           an input failed, and `on_failure="raise"` is set; `kind` names the failure
 │   └── ModelFailedError     a model, or its provider, did not answer
+├── HookError                a hook or middleware failed, or returned an unusable value
 ├── CallError                the model chooses another call; the text is the tool result it gets
 │   ├── UnknownToolError
 │   └── ToolArgumentsError
 └── OperatorError            an operator repairs a service
     ├── AbandonedCallsError  too many blocking calls hang
+    ├── DamagedSessionError  a part of a stored session is lost or unreadable
     ├── McpServerError       an MCP server does not start, answer or follow the protocol
     ├── NewerFormatError     a session was stored by a newer version of this package
+    ├── RunHungError         a run was stopped, and its checkpointer keeps it from ending
     ├── SessionLockError     the lock of a session cannot be acquired or inspected
-    └── SessionLostError     a run ends: its session's lock is lost, or another run has continued the session
+    ├── SessionLostError     a run ends: its session's lock is lost, or another run has continued the session
+    └── UnreadableValueError a stored value cannot be decoded
 
 A message states what happened, the value given, and the fix.
 """
@@ -31,6 +36,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+_FEW_NAMES = 8
 
 
 class GraphAgentError(Exception):
@@ -43,6 +50,10 @@ class UserError(GraphAgentError):
 
 class ConfigError(UserError, ValueError):
     """An invalid setting, found when the agent is built."""
+
+
+class MissingExtraError(ImportError, ConfigError):
+    """An optional dependency is not installed; the message has the command that installs it."""
 
 
 class InputError(UserError, ValueError):
@@ -82,8 +93,8 @@ class RunFailedError(GraphAgentError):
 
     Args:
         message: One sentence for a person.
-        kind: The `kind` of the `error` event: `planning`, `hook`, `response_format`, `response_schema`, or a
-            `ModelErrorKind`.
+        kind: The `kind` of the `error` event: `planning`, `hook`, `middleware`, `code`, `empty_answer`,
+            `response_format`, `response_schema`, or a `ModelErrorKind`.
         answer: The message that ends the input; it names the failure and the work done.
     """
 
@@ -95,6 +106,19 @@ class RunFailedError(GraphAgentError):
 
 class ModelFailedError(RunFailedError):
     """A model, or its provider, did not answer; `kind` is one of `ModelErrorKind`."""
+
+
+class HookError(GraphAgentError):
+    """A hook or middleware raised, and its exception is the cause, or it returned an unusable value.
+
+    Args:
+        message: One sentence, `The hook NAME failed: REASON`.
+        kind: The `kind` of the `error` event: `hook`, or `middleware`.
+    """
+
+    def __init__(self, message: str, *, kind: str = "hook") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class CallError(GraphAgentError):
@@ -117,6 +141,17 @@ class AbandonedCallsError(OperatorError):
     """A blocking call was not started, because too many cancelled or timed-out calls still run."""
 
 
+class UnreadableValueError(OperatorError, ValueError):
+    """A stored value cannot be decoded; becomes a `DamagedSessionError` where the session is known."""
+
+
+class DamagedSessionError(OperatorError):
+    """A part of a stored session is lost or unreadable, so it is not continued."""
+
+    session_id: str = ""
+    """The session."""
+
+
 class McpServerError(OperatorError):
     """An MCP server could not be started or reached, or broke the protocol."""
 
@@ -126,6 +161,10 @@ class McpServerError(OperatorError):
 
 class NewerFormatError(OperatorError):
     """A session was stored in a format that this version cannot read."""
+
+
+class RunHungError(OperatorError):
+    """A run was stopped, and did not end because its checkpointer does not answer."""
 
 
 class SessionLockError(OperatorError):
@@ -154,11 +193,14 @@ def located(where: str) -> Iterator[None]:
 def did_you_mean(got: str, known: Iterable[str]) -> str:
     """Return a sentence tail that lists the known names and suggests the nearest.
 
-    E.g. `"known: search, echo. Did you mean 'search'?"`; `"none are known."` for an empty `known`.
+    E.g. `"known: search, echo. Did you mean 'search'?"`; `"none are known."` for an empty `known`. The suggestion comes
+    first if more than a few names follow.
     """
     names = sorted(known)
     if not names:
         return "none are known."
     near = difflib.get_close_matches(got, names, n=1, cutoff=0.7)
+    if near and len(names) > _FEW_NAMES:
+        return f"did you mean {near[0]!r}? Known: {', '.join(names)}."
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"known: {', '.join(names)}.{hint}"

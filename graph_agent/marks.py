@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as as_tool
+from typing_extensions import TypedDict, Unpack
 
 from graph_agent.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from graph_agent.approvals.requests import DecisionType
 
 MARKS: dict[str, str] = {
     "effect": '`"read"` for a tool that changes nothing; `"write"`, the default, for one that may',
@@ -26,7 +30,22 @@ MARKS: dict[str, str] = {
 """The marks, with the meaning of each."""
 
 
-def marked(given: BaseTool | Callable[..., Any], **marks: Any) -> BaseTool:
+class Marks(TypedDict, total=False):
+    """The types of the marks."""
+
+    effect: Literal["read", "write"]
+    idempotent: bool
+    poll: bool
+    approve: bool | str | Sequence[DecisionType] | Mapping[str, Any]
+    timeout_s: float | None
+    retry: Mapping[str, Any]
+    max_output_chars: int
+    max_output_lines: int
+    truncate: Literal["head_tail", "tail"]
+    kind: Literal["file_read", "shell", "search", "listing"]
+
+
+def marked(given: BaseTool | Callable[..., Any], **marks: Unpack[Marks]) -> BaseTool:
     """Return a tool with marks added, e.g. `marked(weather, effect="read", timeout_s=5)`.
 
     Args:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Literal, NotRequired
+from typing import Any, Concatenate, Literal, NotRequired, ParamSpec
 
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, TypeVar
+
+ResponseT = TypeVar("ResponseT", covariant=True, default=Any)
+"""Type of the answer by the agent's `response_format`; None for an agent without one."""
+ContextT = TypeVar("ContextT", contravariant=True, default=Any)
+"""Class of a run's context, the agent's `context_schema`."""
+P = ParamSpec("P")
+OwnerT = TypeVar("OwnerT")
+ReturnT = TypeVar("ReturnT")
 
 HIDDEN_ID_PREFIX = "do-not-render-"
 """Prefix of the ids of messages that are for the model only; chat clients of this ecosystem hide them."""
@@ -50,6 +59,7 @@ class SessionStatus(StrEnum):
 StopReason = Literal[
     "completed",
     "step_limit",
+    "recursion_limit",
     "turn_limit",
     "token_limit",
     "cost_limit",
@@ -65,6 +75,7 @@ CutOff = Literal["length", "content_filter", "interrupted"]
 STATUS_OF: dict[StopReason, SessionStatus] = {
     "completed": SessionStatus.COMPLETED,
     "step_limit": SessionStatus.ROUND_LIMIT,
+    "recursion_limit": SessionStatus.ROUND_LIMIT,
     "turn_limit": SessionStatus.TURN_LIMIT,
     "token_limit": SessionStatus.ROUND_LIMIT,
     "cost_limit": SessionStatus.ROUND_LIMIT,
@@ -74,6 +85,20 @@ STATUS_OF: dict[StopReason, SessionStatus] = {
     "failed": SessionStatus.FAILED,
 }
 """The status a session ends in, by the reason it stopped."""
+
+
+def with_parameters_of(
+    source: Callable[Concatenate[Any, P], object],
+) -> Callable[[Callable[Concatenate[OwnerT, ...], ReturnT]], Callable[Concatenate[OwnerT, P], ReturnT]]:
+    """Make a type checker give a method with `**options` the parameters of another method."""
+    return lambda method: method
+
+
+def with_fields_of(
+    source: Callable[P, object],
+) -> Callable[[Callable[Concatenate[OwnerT, ...], ReturnT]], Callable[Concatenate[OwnerT, P], ReturnT]]:
+    """As `with_parameters_of`, for the fields of a class."""
+    return lambda method: method
 
 
 class Usage(TypedDict):
@@ -104,4 +129,8 @@ class Call(TypedDict):
     needs: NotRequired[list[str]]
     """Ids of calls of the same wave whose results this call needs; absent or empty for none."""
     fault: NotRequired[str]
-    """Why the call cannot be run; this text becomes its result."""
+    """Why the call cannot be run; this text becomes its result, with the status `invalid`."""
+    skipped: NotRequired[Literal[True]]
+    """The `fault` is not of the call itself, so that its status is `skipped`; absent for others."""
+    denied_by: NotRequired[str]
+    """The mechanism that refuses the call, whose `fault` is the reason; its status is `denied`. Absent for others."""

@@ -13,8 +13,8 @@ from graph_agent.approvals.decisions import read_decisions
 from graph_agent.approvals.requests import request_for
 from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.errors import ConfigError, DecisionError
-from graph_agent.events.approvals import decision_event
 from graph_agent.runs.run import run_of
+from graph_agent.state.events import decision_event
 from graph_agent.state.schema import AgentState
 from graph_agent.tools.edits import edit_fault
 
@@ -33,9 +33,9 @@ async def approve_node(
         ConfigError: Without a checkpointer, which an interrupt needs.
     """
     loop = state["loop"]
-    asked = loop.get("asked", [])
+    asked = loop.get("awaiting_approval", [])
     if run_of(config).aborted or not asked:
-        return {"arrived": True}
+        return {"wave_finished": True}
     if checkpointer_of(config) is None:
         raise ConfigError(
             f"The call {asked[0]['name']!r} needs a person's approval, and there is no checkpointer, so the run could "
@@ -51,4 +51,4 @@ async def approve_node(
             # Not raised: LangGraph has stored the answer, and would use it again for every later resume.
             error = str(fault)
         else:
-            return {"events": [decision_event(each, loop["step"]) for each in decided], "arrived": True}
+            return {"events": [decision_event(each, loop["step"]) for each in decided], "wave_finished": True}

@@ -12,14 +12,12 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent._compat import read_state
-from graph_agent._internal.exception_text import exception_text
-from graph_agent._internal.failure_log import log_failure
+from graph_agent._internal.failure_log import log_failure, log_user_error
+from graph_agent._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent._internal.text import as_text, clean
-from graph_agent.budgets import RemainingBudget, budget_for_delegates, has_budget
-from graph_agent.config import LoopConfig
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
-from graph_agent.deps import AgentDeps, deps_of_run
-from graph_agent.errors import did_you_mean
+from graph_agent.deps import AgentDeps, Task
+from graph_agent.errors import GraphAgentError
 from graph_agent.execution.delegate_call import (
     ProgressReporter,
     UsageTally,
@@ -33,15 +31,19 @@ from graph_agent.execution.delegate_call import (
     waiting_task,
 )
 from graph_agent.execution.run_call import CallToRun, call_to_run, run_in_slot
-from graph_agent.models.usage import add_usage
-from graph_agent.runs.run import WATCHED, run_of
+from graph_agent.models.errors import is_raised_by_model, public_exception_text
+from graph_agent.runs.run import WATCHED
 from graph_agent.runs.spending import spent
+from graph_agent.settings.budgets import RemainingBudget, budget_for_delegates, has_budget
+from graph_agent.state.call_events import CallResult, fault_result
 from graph_agent.state.messages import CONTEXT_MARK, without_failure_report
-from graph_agent.state.schema import INITIAL_BOOKKEEPING
 from graph_agent.tools.invoke import belongs_to_run
+from graph_agent.tools.output import effect_text
 from graph_agent.types import HIDDEN_ID_PREFIX, Call, Usage, delegate_name, is_delegation
+from graph_agent.usage import add_usage
 
 logger = logging.getLogger(__name__)
+_TOO_DEEP = "This agent may not delegate further: the delegation depth is used up. Do the task yourself."
 
 
 async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:
@@ -53,25 +55,24 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
-    deps = deps_of_run(deps, runtime)
-    to_run = await call_to_run(call, config, runtime, deps)
+    state = read_state(config, ["messages", "loop", "ready", "usage", "remote"])
+    task = Task.of(state, config, runtime, deps)
+    to_run = await call_to_run(task, call)
     if not isinstance(to_run, CallToRun):
         return Command(update=to_run)
-    call = to_run.call
-    state = {"loop": INITIAL_BOOKKEEPING, **read_state(config, ["messages", "loop", "ready", "usage", "remote"])}
-    settings = deps.settings(runtime, config, state["loop"])
+    call, deps, settings = to_run.call, task.deps, task.settings
     waiting = waiting_task(state.get("remote"), call)
-    progress, tally = ProgressReporter(call, state["loop"]["step"], runtime), UsageTally()
+    progress, tally = ProgressReporter(call, task.step, runtime), UsageTally()
     answer: Any = None
 
-    async def attempt(edited: Call, answer: Any) -> DelegationResult:
-        result = checked_result(await _run(edited, answer, config, state, settings, deps, progress, tally))
+    async def attempt(edited: Call) -> DelegationResult:
+        limit_s = settings.delegate_timeout_s or settings.tool_timeout_s
+        work = _run(task, edited, answer, progress, tally)
+        result = checked_result(await await_within(work, limit_s, f"The delegate {delegate_name(call['name'])!r}"))
         tally(result.usage)
         return result
 
     async def work() -> DelegationResult:
-        if "fault" in call:
-            return _error(call["fault"])
         nonlocal answer
         # Interrupt before anything is sent, and only once for all attempts.
         if waiting is not None and not await has_continued(deps.toolbox.delegates.get(call["name"]), waiting):
@@ -79,83 +80,84 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
 
         def failed(error: BaseException) -> DelegationResult:
             name = delegate_name(call["name"])
-            log_failure(logger, f"The delegate {name!r}", error, level=logging.WARNING)
-            return _error(clean(f"The delegate {name!r} failed: {exception_text(error)}"))
+            if isinstance(error, TimeLimitError):
+                log_failure(logger, f"The delegate {name!r}", error, level=logging.WARNING)
+                return _error(f"The delegate {name!r} was {error}. {effect_text(writes=True)}")
+            if isinstance(error, GraphAgentError | TimeoutError) or is_raised_by_model(error):
+                log_failure(logger, f"The delegate {name!r}", error, level=logging.WARNING)
+            else:
+                log_user_error(logger, f"The delegate {name!r}", error)
+            return _error(clean(f"The delegate {name!r} failed: {public_exception_text(error)}"))
 
         try:
             if deps.around_tool is None:
-                return await attempt(call, answer)
-            return await run_through_middleware(
-                deps.around_tool, call, config, runtime, lambda edited: attempt(edited, answer), failed
-            )
+                return await attempt(call)
+            return await run_through_middleware(task, deps.around_tool, call, attempt, failed)
         except BaseException as error:
             if belongs_to_run(error):
                 raise
             return failed(error)
 
-    result = await run_in_slot(call, config, runtime, state, settings, deps, work)
+    result: CallResult
+    if "fault" in call:
+        result = fault_result(call)
+    else:
+        result = await run_in_slot(task, call, work)
     if not isinstance(result, DelegationResult):
-        result = DelegationResult(result.content, result.status)
+        result = DelegationResult(result.content, result.status, stored=result.stored)
         if waiting is not None:
             await deps.toolbox.withdraw({call["id"]: waiting})
     # The usage of all attempts, including a delegate that was cancelled without a result.
     result = replace(result, usage=tally.usage)
     events = [*to_run.events, *progress.events]
-    update = delegation_update(call, result, settings, state["loop"]["step"], events, waited=waiting, answer=answer)
+    update = delegation_update(call, result, settings, task.step, events, waited=waiting, answer=answer)
     return Command(update=update)
 
 
 async def _run(
+    task: Task,
     call: Call,
     answer: Any,
-    config: RunnableConfig,
-    state: dict[str, Any],
-    settings: LoopConfig,
-    deps: AgentDeps,
     progress: ProgressReporter,
     tally: UsageTally,
 ) -> DelegationResult:
     """Run one attempt; `answer` is the person's answer to the delegate's question, if there was one."""
-    delegate = deps.toolbox.delegates.get(call["name"])
-    if delegate is None:
-        return _error(f"Unknown delegate {call['name']!r}; {did_you_mean(call['name'], deps.toolbox.names)}")
-    task = call["arguments"].get("task")
-    if task is not None and not isinstance(task, str):
+    deps, settings, configurable = task.deps, task.settings, task.config["configurable"]
+    if "fault" in (checked := deps.toolbox.checked(call)):
+        return DelegationResult(checked["fault"], "invalid")
+    delegate, text = deps.toolbox.delegates[call["name"]], call["arguments"]["task"]
+    if not isinstance(text, str):
         # A reference in a plan may resolve to any JSON.
-        task = as_text(task)
-    if not isinstance(task, str) or not task.strip():
-        return _error(f"A delegation takes the task as text: {{'task': '…'}}, not {task!r}.")
-    depth_left = min(
-        settings.max_delegation_depth, config["configurable"].get(DEPTH_LEFT, settings.max_delegation_depth)
-    )
+        text = as_text(text)
+    depth_left = min(settings.max_delegation_depth, configurable.get(DEPTH_LEFT, settings.max_delegation_depth))
     if depth_left < 1:
-        return _error("This agent may not delegate further: the delegation depth is used up. Do the task yourself.")
+        return DelegationResult(_TOO_DEEP, "skipped")
     delegation = Delegation(
         id=call["id"],
-        task=task,
-        context=_context(state["messages"], settings.context_messages),
-        session_id=config["configurable"].get("thread_id", ""),
+        task=text,
+        context=_context(task.state["messages"], settings.context_messages),
+        session_id=configurable.get("thread_id", ""),
         depth_left=depth_left - 1,
-        budget=_share(config, state, settings, tally.usage),
+        budget=_share(task, tally.usage),
         prices=settings.prices,
-        context_id=conversation_id_of(state.get("remote"), delegate.name),
+        context_id=conversation_id_of(task.state.get("remote"), delegate.name),
         report_progress=progress,
-        watch=progress.pass_on if config["configurable"].get(WATCHED) else None,
+        watch=progress.pass_on if configurable.get(WATCHED) else None,
         record_usage=tally,
     )
-    if waiting := waiting_task(state.get("remote"), call):
+    if waiting := waiting_task(task.state.get("remote"), call):
         return await resume_delegate(delegate, delegation, waiting, answer)
     return await delegate.run(delegation)
 
 
-def _share(config: RunnableConfig, state: dict[str, Any], settings: LoopConfig, attempts: Usage) -> RemainingBudget:
+def _share(task: Task, attempts: Usage) -> RemainingBudget:
     """One delegation's share of the remaining budget, after its earlier attempts; equal for all of the wave."""
-    if not has_budget(settings):
+    if not has_budget(task.settings):
         return RemainingBudget()
-    usage = add_usage(state["usage"], attempts)
-    used = spent(run_of(config), state["loop"], usage, state["messages"], settings)
-    delegations = sum(is_delegation(call["name"]) for call in state["ready"])
-    return budget_for_delegates(used, settings).shared_by(max(1, delegations))
+    usage = add_usage(task.state["usage"], attempts)
+    used = spent(task.run, task.loop, usage, task.state["messages"], task.settings)
+    delegations = sum(is_delegation(call["name"]) for call in task.state["ready"])
+    return budget_for_delegates(used, task.settings).shared_by(max(1, delegations))
 
 
 def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:

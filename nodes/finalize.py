@@ -5,51 +5,171 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent._internal.failure_log import IN_HISTORY, log_traceback
-from graph_agent.budgets import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, budget_met, exhausted, has_budget, limit_met
-from graph_agent.config import LoopConfig
-from graph_agent.deps import AgentDeps, deps_of_run
-from graph_agent.errors import SlowSchemaError, UserError
-from graph_agent.events.calls import account
-from graph_agent.events.types import StoredEvent, event
-from graph_agent.hooks.protocol import HookError
+from graph_agent._internal.failure_log import IN_HISTORY, exception_text, log_traceback, log_user_error, user_function
+from graph_agent._internal.text import clean
+from graph_agent.deps import AgentDeps, Task
+from graph_agent.errors import GraphAgentError, HookError, SlowSchemaError, UserError
 from graph_agent.models.cleaning import with_text
-from graph_agent.models.errors import classify_model_error, describe_model_error
-from graph_agent.models.finish_reasons import cut_off, cut_off_warning
+from graph_agent.models.errors import (
+    FOR_USERS,
+    classify_model_error,
+    describe_model_error,
+    is_raised_by_model,
+    public_text,
+)
+from graph_agent.models.finish_reasons import LONGER, cut_off, cut_off_warning
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.models.usage import add_usage
 from graph_agent.models.visibility import has_no_answer, is_blank
-from graph_agent.planning.ask import RefusedError
-from graph_agent.planning.failure_account import failure_account
-from graph_agent.planning.handoff import handoff_command
-from graph_agent.planning.hook_results import composed_answer, stream_unshown
-from graph_agent.planning.hooked_requests import HookedRequests
+from graph_agent.planning.ask import PlanningError, RefusedError
+from graph_agent.planning.compaction import recap
+from graph_agent.planning.loop_hooks import HookedRequests
+from graph_agent.planning.middleware_replies import composed_answer, stream_unshown
+from graph_agent.planning.plan_edits import handoff_command
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
 from graph_agent.planning.summary import renew_summary, use_summary
+from graph_agent.planning.update import limit_event
+from graph_agent.prompts import Prompts
 from graph_agent.runs.notes import ReceivedNotes, listen
-from graph_agent.runs.run import run_of
+from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import answer_left_s, spent
-from graph_agent.state.channels import status_event
-from graph_agent.state.messages import after_sentence, failure_error, failure_message, stream_rest
-from graph_agent.state.schema import Bookkeeping, LoopOutcome, PlanState
+from graph_agent.settings.budgets import (
+    STEPS_FOR_A_WAVE,
+    LimitMet,
+    LimitMetError,
+    budget_met,
+    exhausted,
+    has_budget,
+    limit_met,
+)
+from graph_agent.state.call_events import account
+from graph_agent.state.channels import collect_writes, status_event, take_extras
+from graph_agent.state.events import StoredEvent, event
+from graph_agent.state.messages import (
+    CONTEXT_MARK,
+    after_sentence,
+    failure_error,
+    failure_message,
+    since_input,
+    stream_rest,
+)
+from graph_agent.state.schema import LoopOutcome, LoopState, PlanState
 from graph_agent.types import NO_USAGE, STATUS_OF, CutOff, StopReason, Usage
+from graph_agent.usage import add_usage
 
 logger = logging.getLogger(__name__)
+_HINTS = {
+    "transient": "Raise `model_retries`, or set `fallback_models`.",
+    "content_filter": "Another model, or other settings of the provider's filter, may accept the request.",
+    "planning": "Try a model that follows the plan's schema, or set `tool_calling` to 'native'.",
+    "empty_answer": "Try another model, or set `fallback_models`.",
+    "response_format": "Simplify the response format, or try a model with structured output.",
+}
+"""Advice on errors whose message has none for the developer, by kind."""
+_READ = "What was read, the newest last:"
+_TRACED = "See the traceback in the log."
+_PRIVATE = frozenset({"hook", "middleware", "code", "response_format"})
+"""Kinds whose message gives, after its first colon, the text of an exception that is not for the user."""
+
+
+def error_event(step: int, kind: str, message: str, *, advises: bool = False) -> StoredEvent:
+    """Return the `error` event of a failed input.
+
+    Args:
+        step: The step.
+        kind: The kind of the error.
+        message: The message.
+        advises: Whether the message ends in advice for the developer, after its last semicolon.
+    """
+    what, separator, advice = clean(message).rpartition("; ")
+    hint = _HINTS.get(kind, "The log has the details.")
+    if advises and separator and what and advice:
+        hint = f"{advice[0].upper()}{advice[1:]}"
+    return event("error", step, kind=kind, message=clean(message), hint=hint)
+
+
+def failure_event(error: Exception, step: int, request: str) -> StoredEvent:
+    """Log the exception that ended an input, in one ERROR record, and return its event.
+
+    Args:
+        error: The exception of a request to the model.
+        step: The step.
+        request: The request, as the subject of a sentence.
+    """
+    if isinstance(error, PlanningError):
+        return logged_event(step, "planning", str(error))
+    if isinstance(error, HookError):
+        if error.__cause__ is None:
+            return logged_event(step, error.kind, str(error), advises=True)
+        return event("error", step, kind=error.kind, message=clean(str(error)), hint=_TRACED)  # it is in the log
+    if not _is_raised_by_model(error) and not isinstance(error, TimeoutError | GraphAgentError):
+        what = f"The function {user_function(error)!r} of this agent"
+        log_user_error(logger, what, error)
+        message = clean(f"{what} failed: {exception_text(error)}")
+        return event("error", step, kind="code", message=message, hint=_TRACED)
+    kind, message = classify_model_error(error), describe_model_error(error)
+    logger.error("%s failed: %s", request, message, extra=IN_HISTORY)
+    log_traceback(logger, request, error)
+    return error_event(step, kind, describe_model_error(error, public=True), advises=kind not in FOR_USERS)
+
+
+def _is_raised_by_model(error: BaseException | None) -> bool:
+    """Whether a model raised an exception, or the one that it was raised from."""
+    while error is not None and not is_raised_by_model(error):
+        error = error.__cause__
+    return error is not None
+
+
+def logged_event(step: int, kind: str, message: str, *, advises: bool = False) -> StoredEvent:
+    """Log a failure that has no exception of its own, and return its event; arguments as for `error_event`."""
+    logger.error("The input failed: %s", message, extra=IN_HISTORY)
+    return error_event(step, kind, message, advises=advises)
+
+
+def failure_account(
+    error: StoredEvent,
+    prompts: Prompts,
+    events: Sequence[StoredEvent],
+    messages: Sequence[AnyMessage],
+    *,
+    failed: bool,
+) -> str:
+    """Render the report of an error, without the provider's words and without advice for developers.
+
+    Args:
+        error: The `error` event.
+        prompts: The agent's prompts.
+        events: The session's history, oldest first.
+        messages: The conversation. If it was too long for the model, the report holds the beginning of each result of
+            the input.
+        failed: Whether the input failed; False if a limit ended it and only its answer failed.
+    """
+    kind, message = error["kind"], public_text(error["message"])
+    if kind in _PRIVATE:
+        message = f"{message.partition(': ')[0].rstrip('.')}."
+    elif (hint := error.get("hint")) and message.endswith(hint[1:]):
+        message = f"{message[: -len(hint)].rstrip('; ')}."
+    parts = [prompts.render("failure", kind=kind, message=message) if failed else message]
+    parts.append(prompts.render("account", **account(events)))
+    if kind == "context_overflow" and (read := recap(since_input(messages))):
+        parts.append("\n".join([_READ, *read]))
+    return "\n\n".join(filter(None, parts))
+
+
 _EMPTY = "The model's answer was empty, and so was the answer to a second request."
 
 
 async def finalize_node(
     state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps
-) -> dict[str, Any] | Command[Any]:
+) -> dict[str, Any] | Command[Any] | list[dict[str, Any] | Command[Any]]:
     """Answer the input, with a streamed model call if planning gave no answer.
 
     Returns:
@@ -60,28 +180,29 @@ async def finalize_node(
         return Command(goto="plan")
     if (leaving := handoff_command(state)) is not None:
         return leaving
-    deps = deps_of_run(deps, runtime)
-    answer = AnswerUpdate(state, deps.settings(runtime, config, state["loop"]), deps, config)
+    answer = AnswerUpdate(Task.of(state, config, runtime, deps))
     await answer.run()
     if await answer.receive_steering():
-        return Command(update=answer.update_for_next_plan(), goto="plan")
-    return answer.update()
+        again: Command[Any] = Command(update=answer.update_for_next_plan(), goto="plan")
+        return [again, Command(update=answer.written)] if answer.written else again
+    update = answer.update()  # a dict: LangGraph streams the messages of no other update
+    return [update, Command(update=answer.written)] if answer.written else update
 
 
 class AnswerUpdate:
     """The input of one pass through `finalize`, and the state update that the pass builds."""
 
-    def __init__(self, state: PlanState, settings: LoopConfig, deps: AgentDeps, config: RunnableConfig) -> None:
-        self.loop: Bookkeeping = {**state["loop"]}
-        self.active_run = run_of(config)
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.loop: LoopState = {**task.loop}
+        self.active_run = task.run
         self.steering = ReceivedNotes()
-        self.state = state
-        self.settings = settings
-        self.deps = deps
+        self.state = cast("PlanState", task.state)
+        self.settings = task.settings
+        self.deps = task.deps
         self.outcome: LoopOutcome = self.loop["outcome"] or {"stop_reason": "completed"}
         self.reason: StopReason = self.outcome["stop_reason"]
         self.step = self.loop["step"]
-        self.config = config
         self.requests: ModelRequests | None = None
         self.answer: AIMessage | None = None
         self.partial = AIMessage("")
@@ -92,6 +213,8 @@ class AnswerUpdate:
         self.usage: Usage = NO_USAGE
         self.truncated: CutOff | None = None
         self.events: list[StoredEvent] = []
+        self.written: list[tuple[str, Any]] = []
+        """Writes of middleware that follow the answer."""
 
     async def run(self) -> None:
         """Produce the answer, or report the failure."""
@@ -102,29 +225,68 @@ class AnswerUpdate:
             self._record_cut_off(self.answer)
 
     async def produce(self) -> None:
-        """Produce the answer, or the error that prevented it."""
+        """Produce the answer, or the error that prevented it; the first rule that applies decides."""
+        rules: tuple[Callable[[], Awaitable[bool]], ...] = (
+            self._keep_failure,
+            self._accept_planned,
+            self._complete_streamed,
+            self._report_limit,
+            self._account_for_stop,
+            self._ask_model,
+        )
+        for rule in rules:
+            if await rule():
+                return
+
+    async def _keep_failure(self) -> bool:
+        """Keep the error of planning, and the streamed part of its reply."""
+        if self.reason != "failed" and "failed" not in self.outcome:
+            return False
+        self.partial = self.outcome.get("draft", self.partial)
+        self.error = next(entry for entry in reversed(self.state["events"]) if entry["type"] == "error")
+        return True
+
+    async def _accept_planned(self) -> bool:
+        """Accept the answer of planning or of a hook."""
+        planned = self.outcome.get("draft") if self.reason == "completed" else None
+        if "composed" not in self.outcome:
+            if planned is not None:
+                await self._accept_draft(planned)
+            return planned is not None
+        if (kept := composed_answer(self.outcome, self.state["messages"]) or planned) is None:
+            return False
+        await self._accept_draft(kept)
+        stream_unshown(self.answer, self.outcome)
+        return True
+
+    async def _complete_streamed(self) -> bool:
+        """Add the reason of the stop to the streamed part of a reply, which the reader has received."""
         draft = self.outcome.get("draft")
-        if self.reason == "failed" or "failed" in self.outcome:
-            self.partial = draft or self.partial
-            self.error = next(entry for entry in reversed(self.state["events"]) if entry["type"] == "error")
-            return
-        kept = composed_answer(self.outcome, self.state["messages"]) or (draft if self.reason == "completed" else None)
-        if kept is not None:
-            await self._accept_draft(kept)
-            stream_unshown(self.answer, self.outcome)
-            return
         if draft is not None:
-            # The reader has received this beginning of an answer.
             self.answer = draft.model_copy(update={"content": f"{draft.text}\n\n{self._sentence()}"})
-            return
-        exhausted, sentence = self._is_exhausted(), self._sentence()
-        if sentence and self.settings.on_limit == "message":
-            self.answer = AIMessage(sentence)
-            return
-        if exhausted or self.reason == "aborted":
-            self.answer = AIMessage(self._with_account(sentence))
-            return
-        await self._send_before_deadline(self._compose_structured if self.deps.response else self._compose, sentence)
+        return draft is not None
+
+    async def _report_limit(self) -> bool:
+        """Answer with the sentence on the limit, if `on_limit` asks for no more."""
+        self._is_exhausted()  # the reason that the sentence states
+        sentence = self._sentence()
+        if not sentence or self.settings.on_limit != "message":
+            return False
+        self.answer = AIMessage(sentence)
+        return True
+
+    async def _account_for_stop(self) -> bool:
+        """Answer with an account of the work if an abort or an exhausted budget allows no request."""
+        if not self._is_exhausted() and self.reason != "aborted":
+            return False
+        self.answer = AIMessage(self._with_account(self._sentence()))
+        return True
+
+    async def _ask_model(self) -> bool:
+        """Ask the model for the answer."""
+        work = self._compose_structured if self.deps.response else self._compose
+        await self._send_before_deadline(work, self._sentence())
+        return True
 
     async def _accept_draft(self, draft: AIMessage) -> None:
         """Use the answer of planning; hooks and middleware see it first if they have not."""
@@ -145,29 +307,29 @@ class AnswerUpdate:
 
     async def _send_before_deadline(self, work: Callable[[ModelRequests, str], Awaitable[None]], sentence: str) -> None:
         """Do work that sends requests, unless an abort or the deadline cancels it."""
-        with self.active_run.interruptible(answer_left_s(self.active_run, self.loop, self.settings)) as scope:
-            await self._send(work, sentence)
-        if scope.cancelled_caught:
+        left_s = answer_left_s(self.active_run, self.loop, self.settings)
+        try:
+            await self.active_run.stoppable(self._send(work, sentence), "The request for the answer", left_s)
+        except WorkStoppedError:
             self._cut_short()
 
     async def _send(self, work: Callable[[ModelRequests, str], Awaitable[None]], sentence: str) -> None:
         # At a limit, hooks get no rerun.
         limit: LimitMet | None = (self.reason, self.outcome.get("limit", 0)) if sentence else None
         history, check = self.state["messages"], lambda used, newest: limit or self._budget_met(used, newest)
-        requests = await ModelRequests.open(self.deps, self.settings, history, self.loop, self.config, check)
+        requests = await ModelRequests.open(self.task, self.settings, history, self.loop, check)
         self.requests, self.answer = requests, None
         try:
             use_summary(requests, self.state["events"])
-            await HookedRequests(requests, self.active_run.session_id).rewrite_results()
+            if self.deps.rewriters:
+                await HookedRequests(requests, self.active_run.session_id).rewrite_results()
             await renew_summary(requests, self.state["events"], allowed=not sentence)
-            await work(requests, sentence)
+            with collect_writes(self.written):
+                await work(requests, sentence)
         except UserError:
             raise
         except RefusedError as refused:
             self.answer = after_sentence(sentence, refused.message)
-        except HookError as error:
-            self.active_run.cause = error
-            self._fail("hook", str(error))
         except LimitMetError as met:
             self._stop(met.reason, met.limit)
             self.answer = AIMessage(self._with_account(self._sentence()))
@@ -176,22 +338,24 @@ class AnswerUpdate:
             self.partial = AIMessage(sentence or requests.stream.text, id=requests.stream.id)
         finally:
             self.loop, self.usage = {**requests.active.loop}, requests.usage
+            if extras := take_extras(self.written, CONTEXT_MARK):
+                self.loop["extras"] = extras
             self.events[:0] = requests.active.events
         if sentence:
             # The limit ended this input, whether or not the answer was composed.
             self.reason = self.outcome["stop_reason"]
 
     async def _compose(self, requests: ModelRequests, sentence: str) -> None:
-        id_, streamed, hint = None, "", self._hint()
+        id_, streamed = None, ""
         if sentence and not self.deps.guarded:
-            message, failure = await requests.answer_after(sentence, hint)
+            message, failure = await requests.answer_after(sentence)
             if isinstance(failure, UserError):
                 raise failure
             if failure is not None:
                 self._fail_with(failure)
                 self.partial = message
                 return
-            if not has_no_answer(message.text.removeprefix(sentence).removesuffix(hint)):
+            if not has_no_answer(message.text.removeprefix(sentence)):
                 self.answer = message
                 return
             reply, id_, streamed = AIMessage(""), message.id, requests.stream.text
@@ -202,14 +366,16 @@ class AnswerUpdate:
             # The reply may have held a tool call, which was removed.
             if self._is_exhausted(requests.usage):
                 self.answer = AIMessage(self._with_account(self._sentence()), id=id_)
+                if streamed:
+                    stream_rest(self.answer, streamed)
                 return
             # The sentence has been streamed as a message already.
             quiet = self.deps.guarded or bool(sentence)
             reply = await requests.answer([HumanMessage(EMPTY_ANSWER)], quiet=quiet)
         if is_blank(reply.text):
-            self._fail("empty_answer", _EMPTY)
+            self._fail(logged_event(self.step, "empty_answer", _EMPTY))
         else:
-            answer = after_sentence(sentence, await self._guarded(requests, reply), hint)
+            answer = after_sentence(sentence, await self._guarded(requests, reply))
             self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
             if streamed:
                 stream_rest(self.answer, streamed)
@@ -235,11 +401,12 @@ class AnswerUpdate:
             self.answer = AIMessage(self._with_account(sentence or self._sentence()))
             return
         if is_blank(answered.message.text):
-            self._fail("empty_answer", _EMPTY)
+            self._fail(logged_event(self.step, "empty_answer", _EMPTY))
             return
         reply, self.structured = answered.message, answered.value
         if answered.error is not None:
-            self._fail(*answered.error)
+            kind, message = answered.error
+            self._fail(logged_event(self.step, kind, message, advises=kind == "response_schema"))
         else:
             self.answer = await self._guarded(requests, reply)
             if self.answer is not reply:
@@ -251,16 +418,7 @@ class AnswerUpdate:
     def _sentence(self) -> str:
         if self.reason == "completed":
             return ""
-        return self.deps.prompts.render(
-            "limit", reason=self.outcome.get("limit_name", self.reason), limit=self.outcome.get("limit")
-        )
-
-    def _hint(self) -> str:
-        """The advice on allowing more steps if `max_steps` ended the input; empty otherwise."""
-        limit = self.outcome.get("limit")
-        if self.reason != "step_limit" or limit != self.settings.max_steps or "limit_name" in self.outcome:
-            return ""
-        return self.deps.prompts.render("limit_hint", limit=limit)
+        return self.deps.prompts.render("limit", reason=self.reason, limit=self.outcome.get("limit"))
 
     def _with_account(self, sentence: str) -> str:
         """A sentence followed by an account of the calls, for an answer without a model."""
@@ -290,7 +448,7 @@ class AnswerUpdate:
     def _stop(self, reason: StopReason, limit: float) -> None:
         self.reason = reason
         self.outcome = {"stop_reason": reason, "limit": limit}
-        self.events.append(event("limit", self.step, reason=reason, limit=limit))
+        self.events.append(limit_event(self.deps.prompts, self.step, reason, limit))
 
     def _cut_short(self) -> None:
         """Build the answer from the text that was streamed before an abort or the deadline."""
@@ -313,10 +471,8 @@ class AnswerUpdate:
         self.structured = None
 
     def _fail_with(self, error: Exception) -> None:
-        logger.error("The request for the answer failed: %s", describe_model_error(error), extra=IN_HISTORY)
-        log_traceback(logger, "The request for the answer", error)
-        self.active_run.cause = error
-        self._fail(classify_model_error(error), describe_model_error(error))
+        self.active_run.record_cause(error)
+        self._fail(failure_event(error, self.step, "The request for the answer"))
 
     async def receive_steering(self) -> bool:
         """Receive steering that arrived while the answer was composed; False if there is none, or at a limit.
@@ -348,13 +504,12 @@ class AnswerUpdate:
             "loop": {**self.loop, "outcome": None, "last_wave": False},
             "usage": self.usage,
             # Distinguishes this pass of `plan` from one for a new input.
-            "arrived": True,
+            "wave_finished": True,
         }
 
-    def _fail(self, kind: str, message: str) -> None:
-        self.reason = "failed"
-        self.error = event("error", self.step, kind=kind, message=message)
-        self.events.append(self.error)
+    def _fail(self, error: StoredEvent) -> None:
+        self.reason, self.error = "failed", error
+        self.events.append(error)
 
     def _report_failure(self, error: StoredEvent) -> None:
         """Answer with a report of the failure; set the error that the run raises if configured."""
@@ -379,11 +534,17 @@ class AnswerUpdate:
         self.truncated = cut_off(answer) if self.structured is None else None
         if self.truncated is not None and self.truncated != "content_filter":
             message = cut_off_warning(self.truncated, answer, self.settings.max_output_tokens)
-            self.events.append(event("warning", self.step, message=message))
+            hint = {"hint": LONGER} if self.truncated == "length" else {}
+            self.events.append(event("warning", self.step, message=message, **hint))
 
     def update(self) -> dict[str, Any]:
         """The state update."""
         status = STATUS_OF[self.reason].value
+        extras = self.loop.pop("extras", {})
+        if added := extras.get("messages"):
+            self.written.append(("messages", added))
+        if self.structured is None and self.error is None:
+            self.structured = extras.get("structured")
         if self.answer is not None:
             optional = {"truncated": self.truncated, "error": self.error and self.error["kind"]}
             fields = {name: value for name, value in optional.items() if value}

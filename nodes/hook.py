@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,21 +11,22 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent._compat import read_state
-from graph_agent._internal.exception_text import exception_text
-from graph_agent._internal.failure_log import IN_HISTORY, log_traceback
-from graph_agent._internal.text import clean
-from graph_agent.deps import AgentDeps
-from graph_agent.errors import UserError
-from graph_agent.events.types import StoredEvent, event
-from graph_agent.execution.middleware_approvals import answered_approvals
-from graph_agent.hooks.pipeline import HookReturnError, NodeHook
-from graph_agent.planning.hook_results import message_changes, skips
-from graph_agent.runs.run import run_of
-from graph_agent.state.own_fields import RESERVED, OwnFields
-from graph_agent.state.storable import messages_fault, value_fault
+from graph_agent.deps import AgentDeps, Task
+from graph_agent.errors import HookError, UserError
+from graph_agent.execution.approvals import answered_approvals
+from graph_agent.hooks.copies import hook_error
+from graph_agent.hooks.pipeline import NodeHook
+from graph_agent.nodes.finalize import AnswerUpdate, failure_event
+from graph_agent.nodes.plan import ask_before_deadline
+from graph_agent.planning.middleware_replies import hold_answer, hold_reply, is_failed, message_changes, skips
+from graph_agent.planning.update import PlanUpdate, limit_event
+from graph_agent.runs.run import WorkStoppedError
+from graph_agent.runs.spending import work_left_s
+from graph_agent.state.events import StoredEvent, event
+from graph_agent.state.own_fields import RESERVED, OwnFields, messages_fault, value_fault
+from graph_agent.state.schema import LoopOutcome, PlanState
 from graph_agent.tools.invoke import belongs_to_run
 
-logger = logging.getLogger(__name__)
 _OPEN = ("messages", "jump_to", "structured_response")
 """Fields that every hook may write."""
 
@@ -40,32 +40,46 @@ async def hook_node(
         An update as a list of pairs (see `plan_node`): the hook's own, and an event if it changes the messages or
         jumps. An exception of the hook makes the input fail.
     """
-    loop = read_state(config, ["loop"])["loop"]
+    task = Task.of(read_state(config, ["loop"]), config, runtime, deps)
+    loop, run = task.loop, task.run
     if skips(hook, loop):
-        return Command(update=[("arrived", True)])
+        return Command(update=[("wave_finished", True)])
     # Copied: LangChain's middleware changes the list of its message.
     planned = _planned(state.get("messages", ()))
     try:
-        update = await hook.run(state, config)
+        # An answer that has been found may use the time that is kept back for it.
+        left_s = None if loop["outcome"] is not None else work_left_s(run, loop, task.settings)
+        update = await run.stoppable(hook.run(state, config), f"The hook {hook.node}", left_s)
         _check(update, deps.toolbox.own)
         if update.get("jump_to") not in hook.jumps:
             update.pop("jump_to", None)  # as in LangChain, a jump that `can_jump_to` does not declare has no effect
         changes = _events(update, state, hook, loop["step"])
     except UserError:
         raise
+    except WorkStoppedError:
+        return _stopped(task, hook)
     except BaseException as error:
         if belongs_to_run(error):
             raise
-        # The text of an exception of the hook itself has its type; that of an unusable return value needs none.
-        why = str(error) if isinstance(error, HookReturnError) else exception_text(error)
-        logger.error("The hook %s failed: %s", hook.node, why, extra=IN_HISTORY)
-        log_traceback(logger, f"The hook {hook.node}", error)
-        run_of(config).cause = error if isinstance(error, Exception) else None
-        failed = event("error", loop["step"], kind="middleware", message=clean(f"{hook.node}: {why}"))
+        ended = hook_error(hook.node, error)
+        run.record_cause(ended)
+        failed = failure_event(ended, loop["step"], "")
         outcome = {"stop_reason": "failed"}
-        return Command(update=[("arrived", True), ("events", [failed]), ("loop", {**loop, "outcome": outcome})])
-    approvals = await answered_approvals(config, runtime, planned, loop["step"], hook.owner)
-    return Command(update=[*update.items(), ("arrived", True), ("events", [*approvals, *changes])])
+        return Command(update=[("wave_finished", True), ("events", [failed]), ("loop", {**loop, "outcome": outcome})])
+    approvals = await answered_approvals(task, planned, hook.owner)
+    return Command(update=[*update.items(), ("wave_finished", True), ("events", [*approvals, *changes])])
+
+
+def _stopped(task: Task, hook: NodeHook) -> Command[Any]:
+    """Return the update of a hook that an abort or the deadline stopped: it ends the input, with no unchecked reply."""
+    message = f"The hook {hook.node} was stopped before its end."
+    outcome: LoopOutcome = {"stop_reason": "aborted" if task.run.aborted else "deadline"}
+    if not task.run.aborted and task.settings.deadline_s is not None:
+        outcome["limit"] = task.settings.deadline_s
+    events = [event("warning", task.step, message=message)]
+    if "limit" in outcome:
+        events.append(limit_event(task.deps.prompts, task.step, "deadline", outcome["limit"]))
+    return Command(update=[("wave_finished", True), ("events", events), ("loop", {**task.loop, "outcome": outcome})])
 
 
 def _planned(messages: Sequence[AnyMessage]) -> list[ToolCall]:
@@ -78,7 +92,7 @@ def _check(update: Mapping[str, Any], own: OwnFields) -> None:
     """Check the values that a hook returned.
 
     Raises:
-        HookReturnError: With the field, what is wrong, and the fix.
+        HookError: With the field, what is wrong, and the fix.
     """
     for name, value in update.items():
         if name == "jump_to":
@@ -89,14 +103,14 @@ def _check(update: Mapping[str, Any], own: OwnFields) -> None:
             fault = value_fault(value)
         elif name in own.names:
             if (own_fault := own.fault(name, value)) is not None:
-                raise HookReturnError(f"it wrote {own_fault}.")
+                raise HookError(f"it wrote what it may not: {own_fault}.")
             continue
         elif name in RESERVED:
             fault = f"it belongs to the agent itself; a hook may write {', '.join(_OPEN)} and own fields"
         else:
             fault = "it is not declared; add it to the `state_schema` of the middleware or of the agent"
         if fault is not None:
-            raise HookReturnError(f"it wrote the state field {name!r}: {fault}.")
+            raise HookError(f"it wrote the state field {name!r}: {fault}.")
 
 
 def _events(update: Mapping[str, Any], state: Mapping[str, Any], hook: NodeHook, step: int) -> list[StoredEvent]:
@@ -107,3 +121,39 @@ def _events(update: Mapping[str, Any], state: Mapping[str, Any], hook: NodeHook,
     if jump := update.get("jump_to"):
         fields["jump_to"] = jump
     return [event("middleware", step, name=hook.owner, hook=hook.point, **fields)] if fields else []
+
+
+async def model_node(
+    state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps
+) -> Command[Any]:
+    """Ask the model, and leave its reply in the history, where hooks see it; `plan` then acts on it.
+
+    Returns:
+        An update as a list of pairs (see `plan_node`).
+    """
+    task = Task.of(state, config, runtime, deps)
+    # A drain waits until `plan` has read the reply: it may be the answer, of which the client has received the text.
+    task.run.answering = True
+    if task.loop["outcome"] is None:
+        update = PlanUpdate(task)
+        await ask_before_deadline(update)
+        hold_reply(update)
+        return Command(update=[*update.as_pairs(), ("wave_finished", True)])
+    if is_failed(task.loop):
+        return Command(update=[("wave_finished", True)])
+    answer = AnswerUpdate(task)
+    await answer.produce()
+    return Command(update=[*hold_answer(_composed(answer)), *answer.written, ("wave_finished", True)])
+
+
+def _composed(answer: AnswerUpdate) -> dict[str, Any]:
+    """The state update with an answer that `finalize` closes the input with."""
+    draft = answer.partial if answer.error is not None else answer.answer
+    outcome: LoopOutcome = {**answer.outcome, "stop_reason": answer.reason, "composed": True}
+    if answer.error is not None:
+        outcome["failed"] = True
+    elif answer.requests is not None and answer.requests.stream.text:
+        outcome["shown"] = True
+    if draft is not None:
+        outcome["draft"] = draft
+    return {"events": answer.events, "loop": {**answer.loop, "outcome": outcome}, "usage": answer.usage}

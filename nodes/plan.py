@@ -1,9 +1,12 @@
-"""The `plan` node: take new input, then select waiting calls of the wave or ask the model for the next wave."""
+"""The `plan` node: rules that take new input, continue the wave, end planning, or ask the model for the next wave."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 from langchain_core.messages import AIMessage
@@ -11,122 +14,212 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent._internal.failure_log import IN_HISTORY, log_traceback
-from graph_agent.budgets import LimitMetError
-from graph_agent.deps import AgentDeps, deps_of_run
+from graph_agent.deps import AgentDeps, Task
 from graph_agent.errors import SlowSchemaError, UserError
-from graph_agent.events.calls import answered_ids
-from graph_agent.events.types import event
-from graph_agent.execution.usage_notes import note_used, used_before
-from graph_agent.hooks.protocol import HookError
-from graph_agent.models.errors import classify_model_error, describe_model_error
+from graph_agent.execution.ledger import note_used, used_before
 from graph_agent.models.finish_reasons import cut_off
+from graph_agent.nodes.finalize import failure_event
 from graph_agent.planning.approvals import report_edits, start_calls
-from graph_agent.planning.ask import PlanningError, RefusedError
-from graph_agent.planning.handoff import apply_after_wave
-from graph_agent.planning.hook_results import apply_hooks, comes_from_hooks, keep_answer, may_replan, request_model
-from graph_agent.planning.hooked_requests import HookedRequests
+from graph_agent.planning.ask import RefusedError
 from graph_agent.planning.loop_detection import mark_withheld, stop_repetition
-from graph_agent.planning.plan_edits import apply_edits, continue_after_edit
+from graph_agent.planning.loop_hooks import HookedRequests
+from graph_agent.planning.middleware_replies import (
+    apply_hooks,
+    comes_from_hooks,
+    keep_answer,
+    may_replan,
+    request_model,
+)
+from graph_agent.planning.plan_edits import apply_after_wave, apply_edits, apply_extras, continue_after_edit
 from graph_agent.planning.reply import Planned, with_free_ids
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import replaced_answer_warning
 from graph_agent.planning.summary import renew_summary, use_summary
 from graph_agent.planning.update import PlanUpdate
-from graph_agent.response_format import is_json
+from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import work_left_s
-from graph_agent.state.own_writes import collect_own_writes
+from graph_agent.settings.budgets import LimitMetError
+from graph_agent.settings.response_format import is_json
+from graph_agent.state.call_events import answered_ids, results_of_input
+from graph_agent.state.channels import collect_writes, take_extras
+from graph_agent.state.events import event
+from graph_agent.state.messages import CONTEXT_MARK
 from graph_agent.state.schema import LoopOutcome, PlanState
 from graph_agent.tools.client import fault_further_client_calls
-from graph_agent.types import NO_USAGE, StopReason
-from graph_agent.waves.schema import Selection, select
+from graph_agent.types import NO_USAGE
+from graph_agent.waves.schema import Selection, fill_in_earlier, select
 
 logger = logging.getLogger(__name__)
+
+
+class Decision(Enum):
+    """What a pass through `plan` ends with."""
+
+    RUN = "the calls that are ready run, or a person decides on them"
+    ASK = "the node `model` asks the model"
+    END = "planning is over"
+
+
+Rule = Callable[[PlanUpdate], Awaitable[Decision | None]]
+"""One rule of `plan`: it may change the update, and ends the pass with a decision; None leads to the next rule."""
 
 
 async def plan_node(
     state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps
 ) -> Command[Any]:
-    """Plan one step.
+    """Plan one step: apply the rules in order until one decides.
 
     Returns:
         An update whose `ready` holds the calls to run; empty with an `outcome` when planning is over. It is a list of
         pairs because LangGraph's message stream would show the messages of a mapping, and a plan is not shown.
     """
-    deps = deps_of_run(deps, runtime)
-    update = PlanUpdate(state, deps, config, runtime)
+    update = PlanUpdate(Task.of(state, config, runtime, deps))
+    deps = update.deps
     update.run.begin_step()
-    if deps.hook_set and comes_from_hooks(update):
-        return await plan_after_hooks(update)
-    if state.get("arrived"):
+    for rule in AFTER_HOOKS if deps.hook_set and comes_from_hooks(update) else RULES:
+        if (decision := await rule(update)) is not None:
+            logger.debug("%s: %s", rule.__name__, decision.value)
+            break
+    await update.withdraw_waiting_delegations()
+    if deps.hook_set:
+        request_model(update, begins=update.begins, settings=update.settings)
+    return Command(update=update.as_pairs())
+
+
+async def take_input_or_wave(update: PlanUpdate) -> None:
+    """Take the results of a finished wave with the edits of a person, or begin an input."""
+    if update.state.get("wave_finished"):
         await apply_edits(update)
+        update.order_results()
+        apply_extras(update)
         apply_after_wave(update)
     elif not await continue_after_edit(update):
         await update.begin_input()
-    if deps.hooks:
+    if update.deps.hooks:
         await _count_killed_runs(update)
-    # No user message may stand between the results of one wave.
+    update.begins = not update.state.get("wave_finished") and update.loop["step"] == 0
+
+
+async def receive_notes(update: PlanUpdate) -> None:
+    """Receive the notes to the session. No user message may stand between the results of one wave."""
     in_wave = bool(update.loop["waiting"] or update.waiting_delegations)
-    steered = await update.receive_notes(["configure"] if in_wave else ["configure", "steer"])
-    begins = not state.get("arrived") and update.loop["step"] == 0
-    if state.get("arrived") and not steered and not update.run.aborted and update.answer_directly():
-        return finished_plan(update)
-    if (
-        update.concluded
-        or update.stop_at_abort_or_budget()
-        or update.resend_waiting_delegations()
-        or await update.continue_wave()
-    ):
-        await update.withdraw_waiting_delegations()
-        return finished_plan(update, begins=begins)
-    if state.get("arrived") and deps.config.approve is not None:
-        report_edits(update)
-    if state.get("arrived") and stop_repetition(update):
-        return finished_plan(update)
-    if (update.loop["last_wave"] and not steered) or not deps.plans:
-        update.conclude({"stop_reason": "completed"})
-    elif not update.stop_at_limit() and not deps.hook_set:
-        await ask_before_deadline(update)
-        while _can_be_steered(update) and await update.receive_notes(["configure", "steer"]):
-            update.loop["outcome"] = None
-            # Each of these plans counts towards the limits.
-            if not update.stop_at_abort_or_budget() and not update.stop_at_limit():
-                await ask_before_deadline(update)
-    return finished_plan(update, begins=begins)
+    update.steered = await update.receive_notes(["configure"] if in_wave else ["configure", "steer"])
 
 
-async def plan_after_hooks(update: PlanUpdate) -> Command[Any]:
-    """Act on a reply of the model that hooks of middleware have seen."""
+async def take_hooked_reply(update: PlanUpdate) -> None:
+    """Take the reply as the hooks of middleware left it, and the notes; a steered input goes on after an answer."""
     apply_hooks(update)
-    in_wave = bool(update.loop["waiting"])
-    replaceable = not in_wave and (not update.concluded or may_replan(update))
+    replaceable = not update.loop["waiting"] and (not update.concluded or may_replan(update))
     if await update.receive_notes(["configure", "steer"] if replaceable else ["configure"]):
         keep_answer(update)
-    if update.concluded or (update.run.aborted and update.stop_at_abort_or_budget()) or await update.continue_wave():
-        return finished_plan(update)
-    if update.stop_at_abort_or_budget() or not update.deps.plans:
-        if not update.concluded:
-            update.conclude({"stop_reason": "completed"})
-    else:
-        update.stop_at_limit()
-    return finished_plan(update)
 
 
-def finished_plan(update: PlanUpdate, *, begins: bool = False) -> Command[Any]:
-    """Return the node's update; `begins` for the first pass of an input."""
+async def answer_with_results(update: PlanUpdate) -> Decision | None:
+    """Answer with the results of the wave if its tools return directly."""
+    if update.state.get("wave_finished") and not update.steered and not update.run.aborted and update.answer_directly():
+        return Decision.END
+    return None
+
+
+async def end_if_concluded(update: PlanUpdate) -> Decision | None:
+    """End if an edit, a handoff or a hook has ended planning."""
+    return Decision.END if update.concluded else None
+
+
+async def stop_at_abort(update: PlanUpdate) -> Decision | None:
+    """Stop at an abort, before the wave continues."""
+    return Decision.END if update.run.aborted and update.stop_at_abort_or_budget() else None
+
+
+async def stop_at_abort_or_budget(update: PlanUpdate) -> Decision | None:
+    """Stop at an abort, or if the budget has no room for both another plan and the answer."""
+    return Decision.END if update.stop_at_abort_or_budget() else None
+
+
+async def continue_wave(update: PlanUpdate) -> Decision | None:
+    """Run the waiting calls of the wave that are ready, and ask what its delegations ask."""
+    return Decision.RUN if await update.continue_wave() else None
+
+
+async def stop_at_repetition(update: PlanUpdate) -> Decision | None:
+    """Report repeated calls with equal results to the model, then withhold their tools, then stop."""
+    if not update.state.get("wave_finished"):
+        return None
+    if update.deps.config.approve is not None:
+        report_edits(update)
+    return Decision.END if stop_repetition(update) else None
+
+
+async def end_after_last_wave(update: PlanUpdate) -> Decision | None:
+    """End after the wave that the model declared the last one, unless the user has steered since."""
+    if not update.loop["last_wave"] or update.steered:
+        return None
+    update.conclude({"stop_reason": "completed"})
+    return Decision.END
+
+
+async def end_without_tools(update: PlanUpdate) -> Decision | None:
+    """End at once for an agent without tools, delegates and hooks: its answer needs no plan."""
+    if update.deps.plans:
+        return None
+    update.conclude({"stop_reason": "completed"})
+    return Decision.END
+
+
+async def stop_at_limit(update: PlanUpdate) -> Decision | None:
+    """Stop if a limit on steps, turns or supersteps forbids another plan."""
+    return Decision.END if update.stop_at_limit() else None
+
+
+async def ask_model(update: PlanUpdate) -> Decision | None:
+    """Ask the model for the next wave; with hooks of middleware, the node `model` does."""
     if update.deps.hook_set:
-        request_model(update, begins=begins, settings=update.settings)
-    return Command(update=update.as_pairs())
+        return Decision.ASK
+    await ask_before_deadline(update)
+    while _can_be_steered(update) and await update.receive_notes(["configure", "steer"]):
+        update.loop["outcome"] = None
+        # Each of these plans counts towards the limits.
+        if not update.stop_at_abort_or_budget() and not update.stop_at_limit():
+            await ask_before_deadline(update)
+    return Decision.END if update.concluded else Decision.RUN
+
+
+RULES: tuple[Rule, ...] = (
+    take_input_or_wave,  # first, because each other rule reads the history
+    receive_notes,  # before the limits, which a note may change
+    answer_with_results,  # a finished answer costs nothing, so no budget may prevent it
+    end_if_concluded,
+    stop_at_abort_or_budget,
+    continue_wave,  # before the limits on plans: its calls are planned already
+    stop_at_repetition,
+    end_after_last_wave,
+    end_without_tools,
+    stop_at_limit,
+    ask_model,
+)
+"""The rules of a pass that begins an input, or follows a wave."""
+
+AFTER_HOOKS: tuple[Rule, ...] = (
+    take_hooked_reply,
+    end_if_concluded,
+    stop_at_abort,
+    continue_wave,  # before the budget: the request of these calls is paid for
+    stop_at_abort_or_budget,
+    end_without_tools,
+    stop_at_limit,
+    ask_model,
+)
+"""The rules of a pass that follows a reply of the model which hooks of middleware have seen, or their jump."""
 
 
 async def _count_killed_runs(update: PlanUpdate) -> None:
     """Add the usage of runs that were killed between this plan's reply and a hook's rerun."""
-    used = await used_before(update.config, update.runtime)
+    used = await used_before(update.task)
     if not used["model_calls"]:
         return
     update.count_usage(used)
     calls = used["model_calls"]
-    message = f"A run that was cut off had made {calls} model call(s) for this plan, which count; it is planned anew."
+    message = f"An interrupted run made {calls} model call(s) for this plan. They count towards the limits."
     update.events.append(event("warning", update.loop["step"], message=message))
 
 
@@ -150,14 +243,13 @@ def _can_be_steered(update: PlanUpdate) -> bool:
 
 async def ask_before_deadline(update: PlanUpdate) -> None:
     """Ask the model for the next wave, unless an abort or the deadline comes first."""
-    if update.deps.toolbox.outdated:
-        await update.deps.prepare()
+    await update.prepare()
     update.direct_answer = None
-    with update.run.interruptible(work_left_s(update.run, update.loop, update.settings)) as scope:
-        await _ask(update)
-    if scope.cancelled_caught:
-        reason: StopReason = "aborted" if update.run.aborted else "deadline"
-        update.stop(reason, None if update.run.aborted else update.settings.deadline_s, cut_short=True)
+    left_s = work_left_s(update.run, update.loop, update.settings)
+    try:
+        await update.run.stoppable(_ask(update), "The planning request", left_s)
+    except WorkStoppedError:
+        update.stop_at_abort_or_deadline(cut_short=True)
 
 
 async def _ask(update: PlanUpdate) -> None:
@@ -168,21 +260,13 @@ async def _ask(update: PlanUpdate) -> None:
     except RefusedError as refused:
         update.conclude({"stop_reason": "completed", "draft": refused.message, "unguarded": True})
         return
-    except PlanningError as error:
-        update.fail("planning", str(error), error)
-        return
-    except HookError as error:
-        update.fail("hook", str(error), error)
-        return
     except LimitMetError as met:
         update.stop(met.reason, met.limit)
         return
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome records the error
-        logger.error("The planning request failed: %s", describe_model_error(error), extra=IN_HISTORY)
-        log_traceback(logger, "The planning request", error)
-        update.fail(classify_model_error(error), describe_model_error(error), error)
+        update.fail(failure_event(error, update.loop["step"], "The planning request"), error)
         return
     update.loop["step"] += 1
     update.events.append(planned.event(update.loop["step"]))
@@ -196,7 +280,11 @@ async def _ask(update: PlanUpdate) -> None:
         if planned.final:
             outcome["draft"] = planned.message
         elif planned.answers and update.deps.may_answer_while_planning(update.settings):
-            await _accept_answer(update, planned.message, outcome)
+            try:
+                await _accept_answer(update, planned.message, outcome)
+            except Exception as error:  # noqa: BLE001 - a validator of the response format may raise anything
+                update.fail(failure_event(error, update.loop["step"], "The check of the answer"), error)
+                return
         elif planned.empty and update.deps.may_answer_while_planning(update.settings):
             outcome["empty"] = True
         update.conclude(outcome)
@@ -227,6 +315,7 @@ async def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
     logger.info("Executing %d tool call(s)", len(planned.calls))
     update.loop["waves"] += 1
     update.add_message(planned.message)
+    update.history = [*update.history, planned.message]
     # Only a structured plan's arguments hold references; elsewhere "${" is plain text.
     structured = update.deps.mode(update.settings) == "wave"
     calls = [mark_withheld(call, update.loop.get("withheld", ())) for call in planned.calls]
@@ -236,6 +325,7 @@ async def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
         # The hooks see the calls before they are announced and run.
         update.loop["waiting"], update.changes["ready"] = calls, []
         return
+    calls = update.within_limit(calls)
     chosen = select(calls, {}, ()) if structured else Selection(calls, [], [])
     update.loop["waiting"] = chosen.waiting
     await start_calls(update, calls, chosen)
@@ -244,19 +334,23 @@ async def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
 async def _request_plan(update: PlanUpdate) -> Planned:
     """Request a plan, through the hooks if there are any, and record the usage and warnings of its requests."""
     deps = update.deps
-    requests = await ModelRequests.open(
-        deps, update.settings, update.history, update.loop, update.config, update.budget_met
-    )
+    requests = await ModelRequests.open(update.task, update.settings, update.history, update.loop, update.budget_met)
     try:
-        stored, hooked = update.state.get("events", []), HookedRequests(requests, update.run.session_id)
+        structured = deps.mode(update.settings) == "wave"
+        stored = update.state.get("events", [])
+        taken = answered_ids(stored) if structured else set[str]()
+        # Before the input's first plan, these are ids of the input before.
+        requests.answered = taken if update.loop["step"] else ()
         use_summary(requests, stored, update.events)
-        # A summary must not quote what a hook hides from the model.
-        await hooked.rewrite_results()
+        hooked = HookedRequests(requests, update.run.session_id) if deps.hooks or deps.rewriters else None
+        if hooked is not None:
+            # A summary must not quote what a hook hides from the model.
+            await hooked.rewrite_results()
         await renew_summary(requests, stored, update.events)
         requests.active.warn_of_withheld_choice()
-        with collect_own_writes(update.own_writes):
-            if deps.hooks:
-                planned = await hooked.plan(lambda usage: note_used(usage, update.config, update.runtime))
+        with collect_writes(update.own_writes):
+            if hooked is not None and deps.hooks:
+                planned = await hooked.plan(lambda usage: note_used(update.task, usage))
             else:
                 planned = await requests.plan()
     finally:
@@ -264,6 +358,12 @@ async def _request_plan(update: PlanUpdate) -> Planned:
         update.streamed, update.cut_off = requests.stream, requests.cut_off
         update.events += requests.active.events
         update.count_usage(requests.usage)
-    if deps.mode(update.settings) != "wave":
+        # An earlier request of this input has had its own.
+        update.loop.pop("extras", None)
+        if extras := take_extras(update.own_writes, CONTEXT_MARK):
+            update.loop["extras"] = extras
+    if not structured:
         return planned
-    return with_free_ids(planned, answered_ids(update.state.get("events", [])), structured=True)
+    # After the plan cache, whose plans keep the references.
+    calls = fill_in_earlier(planned.calls, lambda: results_of_input(stored))
+    return with_free_ids(replace(planned, calls=calls), taken, structured=True)

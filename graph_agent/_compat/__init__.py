@@ -27,12 +27,12 @@ from langgraph.graph.message import _messages_delta_reducer
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHandler  # other modules name the type
 
-from graph_agent._compat.nested import SCRATCHPAD
+from graph_agent._compat.nodes import SCRATCHPAD
 
 if TYPE_CHECKING:
     # Imported in functions where they are called: only an agent with tools needs them.
     from langchain_core.tools import BaseTool, StructuredTool
-    from langgraph.types import Checkpointer
+    from langgraph.types import Checkpointer, TracePolicy
 
 # LangGraph assigns message ids before storing a write only if the channel has exactly this reducer; with any other,
 # `("user", "hi")` would get a new id at each read.
@@ -51,6 +51,8 @@ _RUNTIME = "__pregel_runtime"
 _COORDINATES = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 _REPLAY_STATE = "__pregel_replay_state"
 
+STRICT_RESUME = "__pregel_strict_resume"
+"""Key in `configurable`: LangGraph refuses an answer that names an interrupt that is not open, before any write."""
 NO_PERSISTENCE: dict[str, Any] = {_DURABILITY: "async"}
 """Added to the `configurable` of a graph compiled with `checkpointer=False`, which fails under a parent's `"sync"`."""
 
@@ -110,6 +112,15 @@ def inherits_durability(configurable: Mapping[str, Any], durability: str | None 
         durability: The durability to look for; None for any.
     """
     return _DURABILITY in configurable and durability in (None, configurable[_DURABILITY])
+
+
+def with_context(config: RunnableConfig, change: Callable[[Any], Any]) -> RunnableConfig:
+    """Return a node's config with another context in its runtime; the same config if `change` returns the same one."""
+    configurable = config.get("configurable", {})
+    runtime = configurable.get(_RUNTIME)
+    if runtime is None or (context := change(runtime.context)) is runtime.context:
+        return config
+    return {**config, "configurable": {**configurable, _RUNTIME: runtime.override(context=context)}}
 
 
 def surrounding_context(config: RunnableConfig | None) -> Any:
@@ -223,6 +234,13 @@ def newest_resume_value(config: RunnableConfig) -> Any:
     return scratchpad.resume[-1] if scratchpad is not None and scratchpad.resume else None
 
 
+async def stop_batching(store: Any) -> None:
+    """End the background task of one of LangGraph's asynchronous Stores, which has no method for it."""
+    if store._task is not None:
+        store._task.cancel()
+        await asyncio.wait([store._task])
+
+
 def close_sqlite_cache(cache: Any) -> None:
     """Close the connection of LangGraph's `SqliteCache`, which has no method for it."""
     cache._conn.close()
@@ -258,6 +276,13 @@ def can_jump_to(middleware: Any, hook: str) -> list[str]:
     from langchain.agents.factory import _get_can_jump_to
 
     return [*_get_can_jump_to(middleware, hook)]
+
+
+def trace_policy_of(middleware: Any) -> TracePolicy:
+    """Return what tracers record of a middleware's nodes: its own policy, or that of `configure_trace_policy`."""
+    from langchain.agents.middleware._trace_policy import _node_trace_policy
+
+    return _node_trace_policy(middleware.trace_policy)
 
 
 def chain_model_calls(wraps: Sequence[Callable[..., Awaitable[Any]]]) -> Callable[..., Awaitable[Any]]:

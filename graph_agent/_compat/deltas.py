@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -18,10 +18,14 @@ _DECIDES = "delta_channels_to_snapshot"
 _modules: list[Any] = [import_module(f"langgraph.pregel.{name}") for name in ("_checkpoint", "_loop")]
 
 
-def let_channels_decide_on_copies() -> None:
+def let_channels_decide_on_copies(add_length: Callable[[dict[str, tuple[int, int]], str, int], None]) -> None:
     """Make LangGraph ask the delta channels that have `is_copy_due` when to write a full copy of them.
 
-    LangGraph writes one after a fixed number of updates or of supersteps; it does so for all other channels.
+    LangGraph writes one after a fixed number of updates or of supersteps; it does so for all other channels. The
+    lengths of the deciding channels are added to its counters, which it stores in the checkpoint's metadata.
+
+    Args:
+        add_length: Adds the length of a channel to the counters.
     """
     before = getattr(_modules[0], _DECIDES)
     if hasattr(before, "__wrapped__"):
@@ -29,12 +33,15 @@ def let_channels_decide_on_copies() -> None:
 
     @functools.wraps(before)
     def to_snapshot(
-        channels: Mapping[str, Any], counters: Mapping[str, tuple[int, int]], versions: Mapping[str, Any]
+        channels: Mapping[str, Any], counters: dict[str, tuple[int, int]], versions: Mapping[str, Any]
     ) -> set[str]:
         deciding = {name: channel for name, channel in channels.items() if hasattr(channel, _COPY_DUE)}
         others = {name: channel for name, channel in channels.items() if name not in deciding}
         due: set[str] = before(others, counters, versions)
         written = [name for name in deciding if name in counters and name in versions]
+        for name in written:
+            if channels[name].is_available():
+                add_length(counters, name, len(channels[name].get()))
         return due | {name for name in written if channels[name].is_copy_due(*counters[name])}
 
     for module in _modules:

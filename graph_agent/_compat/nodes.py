@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -67,7 +68,7 @@ def skip_unused_callbacks(graph: CompiledStateGraph[Any, Any, Any, Any]) -> None
             )
 
 
-UpdateRouter = Callable[[Any, RunnableConfig], list[Send] | str | None]
+UpdateRouter = Callable[[Any, RunnableConfig], Sequence[Send | str] | str | None]
 """Maps a node's return value and its config to the next tasks or node; None if the state decides."""
 
 
@@ -102,3 +103,28 @@ def route_by_update(graph: StateGraph[Any, Any, Any, Any], node: str, edge: str,
     branch = _UpdateBranch(*graph.branches[node][edge])
     branch.route = route
     graph.branches[node][edge] = branch
+
+
+SCRATCHPAD = "__pregel_scratchpad"
+"""Key in `configurable` of what a task knows of its interrupts and of the graphs that it runs."""
+
+
+def in_namespace(config: RunnableConfig, namespace: str) -> dict[str, Any]:
+    """Return the `configurable` with which code of a node runs or reads a graph in a given checkpoint namespace.
+
+    Args:
+        config: The node's config.
+        namespace: The namespace, of an earlier run of the graph in this thread.
+    """
+    scratchpad = config["configurable"].get(SCRATCHPAD)
+    own: dict[str, Any] = {"checkpoint_ns": namespace}
+    if scratchpad is not None:
+        # LangGraph appends a number to the namespace of each further graph that one task runs.
+        own[SCRATCHPAD] = replace(scratchpad, subgraph_counter=lambda: 0)
+    return own
+
+
+def parent_checkpoint(configurable: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return namespace and id of the checkpoint that the node of a config runs from; no id without checkpoints."""
+    namespace = str(configurable.get("checkpoint_ns", "")).rpartition("|")[0]
+    return namespace, configurable.get("checkpoint_map", {}).get(namespace)

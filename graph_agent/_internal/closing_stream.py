@@ -1,10 +1,11 @@
-"""Async generators that detect an abandoned reader and can then be closed."""
+"""Generators that detect an abandoned reader and can then be closed."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Generator, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -17,23 +18,38 @@ class Readership:
     def __init__(self) -> None:
         self.is_left = False
         """Whether the `async for` loop over the stream exited early and no other loop has started."""
-        self._stream: weakref.ref[ClosingStream[Any]] | None = None
+        self._stream: weakref.ref[ClosingStream[Any] | ClosingIterator[Any]] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop that reads an asynchronous stream; None for a blocking one."""
 
-    def begin(self, stream: ClosingStream[Any]) -> None:
-        """Record that the running event loop reads a stream."""
+    def begin(self, stream: ClosingStream[Any] | ClosingIterator[Any]) -> None:
+        """Record that the running event loop, if any, reads a stream."""
         self.is_left = False
         self._stream = weakref.ref(stream)
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop() if isinstance(stream, ClosingStream) else None
 
     def close_if_left(self) -> None:
-        """Schedule the close of an abandoned stream and return; callable from any thread.
+        """Close an abandoned stream, or begin to if it cannot be closed at once; callable from any thread.
 
-        A stream without references is already being closed by its event loop.
+        A stream without references is already being closed.
         """
         stream = self._stream() if self._stream is not None else None
-        if self.is_left and stream is not None and self._loop is not None and not self._loop.is_closed():
+        if not self.is_left or stream is None:
+            return
+        if isinstance(stream, ClosingIterator):
+            _close_blocking(stream)
+        elif self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(stream.aclose()))
+
+
+def _close_blocking(stream: ClosingIterator[Any]) -> None:
+    """Close a blocking stream; in another thread, if this one has a running event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        stream.close()
+    else:
+        threading.Thread(target=stream.close, name="close a stream", daemon=True).start()
 
 
 class ClosingStream(AsyncGenerator[T, None]):
@@ -54,9 +70,9 @@ class ClosingStream(AsyncGenerator[T, None]):
     def __aiter__(self) -> AsyncGenerator[T, None]:
         return _StreamIterator(self, self._readership)
 
-    async def __anext__(self) -> T:
+    def __anext__(self) -> Awaitable[T]:  # type: ignore[override] # a coroutine of its own would cost time for each part
         self._readership.begin(self)
-        return await self._source.__anext__()
+        return self._source.__anext__()
 
     async def asend(self, value: None) -> T:
         """See `AsyncGenerator.asend`."""
@@ -75,6 +91,7 @@ class ClosingStream(AsyncGenerator[T, None]):
 
     async def aclose(self) -> None:
         """See `AsyncGenerator.aclose`."""
+        self._readership.is_left = True
         await self._source.aclose()
 
     def __del__(self) -> None:
@@ -87,5 +104,49 @@ class _StreamIterator(ClosingStream[T]):
     def __aiter__(self) -> AsyncGenerator[T, None]:
         return self
 
-    async def __anext__(self) -> T:
-        return await self._source.__anext__()
+    def __anext__(self) -> Awaitable[T]:  # type: ignore[override] # as above
+        return self._source.__anext__()
+
+
+class ClosingIterator(Iterator[T]):
+    """As `ClosingStream`, for a blocking generator."""
+
+    def __init__(self, source: Generator[T], readership: Readership) -> None:
+        self._source = source
+        self._readership = readership
+
+    def __iter__(self) -> Iterator[T]:
+        return _LoopIterator(self, self._readership)
+
+    def __next__(self) -> T:
+        self._readership.begin(self)
+        return next(self._source)
+
+    def close(self) -> None:
+        """As `Generator.close`."""
+        self._readership.is_left = True
+        self._source.close()
+
+    def __del__(self) -> None:
+        self._readership.is_left = True
+
+
+class _LoopIterator(Iterator[T]):
+    """The iterator of one `for` loop over a stream."""
+
+    def __init__(self, stream: ClosingIterator[T], readership: Readership) -> None:
+        self._stream = stream
+        self._readership = readership
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        return next(self._stream)
+
+    def close(self) -> None:
+        """As `Generator.close`."""
+        self._stream.close()
+
+    def __del__(self) -> None:
+        self._readership.is_left = True

@@ -53,6 +53,11 @@ class TextCoalescer:
                 await self._send(text)
                 self._due = asyncio.get_running_loop().time() + self._every_s()
 
+    async def drop(self) -> None:
+        """Drop the buffered text, after a send that has begun."""
+        self._buffer.clear()
+        await self.flush()
+
     def _flush_later(self) -> None:
         self._timer = None
         self._flushing = asyncio.ensure_future(self.flush())

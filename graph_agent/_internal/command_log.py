@@ -8,9 +8,8 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from graph_agent._internal.failure_log import IN_HISTORY, MULTILINE
-from graph_agent._internal.printable import printable, printable_lines
-from graph_agent._internal.redaction import mask_named_secrets, mask_secrets
+from graph_agent._internal.failure_log import IN_HISTORY, MULTILINE, mask_named_secrets, mask_secrets
+from graph_agent._internal.text import printable, printable_lines
 
 _OWN = "graph_agent"
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -25,22 +25,25 @@ _RESERVED = frozenset(
 """Headers with a fixed meaning; some of them are stored or returned."""
 
 
-def check_headers(headers: Mapping[str, str], *, has_keys: bool = False) -> None:
+def check_headers(headers: Mapping[str, str], *, has_keys: bool = False, session_header: str = "") -> None:
     """Validate the headers that are configured to hold credentials.
 
     Args:
         headers: Credential name → header name.
         has_keys: Whether the server has API keys.
+        session_header: The server's own name of the header for sessions; empty for the default, or none.
 
     Raises:
         ConfigError: If a header name is invalid or reserved.
     """
+    if session_header.lower() in (_RESERVED | KEY_HEADERS) - {"x-session-id"}:
+        raise ConfigError(f"session_header: the header {session_header!r} means something else; write e.g. X-Chat-Id.")
     for name, header in headers.items():
         if not _TOKEN.fullmatch(header):
             raise ConfigError(
                 f"credential_headers.{name}: {header!r} is not a valid header name; write e.g. X-User-Token."
             )
-        if header.lower() in _RESERVED:
+        if header.lower() in (*_RESERVED, session_header.lower()):
             raise ConfigError(
                 f"credential_headers.{name}: the header {header!r} means something else; write e.g. X-User-Token."
             )

@@ -1,14 +1,138 @@
-"""Logging of failures: one line without secrets, and the traceback at DEBUG only."""
+"""Logging of failures without secrets: services in one line, errors in the user's code with their traceback."""
 
 from __future__ import annotations
 
 import errno
+import functools
 import logging
+import re
 import sys
 import traceback
+from collections.abc import Iterator
+from pathlib import Path
 
-from graph_agent._internal.exception_text import exception_text
-from graph_agent._internal.redaction import mask_secrets
+_SHOWN_CAUSES = 5
+_NO_MESSAGE_OF_ITS_OWN = "unhandled errors in a TaskGroup"
+"""Message of the exception groups that asyncio and AnyIO task groups raise."""
+
+
+def exception_text(error: BaseException) -> str:
+    """Return an exception's class and message; for an exception group, however nested, those of its leaves.
+
+    Returns e.g. `ValueError: no rooms`, `KeyError: 'a'; OSError: refused` for a task group's exceptions, and
+    `three searches failed (KeyError: 'a'; OSError: refused)` for a group with a custom message. Equal causes are
+    listed once, and at most five causes, followed by the number of the others. If an exception was raised from a
+    group, the group follows it in parentheses.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return _group_text(error)
+    name, message = type(error).__name__, _message(error)
+    text = f"{name}: {message}" if message else name
+    cause = error.__cause__
+    return f"{text} ({_group_text(cause)})" if isinstance(cause, BaseExceptionGroup) else text
+
+
+def clause(text: BaseException | str) -> str:
+    """Return an error's text without its final period, for a sentence that continues or ends after it."""
+    words = str(text).rstrip()
+    return words if words.endswith("..") else words.removesuffix(".")
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions of a group, however nested, in order; yield any other exception unchanged."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def _group_text(group: BaseExceptionGroup[BaseException]) -> str:
+    texts = list(dict.fromkeys(exception_text(leaf) for leaf in leaves(group)))
+    shown = "; ".join(texts[:_SHOWN_CAUSES])
+    if (more := len(texts) - _SHOWN_CAUSES) > 0:
+        shown = f"{shown}; and {more} more"
+    message = "" if _NO_MESSAGE_OF_ITS_OWN in group.message else group.message.strip()
+    return f"{message} ({shown})" if message else shown
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error).strip()
+    except Exception:  # noqa: BLE001 - a custom __str__ may raise anything; the class name is still available
+        return ""
+
+
+SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "cookie", "set-cookie"})
+"""Names of headers whose values are secrets, in lower case."""
+
+_TO = r"(?:\\?[\"'])?\s{0,3}[=:]\s{0,3}(?:b(?=[\"']))?"
+"""Separator of a name and its value: `name: `, `name=`, `'name': b`."""
+_TO_NEXT = r"\\?[\"']\s{0,3},\s{0,3}(?:b(?=[\"']))?"
+"""Separator of a name and its value in a tuple: `b'name', b`."""
+_SINGLE, _DOUBLE = r"(?:[^'\\]++|\\.)++", r'(?:[^"\\]++|\\.)++'
+_QUOTED = rf"(?:(?<='){_SINGLE}|(?<=\"){_DOUBLE})"
+_WORD = r"[^\s'\",;)}\]]+"
+_COOKIE = r"(?<![a-z])(?:set-)?cookie2?"
+_AUTHORIZATION = r"(?<![a-z])(?:proxy-)?authorization"
+_LONG_SCHEME = r"(?:digest|aws4-hmac-sha256|signature|oauth|hawk)"
+_SCHEME = rf"(?:(?:bearer|basic|token|apikey|negotiate|ntlm|{_LONG_SCHEME})\s{{1,3}})?"
+_PASSWORD = r"\b[\w-]{0,30}(?:password|passwd)"
+
+_NAMED = (
+    rf"(?P<cookie>{_COOKIE}(?:{_TO}|{_TO_NEXT})\\?[\"']){_QUOTED}",
+    rf"(?P<cookie_line>{_COOKIE}{_TO})[^\s\"'][^\r\n]*",
+    rf"(?P<authorization>{_AUTHORIZATION}(?:{_TO}|{_TO_NEXT})\\?'{_SCHEME}){_SINGLE}",
+    rf"(?P<authorization_double>{_AUTHORIZATION}(?:{_TO}|{_TO_NEXT})\\?\"{_SCHEME}){_DOUBLE}",
+    rf"(?P<authorization_line>{_AUTHORIZATION}{_TO}{_LONG_SCHEME}\s{{1,3}})[^\r\n]+",
+    rf"(?P<authorization_word>{_AUTHORIZATION}{_TO}{_SCHEME}){_WORD}",
+    rf"(?P<api_key>\bx-api-key(?:{_TO}|{_TO_NEXT})\\?[\"']){_QUOTED}",
+    rf"(?P<api_key_word>\bx-api-key{_TO}){_WORD}",
+    rf"(?P<password>{_PASSWORD}(?:{_TO}|{_TO_NEXT})\\?[\"']){_QUOTED}",
+    # The forms of libpq (`host=… password=…`) and of URL queries.
+    rf"(?P<password_word>{_PASSWORD}\s{{0,3}}=\s{{0,3}})"
+    r"(?![\"'])(?:\\(?:.|(?!.))|[^\s&\\])+?(?=[\"']?[),.;:\]}]{0,3}(?:\s|&|$))",
+    r"(?P<scheme>\b(?:bearer|basic)\s+)[\w.~+/=*-]{6,}",
+    r"(?P<field>\b(?:[\w-]{0,30}(?:api[ _-]?key(?: provided)?|token|secret|password|authorization)|key)"
+    r"[\"']?\s{0,3}[=:]\s{0,3}[\"']?)"
+    r"(?!bearer\b|basic\b)[\w.~+/*-]{6,}",
+    # A password may hold a slash or an @; a port number is not a password.
+    r"(?P<user>://)[^\s/@:?#'\"]{0,200}:(?!\d{1,5}(?:[/?#\s]|$))[^\s\"']{1,500}(?=@)",
+)
+_SHAPED = (
+    r"(?P<name>://)[^/@\s]{1,200}(?=@)",
+    r"(?P<prefix>\b(?:sk|pk|rk|gsk|xai|hf|r8|pplx|ghp|glpat|xox[abp]|lsv2)[-_])[\w*-]{4,}",
+    r"(?P<cloud>\b(?:AKIA|ASIA|AIza|ya29\.))[\w-]{10,}",
+    r"(?P<jwt>\beyJ)[\w-]{10,}(?:\.[\w-]{1,2000}){0,2}",
+    r"(?P<long>\b(?=[A-Za-z]{0,200}\d)(?=\d{0,200}[A-Za-z]))\w{32,}",
+)
+
+
+def mask_secrets(text: str) -> str:
+    """Replace text that looks like a key, a token or a password by `***`, and keep its name.
+
+    Long words of letters and digits are masked too, so ids may be masked.
+    """
+    return _masked(_pattern(*_NAMED, *_SHAPED), text)
+
+
+def mask_named_secrets(text: str) -> str:
+    """Replace the values of named passwords, keys and secret headers by `***`.
+
+    Ids are never masked, so this suits text from this package.
+    """
+    return _masked(_pattern(*_NAMED), text)
+
+
+def _masked(pattern: re.Pattern[str], text: str) -> str:
+    return pattern.sub(lambda found: f"{found[found.lastgroup] if found.lastgroup else ''}***", text)
+
+
+@functools.cache
+def _pattern(*alternatives: str) -> re.Pattern[str]:
+    # Compiled at first use: most processes mask nothing.
+    return re.compile("|".join(alternatives), re.IGNORECASE)
+
 
 IN_HISTORY = {"in_history": True}
 """`extra` of a log record whose text is also in the history, so that a program that shows both can drop one."""
@@ -46,6 +170,43 @@ def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> No
         # As text: a handler would format an `exc_info` with its secrets.
         trace = "".join(traceback.format_exception(error)).rstrip()
         logger.debug("%s", f"{what} failed:\n{mask_secrets(trace)}", extra={MULTILINE: True})
+
+
+def log_user_error(logger: logging.Logger, what: str, error: BaseException) -> None:
+    """Log an exception of the user's code in one ERROR record: what failed, then the traceback, with secrets masked.
+
+    Args:
+        logger: Where to log.
+        what: What failed, as the subject of a sentence.
+        error: The exception.
+    """
+    trace = traceback.TracebackException.from_exception(error)
+    own = _own_frames(trace.stack)
+    # The frames that lead to the user's code are the same for all errors.
+    trace.stack = traceback.StackSummary.from_list(trace.stack[own[0] if own else 0 :])
+    lines = f"{what} failed: {exception_text(error)}\n{''.join(trace.format()).rstrip()}"
+    logger.error("%s", mask_secrets(lines), extra={MULTILINE: True})
+
+
+def user_function(error: BaseException) -> str:
+    """Return the name of the user's function that an exception passed last; of the one that raised if there is none."""
+    stack = traceback.extract_tb(error.__traceback__)
+    own = _own_frames(stack)
+    return str(stack[own[0] if own else -1].name)
+
+
+def _own_frames(stack: traceback.StackSummary) -> list[int]:
+    """Return the indexes of the frames that are neither of this package nor of the framework."""
+    import langchain_core  # only errors of the user's code need its place
+
+    library, site = Path(logging.__file__).parents[1], Path(langchain_core.__file__).parents[1]
+    framework = (
+        Path(__file__).parents[1],
+        *(site / name for name in ("langchain", "langchain_core", "langgraph", "pydantic")),
+        *(library / name for name in ("asyncio", "concurrent", "threading.py")),
+    )
+    files = [Path(frame.filename) for frame in stack]
+    return [at for at, file in enumerate(files) if not any(file.is_relative_to(each) for each in framework)]
 
 
 def is_disconnected(error: BaseException) -> bool:

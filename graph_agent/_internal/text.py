@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from graph_agent.errors import InputError
 
 # A lone surrogate has no UTF-8 form; PostgreSQL and some providers refuse NUL.
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")
@@ -24,6 +28,21 @@ def clean(text: str) -> str:
     if len(text) <= _PIECE:
         return _UNSAFE.sub("\ufffd", text)
     return "".join(_UNSAFE.sub("\ufffd", text[at : at + _PIECE]) for at in range(0, len(text), _PIECE))
+
+
+def check_session_id(session_id: str, name: str = "session_id") -> str:
+    """Return a session id, or another id of a checkpoint.
+
+    Args:
+        session_id: The id.
+        name: What it is, for the message.
+
+    Raises:
+        InputError: If it holds a lone surrogate, which no database can store.
+    """
+    if _has_lone_surrogate(session_id):
+        raise InputError(f"{name}={session_id!r} is no text in UTF-8: it has half a character. Give another id.")
+    return session_id
 
 
 def find_lone_surrogate(value: Any, place: str = "") -> str | None:
@@ -116,3 +135,75 @@ def _describe(value: Any) -> str:
         return clean(str(value))
     except Exception as error:
         raise ValueError(f"a {type(value).__name__} could not be turned into text: {error!r}") from error
+
+
+def html_table(title: str, rows: Iterable[Sequence[object]]) -> str:
+    """Return a table for a notebook, with every text escaped; the first cell of each row is its heading.
+
+    Args:
+        title: The table's caption.
+        rows: The cells; a value that is no text is shown by its `repr`.
+    """
+    lines = [f"<table><caption>{html.escape(title)}</caption>"]
+    for heading, *cells in rows:
+        shown = "".join(f"<td>{html.escape(each if isinstance(each, str) else repr(each))}</td>" for each in cells)
+        lines.append(f"<tr><th>{html.escape(str(heading))}</th>{shown}</tr>")
+    return "".join([*lines, "</table>"])
+
+
+# C0 and C1 controls (ESC, CSI, NEL), line and paragraph separators, bidirectional overrides, lone surrogates.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_LAYOUT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+# Characters that are invisible although Unicode counts them as letters or marks. A variation selector is part of the
+# symbol before it.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0\U000e0100-\U000e01ef]"
+    "|(?<![\u2000-\u3300\U0001f000-\U0001faff])[\ufe00-\ufe0f]"
+)
+_NOT_ASCII = re.compile(r"[^\x20-\x7e]")
+
+
+def printable(text: str) -> str:
+    r"""Return the text as one line, with each control character as an escape such as `\n` or `\x1b`."""
+    return text if text.isprintable() else _CONTROLS.sub(_escape, text)
+
+
+def printable_lines(text: str) -> str:
+    """Like `printable`, but keep line feeds and tabs, and replace CR LF by a line feed."""
+    return text if text.isprintable() else _LAYOUT.sub(_escape, text.replace("\r\n", "\n"))
+
+
+def visible(text: str) -> str:
+    r"""Like `printable`, and each invisible or unusual space is an escape too, for a person who decides on the text.
+
+    So a joiner (`\u200d`), a mark of the direction, a tag character or a no-break space cannot hide in it.
+    """
+    return _NOT_ASCII.sub(_escape_hidden, _INVISIBLE.sub(_escape, text))
+
+
+def visible_json(value: Any, indent: int | None = None) -> str:
+    """Return JSON in which the characters that `visible` escapes are escapes of JSON, which reads back as `value`.
+
+    Args:
+        value: The value; what JSON does not have becomes text.
+        indent: Spaces for each level; None for one line.
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    return _NOT_ASCII.sub(_escape_hidden_in_json, _INVISIBLE.sub(_escape_in_json, text))
+
+
+def _escape_hidden(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else _escape(found)
+
+
+def _escape_hidden_in_json(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() or found[0] == "\n" else _escape_in_json(found)
+
+
+def _escape_in_json(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+import ast
+import sys
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, get_args
+from functools import cache
+from inspect import cleandoc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretBytes, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
-from graph_agent._internal.redaction import mask_named_secrets
-from graph_agent.errors import did_you_mean
+from graph_agent._internal.failure_log import mask_named_secrets
+from graph_agent.errors import ConfigError, did_you_mean
 
 _SHOWN_CHARS = 200
+
+
+class CheckedModel(BaseModel):
+    """A frozen model whose constructor raises `ConfigError`, with the text of `explain`, on an invalid value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    _described_as: ClassVar[str] = "{}"
+    """Description of the object in errors; `{}` is the name of its class."""
+
+    # Type checkers derive the constructor's parameters from the fields, unless they see an `__init__`.
+    if not TYPE_CHECKING:
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                where = self._described_as.format(type(self).__name__)
+                raise ConfigError(explain(error, where, type(self))) from None
 
 
 def explain(
@@ -97,3 +121,44 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 def _holds_secrets(annotation: Any) -> bool:
     return annotation in (SecretStr, SecretBytes) or any(_holds_secrets(each) for each in get_args(annotation))
+
+
+def describe_fields(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Add the docstrings of a model's fields to its JSON schema; the model's `json_schema_extra`.
+
+    Without the source of a class its fields have no description.
+    """
+    properties = schema.get("properties", {})
+    for name, text in field_docs(model).items():
+        key = model.model_fields[name].alias or name
+        if key in properties:
+            properties[key].setdefault("description", text)
+
+
+def field_docs(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings of a model's fields, those of its bases included."""
+    found: dict[str, str] = {}
+    for owner in reversed(model.__mro__):
+        found |= _docstrings(owner.__module__).get(owner.__qualname__, {}) if issubclass(owner, BaseModel) else {}
+    return {name: text for name, text in found.items() if name in model.model_fields}
+
+
+@cache
+def _docstrings(module: str) -> dict[str, dict[str, str]]:
+    """Class → field → docstring, of the top-level classes of a module."""
+    file = getattr(sys.modules[module], "__file__", None)
+    try:
+        tree = ast.parse(Path(file or "").read_text(encoding="utf-8"))
+    except (OSError, SyntaxError):
+        return {}
+    return {node.name: _field_docstrings(node) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _field_docstrings(node: ast.ClassDef) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for field, below in zip(node.body, node.body[1:], strict=False):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
+            found[field.target.id] = cleandoc(below.value.value)
+    return found

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 from graph_agent.errors import ConfigError
 
+_MOST_VALUES = 100_000
+"""Values of one document, each counted at every place where an alias repeats it."""
+_DEEPEST = 100
+
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, with duplicate keys as errors."""
+    """PyYAML's safe loader, with duplicate keys as errors, and bounds on nesting and on what aliases expand to."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = self._values = 0
+        self._sizes: dict[yaml.Node, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # untyped in the stubs
+        begun, self._depth = self._values, self._depth + 1
+        if self._depth > _DEEPEST:
+            raise _fault(f"it is nested more than {_DEEPEST} levels deep", event)
+        node = super().compose_node(parent, index)
+        if node is not None and isinstance(event, yaml.AliasEvent):
+            if node not in self._sizes:
+                raise _fault(f"the alias '*{event.anchor}' is inside the value that it repeats", event)
+            self._values += self._sizes[node]
+        elif node is not None:
+            self._values += 1
+            self._sizes[node] = self._values - begun
+        if self._values > _MOST_VALUES:
+            raise _fault(f"it has more than {_MOST_VALUES:,} values, those that aliases repeat included", event)
+        self._depth -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -25,6 +55,23 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _fault(problem: str, event: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+
+
+def load_yaml(text: str) -> Any:
+    """Parse one YAML document.
+
+    Raises:
+        yaml.YAMLError: If it is not valid YAML, holds a duplicate key, or is too deep or too large.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except ValueError as error:
+        # For a date that does not exist, and for a number of more than 4,300 digits.
+        raise yaml.YAMLError(str(error)) from None
+
+
 def parse_yaml(text: str, where: str) -> Any:
     """Parse one YAML document.
 
@@ -33,10 +80,10 @@ def parse_yaml(text: str, where: str) -> Any:
         where: Its name in errors, e.g. `Agent file agent.yaml`.
 
     Raises:
-        ConfigError: If it is not valid YAML or holds a duplicate key.
+        ConfigError: If it is not valid YAML, holds a duplicate key, or is too deep or too large.
     """
     try:
-        return yaml.load(text, Loader=_Loader)
+        return load_yaml(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
@@ -45,3 +92,48 @@ def parse_yaml(text: str, where: str) -> Any:
         raise ConfigError(f"{where}{place}: not valid YAML: {problem}{context}.") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{where}: not valid YAML: {' '.join(str(error).split())}.") from None
+
+
+# An unclosed reference runs to the end of the text, so that no later one is tried in it.
+_REFERENCE = re.compile(r"\$\{(?P<name>\w++)(?::-(?P<default>[^}]*+))?(?P<end>\}|\Z)")
+
+
+def expand(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Replace the references in a text by the values of variables.
+
+    Args:
+        text: The text.
+        environment: The environment variables; an empty one counts as unset if there is a default.
+
+    Raises:
+        ValueError: If a variable is not set and has no default; the message shows the reference, not the text.
+    """
+    expanded, missing = expand_known(text, environment)
+    if missing is not None:
+        name = _REFERENCE.fullmatch(missing)
+        raise ValueError(f"the environment variable {name and name['name']} in {missing!r} is not set")
+    return expanded
+
+
+def expand_known(text: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str | None]:
+    """Replace the references that have a value, and leave the others unchanged.
+
+    Args:
+        text: The text.
+        environment: The environment variables; an empty one counts as unset if there is a default.
+
+    Returns:
+        The text, and the first reference without a value; None if every reference has one.
+    """
+    missing: list[str] = []
+
+    def value(found: re.Match[str]) -> str:
+        if not found["end"]:
+            return found[0]
+        given = environment.get(found["name"]) or found["default"]
+        if given is None and (given := environment.get(found["name"])) is None:
+            missing.append(found[0])
+            return found[0]
+        return given
+
+    return _REFERENCE.sub(value, text), missing[0] if missing else None

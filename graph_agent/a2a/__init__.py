@@ -1,4 +1,1 @@
-"""Agents over A2A: `client` calls remote agents, `server` serves our agents to A2A clients.
-
-a2a-sdk, from the extra `server`, implements the protocol; only this package imports it.
-"""
+"""A2A's public names: `graph_agent.a2a.server` serves agents, `graph_agent.A2ADelegate` calls remote ones."""

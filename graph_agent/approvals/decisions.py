@@ -9,8 +9,8 @@ from typing import Any, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
-from graph_agent._internal.text import clean, plain
-from graph_agent.approvals.requests import DECISIONS, DecisionType, HeldCall
+from graph_agent._internal.text import clean, plain, visible
+from graph_agent.approvals.requests import DECISIONS, DecisionType, HeldCall, calls_of_request, joined_calls
 from graph_agent.approvals.text import decisions_in_text
 from graph_agent.errors import DecisionError, did_you_mean
 
@@ -31,20 +31,27 @@ class Action(TypedDict):
     """All its arguments."""
 
 
-class Approve(TypedDict):
+class _Decision(TypedDict):
+    decided_by: NotRequired[str]
+    """Who decided, if the answer as a whole does not name the person; absent for `user`."""
+
+
+class Approve(_Decision):
     """Run the call as planned."""
 
     type: Literal["approve"]
+    always: NotRequired[bool]
+    """Whether later calls of the same name are approved too; absent for no."""
 
 
-class Edit(TypedDict):
+class Edit(_Decision):
     """Run another call in its place."""
 
     type: Literal["edit"]
     edited_action: Action
 
 
-class Reject(TypedDict):
+class Reject(_Decision):
     """Do not run the call."""
 
     type: Literal["reject"]
@@ -52,7 +59,7 @@ class Reject(TypedDict):
     """The reason, for the model; absent for none."""
 
 
-class Respond(TypedDict):
+class Respond(_Decision):
     """Do not run the call, and use a person's text as its result."""
 
     type: Literal["respond"]
@@ -64,9 +71,22 @@ Decision: TypeAlias = Approve | Edit | Reject | Respond
 """A person's decision on one call, in LangChain's shape."""
 
 
-def approve() -> Approve:
-    """Return the decision to run a call as planned."""
-    return {"type": "approve"}
+def approve(*, always: bool = False) -> Approve:
+    """Return the decision to run a call as planned.
+
+    Args:
+        always: Whether the `Session` object that receives it approves later calls of the same name by itself.
+    """
+    return {"type": "approve", "always": True} if always else {"type": "approve"}
+
+
+def standing_approval(by: str) -> Approve:
+    """Return the approval of a call by an earlier `approve(always=True)`.
+
+    Args:
+        by: Who gave that approval.
+    """
+    return {"type": "approve", "decided_by": f"always ({by[: _MOST_NAME_CHARS - len('always ()')]})"}
 
 
 def edit(arguments: Mapping[str, Any], *, name: str | None = None) -> Edit:
@@ -112,6 +132,8 @@ class Decided:
     """Arguments of the call to run."""
     message: str | None = None
     """Reason of a rejection, or the result of a response; None for none."""
+    always: bool = False
+    """Whether later calls of the same name are approved too."""
 
 
 def read_decisions(calls: Sequence[HeldCall], answer: Any, edit_fault: EditFault | None = None) -> list[Decided]:
@@ -122,7 +144,7 @@ def read_decisions(calls: Sequence[HeldCall], answer: Any, edit_fault: EditFault
         answer: `{"decisions": …}` with a list of one decision for each call, in the order of the request, or with a
             mapping of call id → decision, which may leave calls undecided, or with text (see `decisions_in_text`). The
             list or the text alone is valid too. A decision alone counts for every call; an edit or a response only if
-            there is one call. `decided_by` names the person.
+            there is one call. `decided_by` names the person; without it, a decision may have a `decided_by`.
         edit_fault: Checks the call of an edit; None for no check.
 
     Returns:
@@ -131,16 +153,33 @@ def read_decisions(calls: Sequence[HeldCall], answer: Any, edit_fault: EditFault
     Raises:
         DecisionError: When the answer does not fit the request.
     """
-    given = answer
-    by = DEFAULT_DECIDER
-    if isinstance(answer, Mapping):
-        by = _decider(answer.get("decided_by"))
-        if "decisions" in answer:
-            given = answer["decisions"]
-    if isinstance(given, str):
-        given = decisions_in_text(given, calls)
-    by_id = _by_id(calls, given, answer)
+    by = _decider(answer["decided_by"]) if isinstance(answer, Mapping) and "decided_by" in answer else None
+    by_id = _given_by_id(calls, answer)
     return [_decided(call, by_id[call["id"]], by, edit_fault) for call in calls if call["id"] in by_id]
+
+
+def split_decisions(requests: Mapping[str, Mapping[str, Any]], answer: Any) -> dict[str, Any]:
+    """Divide one answer to several requests into one for each request that it decides on.
+
+    Args:
+        requests: Interrupt id → request.
+        answer: As for `read_decisions`, on the calls of all requests in their order (see `joined_calls`).
+
+    Returns:
+        The answers, by interrupt id; their decisions are not validated yet.
+
+    Raises:
+        DecisionError: When the answer does not fit the requests.
+    """
+    joined = joined_calls([*requests.values()])
+    by_id, ids = _given_by_id(joined, answer), iter([call["id"] for call in joined])
+    by = {"decided_by": answer["decided_by"]} if isinstance(answer, Mapping) and "decided_by" in answer else {}
+    answers: dict[str, Any] = {}
+    for interrupt_id, request in requests.items():
+        own = {call["id"]: by_id[id_] for call in calls_of_request(request) if (id_ := next(ids)) in by_id}
+        if own:
+            answers[interrupt_id] = {"decisions": own, **by}
+    return answers
 
 
 def listed_decisions(calls: Sequence[HeldCall], decided: Sequence[Decided]) -> list[Decision]:
@@ -178,6 +217,13 @@ def _decider(given: Any) -> str:
     return clean(given)
 
 
+def _given_by_id(calls: Sequence[HeldCall], answer: Any) -> dict[str, Any]:
+    given = answer["decisions"] if isinstance(answer, Mapping) and "decisions" in answer else answer
+    if isinstance(given, str):
+        given = decisions_in_text(given, calls)
+    return _by_id(calls, given, answer)
+
+
 def _by_id(calls: Sequence[HeldCall], given: Any, answer: Any) -> dict[str, Any]:
     ids = [call["id"] for call in calls]
     if isinstance(given, list | tuple):
@@ -205,11 +251,12 @@ def _by_id(calls: Sequence[HeldCall], given: Any, answer: Any) -> dict[str, Any]
     )
 
 
-def _decided(call: HeldCall, decision: Any, by: str, edit_fault: EditFault | None) -> Decided:
+def _decided(call: HeldCall, decision: Any, by: str | None, edit_fault: EditFault | None) -> Decided:
     decision = _from_inbox(decision)
     where = f"The decision on call {call['id']!r} ({call['name']})"
     if not isinstance(decision, Mapping) or "type" not in decision:
         raise DecisionError(f'{where} is {_shown(decision)}; write e.g. {{"type": "approve"}}.')
+    by = _decider(decision.get("decided_by")) if by is None else by
     kind, allowed = decision["type"], call["allowed_decisions"]
     if kind not in DECISIONS:
         raise DecisionError(f"{where} has the type {_shown(kind)}; {did_you_mean(str(kind), DECISIONS)}")
@@ -227,7 +274,7 @@ def _decided(call: HeldCall, decision: Any, by: str, edit_fault: EditFault | Non
     if kind == "respond" and message is None:
         raise DecisionError(f"{where} is a response without a message, which is the result of the call.")
     if kind == "approve":
-        return Decided(call, "approve", by, name, arguments)
+        return Decided(call, "approve", by, name, arguments, always=decision.get("always") is True)
     return Decided(call, kind, by, name, arguments, clean(message) if message else None if kind == "reject" else "")
 
 
@@ -270,7 +317,7 @@ def _edited(call: HeldCall, action: Any, where: str) -> tuple[str, dict[str, Any
 
 
 def _listed(calls: Sequence[HeldCall]) -> str:
-    return ", ".join(f"{call['id']} ({call['name']})" for call in calls)
+    return ", ".join(f"{visible(call['id'])} ({visible(call['name'])})" for call in calls)
 
 
 def _shown(value: Any) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, cast
 
-from graph_agent._internal.failure_log import log_failure
+from graph_agent._internal.failure_log import log_failure, log_user_error
 from graph_agent._internal.text import clean
 from graph_agent.approvals.requests import DECISIONS, DecisionType
 from graph_agent.errors import ConfigError, did_you_mean
@@ -129,6 +129,6 @@ async def _apply(rule: Callable[[Call], Any], call: Call) -> Review | None:
         if inspect.isawaitable(value):
             value = await value
     except Exception as error:  # noqa: BLE001 - a policy may raise anything, and the call must not run unapproved
-        log_failure(logger, "An approval policy", error)
+        log_user_error(logger, f"The approval policy {getattr(rule, '__name__', repr(rule))}", error)
         return Review(description=_FAILED)
     return _checked(lambda: read_review(value, f"the result of the approval policy {rule!r}"))

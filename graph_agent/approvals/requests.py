@@ -111,6 +111,11 @@ def request_of(interrupt: Interrupt) -> Mapping[str, Any] | None:
     return value if is_approval_request(value) else None
 
 
+def requests_of(interrupts: Sequence[Interrupt]) -> dict[str, Mapping[str, Any]]:
+    """Return the approval requests of open interrupts, by interrupt id."""
+    return {each.id: request for each in interrupts if (request := request_of(each)) is not None}
+
+
 def is_single_call(value: Any) -> bool:
     """Whether the value of an interrupt is one call, as LangChain's middleware asks in its mode `per_call`."""
     return (
@@ -125,6 +130,22 @@ def _published(interrupt: Interrupt) -> list[DecisionType]:
     # The allowed decisions are published in the schema of the answer only.
     schema = json.dumps(interrupt.response_schema or {}, default=str)
     return [kind for kind in DECISIONS if f'"{kind}"' in schema] or [*DECISIONS]
+
+
+def joined_calls(requests: Sequence[Mapping[str, Any]]) -> list[HeldCall]:
+    """Return the calls of all requests; they are numbered from 1 if requests use the same id."""
+    calls = [call for request in requests for call in calls_of_request(request)]
+    if len({call["id"] for call in calls}) == len(calls):
+        return calls
+    return [{**call, "id": str(number)} for number, call in enumerate(calls, 1)]
+
+
+def joined_request(requests: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return one request for the calls of all requests, in their order."""
+    if len(requests) == 1:
+        return requests[0]
+    errors = [request["error"] for request in requests if "error" in request]
+    return request_for(joined_calls(requests), " ".join(errors) or None)
 
 
 def calls_of_request(request: Mapping[str, Any]) -> list[HeldCall]:

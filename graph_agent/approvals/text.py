@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from graph_agent._internal.text import visible, visible_json
 from graph_agent.approvals.requests import HeldCall, calls_of_request
 from graph_agent.errors import DecisionError
 
@@ -17,22 +18,20 @@ _REJECTION = re.compile(
 _RESPONSE = re.compile(r"respond\s*:\s*(?P<message>.+)", re.IGNORECASE | re.DOTALL)
 _EDIT = re.compile(r"edit\s*:\s*(?P<arguments>\{.*\})", re.IGNORECASE | re.DOTALL)
 _LINE = re.compile(r"(?P<call>\S+?)\s*[:.)]\s+(?P<decision>.+)")
-_FENCE = re.compile(r"```(?:json)?\s*(?P<json>.*?)\s*```", re.DOTALL)
-_MOST_CHARS = 4_000
-"""Characters of one call's arguments in a question."""
+_FENCE = "```"
 
 
 def question_text(request: Mapping[str, Any]) -> str:
-    """Return an `ApprovalRequest` as text: the calls, their arguments, and how to answer."""
+    """Return an `ApprovalRequest` as text: the calls, all their arguments, and how to answer.
+
+    A person approves what is shown, so nothing is left out, and invisible characters are escapes.
+    """
     calls = calls_of_request(request)
     lines = ["A call waits for approval:" if len(calls) == 1 else f"{len(calls)} calls wait for approval:"]
     for number, call in enumerate(calls, 1):
-        arguments = json.dumps(call["arguments"], ensure_ascii=False)
-        if len(arguments) > _MOST_CHARS:
-            arguments = f"{arguments[:_MOST_CHARS]}… ({len(arguments)} characters)"
-        lines.append(f"{number}. {call['name']} {arguments}")
-        if "description" in call:
-            lines.append(f"   {call['description']}")
+        lines.append(f"{number}. {visible(call['name'])} {visible_json(call['arguments'])}")
+        # Indented, so that no line of it looks like a call or an explanation.
+        lines += [f"   {visible(line)}" for line in call.get("description", "").splitlines()]
     error, how = request.get("error"), how_to_answer(calls)
     if error is not None:
         lines.append(f"The last answer was not accepted: {error}")
@@ -82,8 +81,8 @@ def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
         DecisionError: When the message is not a decision.
     """
     text = text.strip()
-    if (fenced := _FENCE.fullmatch(text)) is not None:
-        text = fenced["json"]
+    if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) >= 2 * len(_FENCE):
+        text = text[len(_FENCE) : -len(_FENCE)].removeprefix("json").strip()
     if text.startswith(("{", "[")):
         return _json_answer(text, calls)
     if (decision := _decision(text)) is not None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from graph_agent.calls.call import canonical_arguments, fingerprint, new_call_id
+from graph_agent.parsing.call import canonical_arguments, fingerprint, new_call_id
 from graph_agent.types import Call
 
 if TYPE_CHECKING:
-    from graph_agent.calls.parse import parse_tool_calls, read_text_calls, split_tool_calls
-    from graph_agent.calls.unfinished import unfinished_call
+    from graph_agent.parsing.calls import parse_tool_calls, read_text_calls, split_tool_calls, unfinished_call
 
 __all__ = [
     "Call",
@@ -28,17 +27,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "parse_tool_calls": "parse",
-    "read_text_calls": "parse",
-    "split_tool_calls": "parse",
-    "unfinished_call": "unfinished",
+    "parse_tool_calls": "calls",
+    "read_text_calls": "calls",
+    "split_tool_calls": "calls",
+    "unfinished_call": "calls",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'graph_agent.calls' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"graph_agent.calls.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"graph_agent.parsing.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from graph_agent._internal.command_log import LogLevelOption, VerboseOption, chosen_level
+from graph_agent._internal.extras import missing_extra
 from graph_agent.cli.options import (
     AGENT_FILE,
     ConfigOption,
@@ -19,9 +23,64 @@ from graph_agent.cli.options import (
     PortOption,
     SettingsOption,
 )
-from graph_agent.errors import ConfigError
 
 
+@contextmanager
+def without_gc() -> Iterator[None]:
+    """Disable garbage collection, which takes a tenth of the CPU time of a start; the started server enables it."""
+    from graph_agent._internal.extras import defer_packages
+
+    gc.disable()
+    defer_packages()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@without_gc()
+def serve(
+    config: ConfigOption = AGENT_FILE,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    db: DbOption = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers", envvar="GRAPH_AGENT_WORKERS", min=1, help="Number of processes on the same database."
+        ),
+    ] = 1,
+    keys_file: KeysFileOption = None,
+    settings: SettingsOption = None,
+    credential: CredentialOption = None,
+    list_settings: ListSettingsOption = False,
+    verbose: VerboseOption = 0,
+    log_level: LogLevelOption = None,
+) -> None:
+    """Serve an agent to OpenAI's, Anthropic's and A2A clients; needs the extra `server`."""
+    try:
+        from graph_agent.server import settings as server_settings
+        from graph_agent.server.process.serve import serve as serve_until_stopped
+        from graph_agent.spec.credentials import sources_from
+    except ImportError as error:
+        raise missing_extra("graph-agent serve", "server", error) from None
+    if list_settings:
+        typer.echo(server_settings.describe_settings())
+        return
+    serve_until_stopped(
+        config,
+        host=host,
+        port=port,
+        db=db,
+        workers=workers,
+        keys_file=keys_file,
+        settings=server_settings.settings_from(settings or []),
+        credentials=sources_from(credential or []),
+        log_level=chosen_level(verbose, log_level),
+    )
+
+
+@without_gc()
 def a2a(
     config: ConfigOption = AGENT_FILE,
     port: PortOption = 9000,
@@ -56,13 +115,13 @@ def a2a(
     """Serve an agent to A2A clients; needs the extra `server`."""
     try:
         # Imported here because they take longer to load than the other commands need to start.
-        from graph_agent.server.hosting.sources import of_spec
+        from graph_agent.server.hosting.host import of_spec
         from graph_agent.server.process.serve import serve_a2a
         from graph_agent.server.settings import describe_settings, settings_from
         from graph_agent.spec.agent_file import load_spec, with_sources
         from graph_agent.spec.credentials import sources_from
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"graph-agent a2a needs an extra ({error.name}): pip install 'graph-agent[server]'") from None
+    except ImportError as error:
+        raise missing_extra("graph-agent a2a", "server", error) from None
     if list_settings:
         typer.echo(describe_settings())
         return

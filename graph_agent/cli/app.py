@@ -12,18 +12,16 @@ from typing import Annotated
 import typer
 
 from graph_agent._internal.command_log import log_warnings
-from graph_agent._internal.redaction import mask_named_secrets
-from graph_agent.cli.a2a import a2a
+from graph_agent._internal.failure_log import mask_named_secrets
+from graph_agent.cli.a2a import a2a, serve
+from graph_agent.cli.checks import doctor
 from graph_agent.cli.control import abort, follow_up, steer
-from graph_agent.cli.doctor import doctor
 from graph_agent.cli.events import events
 from graph_agent.cli.graph import graph
 from graph_agent.cli.new import new
 from graph_agent.cli.prune import prune
 from graph_agent.cli.run import chat, resume, run
-from graph_agent.cli.serve import serve
-from graph_agent.cli.session_files import export_, import_, rm
-from graph_agent.cli.sessions import sessions
+from graph_agent.cli.sessions import export_, import_, rm, sessions
 from graph_agent.cli.terminal import Terminal, escape_unencodable, log_stream
 from graph_agent.errors import GraphAgentError
 
@@ -105,7 +103,7 @@ def main() -> None:
 
 
 def _leave_interrupted() -> None:
-    from graph_agent.cli.interrupts import leave_interrupted
+    from graph_agent.cli.agent_thread import leave_interrupted
 
     leave_interrupted()
 

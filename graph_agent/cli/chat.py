@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.patch_stdout import patch_stdout
 
-from graph_agent._internal.redaction import mask_named_secrets
-from graph_agent.cli.agent_thread import AgentThread
-from graph_agent.cli.asking import approve_all, show_question
-from graph_agent.cli.chat_commands import COMMANDS, run_command
-from graph_agent.cli.dialog import Dialog
+from graph_agent._internal.failure_log import mask_named_secrets
+from graph_agent._internal.text import text_of
+from graph_agent.cli.agent_thread import GRACE_S, STOPPED, AgentThread, leave_at_once
+from graph_agent.cli.dialog import Dialog, approve_all, show_question
 from graph_agent.cli.editor import LineEditor, open_history
-from graph_agent.cli.interrupts import GRACE_S, STOPPED
+from graph_agent.cli.events import event_line
 from graph_agent.cli.one_shot import Settings, new_session_id
-from graph_agent.cli.prompt_screen import PromptScreen
 from graph_agent.cli.questions import Question, questions_of, signed
 from graph_agent.cli.report import TextReport
-from graph_agent.errors import GraphAgentError, InputError
+from graph_agent.cli.screen import PromptScreen
+from graph_agent.cli.typed_keys import discard_typed_keys
+from graph_agent.errors import GraphAgentError, InputError, did_you_mean
 from graph_agent.runs.registry import is_idle
 from graph_agent.session.control import SessionControl
-from graph_agent.session.results import Done
+from graph_agent.session.results import Done, EventAdded
 from graph_agent.session.run_result import RunResult, open_interrupts
 from graph_agent.session.session import Session
 from graph_agent.spec.opening import open_agent
@@ -37,6 +35,138 @@ if TYPE_CHECKING:
 
     from graph_agent.compiled import CompiledAgentGraph
     from graph_agent.session.results import Part
+
+
+_EVENTS = 20
+"""Events that `/events` shows without a number."""
+
+
+class Command(NamedTuple):
+    """One command."""
+
+    usage: str
+    """Its arguments; empty for none."""
+    help: str
+    run: Callable[[Chat, str], Awaitable[None]]
+    """Executes it with the text after its name."""
+
+
+def find_command(text: str) -> Command | None:
+    """Return the command of a line that begins with `/`; None if there is none of its name."""
+    name = text[1:].strip().partition(" ")[0].lower()
+    return COMMANDS.get(_ALIASES.get(name, name))
+
+
+async def run_command(chat: Chat, text: str) -> None:
+    """Execute a line that begins with `/`; errors are printed.
+
+    Args:
+        chat: The conversation.
+        text: The line.
+    """
+    name, _, rest = text[1:].strip().partition(" ")
+    if (command := find_command(text)) is None:
+        hint = did_you_mean(f"/{name}", [f"/{known}" for known in COMMANDS])
+        chat.err.print(f"There is no command '/{name}'; {hint} A space before it sends it as a message.", style="red")
+        return
+    try:
+        await command.run(chat, rest.strip())
+    except (GraphAgentError, TimeoutError) as error:
+        chat.show_error(error)
+
+
+async def _help(chat: Chat, _: str) -> None:
+    for name, command in COMMANDS.items():
+        chat.out.print(f"  {f'/{name} {command.usage}'.strip():<18} {command.help}")
+    chat.out.print(
+        "Text without a slash is sent to the agent; while it works, after the current answer.\n"
+        "Alt-Enter, or a backslash at the end of a line, starts a new line. Ctrl-X Ctrl-E opens an editor.\n"
+        "Ctrl-C stops the run; at an empty input, twice leaves, as Ctrl-D does."
+    )
+
+
+async def _steer(chat: Chat, text: str) -> None:
+    if not text:
+        chat.err.print("Write the message after /steer.", style="red")
+        return
+    await chat.call(chat.session.steer(text))
+    chat.out.print(f"Sent {'before the next step' if chat.is_running else 'with the next input'}.", style="dim")
+
+
+async def _abort(chat: Chat, _: str) -> None:
+    await chat.abort()
+
+
+async def _approve(chat: Chat, text: str) -> None:
+    if not chat.questions or chat.is_running:
+        chat.out.print("Nothing waits for an answer.", style="dim")
+    elif text != "all":
+        chat.ask()
+    elif (answers := await approve_all(chat.questions)) is not None:
+        chat.answer(answers)
+    else:
+        chat.err.print("Not every open question is an approval; /approve asks them one by one.", style="yellow")
+        chat.ask()
+
+
+async def _events(chat: Chat, text: str) -> None:
+    count = int(text) if text.isdecimal() else _EVENTS
+    for event in (await chat.call(chat.session.events()))[-count:]:
+        chat.out.line(event_line(event))
+
+
+async def _status(chat: Chat, _: str) -> None:
+    doing = "running" if chat.is_running else "waiting for your answer" if chat.questions else "idle"
+    status = await chat.call(chat.session.status())
+    chat.out.line(f"session {chat.session.id}: {status}, {doing}")
+    for call in await chat.call(chat.session.calls()):
+        chat.out.line(f"  {call.name}: {call.state}")
+    if chat.result is not None:
+        usage, cost = chat.result.usage, chat.result.cost
+        price = "" if cost is None else f", cost {cost:.4f}"
+        chat.out.line(
+            f"newest input: {usage['model_calls']} model calls, {usage['input_tokens']} + {usage['output_tokens']} "
+            f"tokens{price}"
+        )
+
+
+async def _resume(chat: Chat, _: str) -> None:
+    if chat.is_running:
+        chat.out.print("A run is under way.", style="dim")
+    elif chat.questions:
+        chat.ask()
+    else:
+        chat.answer(None)
+
+
+async def _new(chat: Chat, _: str) -> None:
+    from graph_agent.cli.one_shot import new_session_id
+
+    if chat.is_running:
+        chat.out.print("A run is under way; /abort stops it.", style="dim")
+        return
+    chat.start_session(new_session_id())
+    chat.greet()
+
+
+async def _quit(chat: Chat, _: str) -> None:
+    chat.leave()
+
+
+COMMANDS = {
+    "help": Command("", "Lists the commands.", _help),
+    "steer": Command("TEXT", "Sends a message before the next step of the run.", _steer),
+    "abort": Command("", "Stops the run, or drops the calls that wait for an answer.", _abort),
+    "approve": Command("[all]", "Asks the open questions again; with `all`, approves every call that waits.", _approve),
+    "resume": Command("", "Continues a run that was interrupted.", _resume),
+    "events": Command("[N]", "Shows the newest events of the session, by default 20.", _events),
+    "status": Command("", "Shows the session, its calls, and the tokens of the newest input.", _status),
+    "new": Command("", "Starts a new session.", _new),
+    "quit": Command("", "Leaves; the session can be continued later.", _quit),
+}
+"""Name → command."""
+_ALIASES = {"exit": "quit", "?": "help"}
+
 
 _WAKE = "\x00wake"
 """Result of the input line when a question of the agent interrupts it."""
@@ -66,10 +196,7 @@ async def _chat(settings: Settings) -> int:
     async with agent as graph:
         status = await Chat(settings, agent, graph).talk()
     if agent.is_stuck:
-        sys.stderr.write("Stopped at once: something of the agent did not end, such as a call that blocks.\n")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(STOPPED)
+        leave_at_once("something of the agent did not end, such as a call that blocks")
     return status
 
 
@@ -95,7 +222,6 @@ class Chat:
         """The result of the newest run of this conversation; None before it."""
         self._agent, self._graph = agent, graph
         self._saver = cast("BaseCheckpointSaver[Any]", graph.checkpointer)
-        self._always: set[str] = set()
         self._editor = editor or LineEditor(open_history(), self._interrupted, self._signalled)
         self._editor.session.completer = WordCompleter([f"/{name}" for name in COMMANDS], sentence=True)
         self._editor.session.complete_while_typing = False
@@ -126,7 +252,6 @@ class Chat:
         self.session = Session(self._graph, session_id)
         self.questions, self._dialog, self.result = [], None, None
         self._report = TextReport(self.screen)
-        self._always.clear()
 
     def leave(self) -> None:
         """End the conversation after the current command."""
@@ -137,7 +262,11 @@ class Chat:
         status = 0
         with patch_stdout(raw=True):
             self.greet()
+            await self._show_last_exchange()
             await self.load_questions()
+            if self.questions:
+                # Keys that were typed before the question was shown do not answer it.
+                discard_typed_keys()
             while not self._leaving:
                 try:
                     await self._take(await self._read())
@@ -162,6 +291,18 @@ class Chat:
         text = str(error) or "the agent does not react: something of it blocks"
         self.err.print(mask_named_secrets(f"error: {text}"), style="red")
 
+    async def _show_last_exchange(self) -> None:
+        """Print the newest input of a continued session as its run printed it."""
+        events = await self.call(self.session.events())
+        inputs = [at for at, event in enumerate(events) if event["type"] == "user_message"]
+        report = TextReport(self.screen)
+        for event in events[inputs[-1] :] if inputs else ():
+            if event["type"] == "user_message":
+                report.question(text_of(event["content"]))
+            else:
+                report.take(EventAdded(event))
+        report.close()
+
     async def load_questions(self) -> None:
         """Read the open questions of the session, and ask them."""
         state = await self.call(self._graph.aget_state({"configurable": {"thread_id": self.session.id}}))
@@ -175,9 +316,7 @@ class Chat:
 
     def ask(self) -> None:
         """Ask the open questions, in place of the next input."""
-        self._dialog = Dialog(self.questions, self._always)
-        if (answers := self._dialog.answers) is not None:
-            self.answer(answers)
+        self._dialog = Dialog(self.questions)
 
     def answer(self, answers: dict[str, Any] | None) -> None:
         """Resume the session with answers; with None, after a crash."""
@@ -189,6 +328,7 @@ class Chat:
     def send(self, text: str) -> None:
         """Run an input."""
         self._report = TextReport(self.screen)
+        self._report.warn(self._graph.input_warnings)
         session = self.session
         self._start(lambda: session.stream(text, context=_CONTEXT))
 
@@ -234,12 +374,19 @@ class Chat:
 
     async def _read(self) -> str:
         if self._dialog is not None and not self.is_running:
-            show_question(self.err, self._dialog)
+            if not self._armed:
+                show_question(self.err, self._dialog)
             try:
                 return await self._dialog_editor.read(self._dialog.label, default=self._dialog.default)
-            except (EOFError, KeyboardInterrupt):
-                self._dialog = None
-                self.err.print("Left open: /approve asks again, /abort drops the calls.", style="yellow")
+            except (EOFError, KeyboardInterrupt) as left:
+                if self._dialog.go_back():
+                    return _WAKE
+                if self._armed or isinstance(left, EOFError):
+                    raise EOFError from None
+                self._armed = True
+                note = "The question stays open. Ctrl-C again, or Ctrl-D, leaves; /abort drops the calls."
+                self.err.print(note, style="dim")
+                return _WAKE
         draft, self._draft = self._draft, ""
         return await self._editor.read(self.screen.prompt, default=draft)
 
@@ -247,7 +394,9 @@ class Chat:
         if text is _WAKE:
             return
         self._armed = False
-        if text.startswith("/") and (self._dialog is None or not self._dialog.is_long):
+        accepts = "choice" if self._dialog is None else self._dialog.accepts
+        # An answer may begin with a slash, as a path does.
+        if text.startswith("/") and (accepts == "choice" or (accepts == "text" and find_command(text))):
             await run_command(self, text)
         elif self._dialog is not None and not self.is_running:
             self._dialog.submit(text)
@@ -260,11 +409,6 @@ class Chat:
             self.out.print(
                 "Queued for after the current answer; /steer sends a message before the next step.", style="dim"
             )
-        elif self.questions:
-            self.err.print(
-                "The session waits for your answer: /approve asks again, /abort drops the calls.", style="yellow"
-            )
-            self._draft = text
         else:
             self.send(text)
 

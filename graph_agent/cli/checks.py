@@ -3,36 +3,80 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 import platform
+import shlex
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
+import typer
 from packaging.requirements import Requirement
 
-from graph_agent._internal.exception_text import exception_text
-from graph_agent.cli.verdict import Verdict
-from graph_agent.errors import ConfigError
-from graph_agent.persistence.open import open_saver
-from graph_agent.persistence.urls import MEMORY, file_of, is_postgres, without_password
-from graph_agent.session.history import list_threads
+from graph_agent._internal.extras import PACKAGE, pip_install, requirements_of
+from graph_agent._internal.failure_log import exception_text, mask_named_secrets
+from graph_agent.checkpoints.urls import MEMORY, file_of, is_postgres, without_password
+from graph_agent.cli.options import AGENT_FILE, ConfigOption, DbOption
+from graph_agent.cli.terminal import Terminal
+from graph_agent.errors import ConfigError, McpServerError, OperatorError
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
+    from graph_agent.delegates.a2a_delegate import A2ADelegate
     from graph_agent.spec.agent_file import AgentSpec
+    from graph_agent.spec.delegates import DelegateSpec
 
-_PACKAGE = "graph-agent"
+
+Status = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One result."""
+
+    check: str
+    """Name of the check."""
+    status: Status
+    """`warning` if agents work, but not as may be expected."""
+    text: str
+    """What was found."""
+    fix: str = ""
+    """What to do about it; empty for `ok`."""
+
+
 _SHOWN = ("langgraph", "langchain-core", "langchain-openai", "mcp")
+_STATES = {"auth": "there, and refuses the key", "permission": "there, and forbids it", "unreachable": "unreachable"}
+_KEYS = {
+    "anthropic": ["ANTHROPIC_API_KEY"],
+    "azure_openai": ["AZURE_OPENAI_API_KEY"],
+    "cohere": ["COHERE_API_KEY", "CO_API_KEY"],
+    "deepseek": ["DEEPSEEK_API_KEY"],
+    "fireworks": ["FIREWORKS_API_KEY"],
+    "google_genai": ["GOOGLE_API_KEY", "GEMINI_API_KEY"],
+    "groq": ["GROQ_API_KEY"],
+    "mistralai": ["MISTRAL_API_KEY"],
+    "openai": ["OPENAI_API_KEY"],
+    "openrouter": ["OPENROUTER_API_KEY"],
+    "perplexity": ["PERPLEXITY_API_KEY", "PPLX_API_KEY"],
+    "together": ["TOGETHER_API_KEY"],
+    "xai": ["XAI_API_KEY"],
+}
+"""Provider → the environment variables of which it needs one."""
 _ANSWER_S = 60.0
 """Maximum seconds for the model's answer."""
+_READ_S = 20.0
+"""Seconds for reading the histories of sessions."""
 
 
 def check_versions() -> Iterator[Verdict]:
     """Compare the installed packages with the requirements."""
-    required = [Requirement(each) for each in metadata.requires(_PACKAGE) or ()]
+    required = [Requirement(each) for each in metadata.requires(PACKAGE) or ()]
     unfit = []
     for requirement in required:
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -41,12 +85,17 @@ def check_versions() -> Iterator[Verdict]:
         if version is None or not requirement.specifier.contains(version, prereleases=True):
             unfit.append((requirement, version))
     shown = ", ".join(f"{name} {_version(name)}" for name in _SHOWN if _version(name))
-    extras = [name for name in _extras(required) if _is_installed(name, required)]
-    text = f"Python {platform.python_version()}, {_PACKAGE} {metadata.version(_PACKAGE)}, {shown}"
+    names = metadata.metadata(PACKAGE).get_all("Provides-Extra") or []
+    extras = [
+        name
+        for name in names
+        if (added := requirements_of(name)) and all(_version(each.name) is not None for each in added)
+    ]
+    text = f"Python {platform.python_version()}, {PACKAGE} {metadata.version(PACKAGE)}, {shown}"
     yield Verdict("versions", "ok", f"{text}; extras: {', '.join(extras) or 'none'}")
     for requirement, version in unfit:
         needed = f"{requirement.name}{requirement.specifier}"
-        fix = f"pip install '{needed}'"
+        fix = f"{pip_install()} '{needed}'"
         yield Verdict("versions", "problem", f"{needed} is needed, and {version or 'nothing'} is installed", fix)
 
 
@@ -57,9 +106,12 @@ def check_keys(spec: AgentSpec) -> Iterator[Verdict]:
         for kind, variable in (delegate.auth or {}).items():
             if kind.endswith("_env"):
                 variables[variable] = f"delegate {delegate.name}"
-    for name in [spec.model] if isinstance(spec.model, str) else spec.model:
-        if name.partition(":")[0] == "openai" and isinstance(spec.model, str) and not _is_scripted():
-            variables.setdefault("OPENAI_API_KEY", f"model {name}")
+    # Of a list, the first model that can be built is used; each fallback model must be there when it is needed.
+    needed_models = [spec.model] if isinstance(spec.model, str) else []
+    for name in [*needed_models, *spec.config.get("fallback_models", ())]:
+        if isinstance(name, str) and (needed := _keys_of(name)) and not _is_scripted():
+            given = [each for each in needed if os.environ.get(each, "").strip()]
+            variables.setdefault((given or needed)[0], f"model {name}")
     for variable, user in variables.items():
         if os.environ.get(variable, "").strip():
             yield Verdict("keys", "ok", f"{variable} is set, for the {user}")
@@ -71,7 +123,7 @@ def check_keys(spec: AgentSpec) -> Iterator[Verdict]:
 
 async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[Verdict]:
     """Build the models of the file; send one request to the first if wanted."""
-    from graph_agent.models.mock import MOCK_VARIABLE, mock_model_from_env
+    from graph_agent.models.scripted import MOCK_VARIABLE, mock_model_from_env
     from graph_agent.spec.opening import model_candidates
 
     try:
@@ -91,7 +143,25 @@ async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[Verdict]:
             yield Verdict("model", "warning" if models else "problem", f"{name}: {model}", fix)
     if models:
         name, first = models[0]
-        yield await _ask(name, first) if ask else Verdict("model", "ok", f"{name} is used; --ask-model tries it")
+        if (missing := _missing_key(name)) and not isinstance(spec.model, str):
+            yield Verdict("keys", "problem", f"{missing} is not set, for the model {name}", f"export {missing}=…")
+        yield await _ask(name, first) if ask else await _endpoint(name, first)
+
+
+async def _endpoint(name: str, model: BaseChatModel) -> Verdict:
+    from graph_agent.models.pool import OK, endpoint_state
+
+    state, remark = await endpoint_state(model)
+    if state != OK:
+        fix = "Check the key and the network; OPENAI_BASE_URL selects another server."
+        # Without a network, the agent may still be right; --ask-model makes it a problem.
+        status: Status = "warning" if state == "unreachable" else "problem"
+        why = f"; {remark}" if remark else ""
+        return Verdict("model", status, f"{name}: its endpoint is {_STATES[state]}{why}", fix)
+    if remark:
+        fix = "Nothing, if the endpoint has no list of models; --ask-model tries the model."
+        return Verdict("model", "warning", f"{name}: {remark}; completion requests are accepted", fix)
+    return Verdict("model", "ok", f"{name} is used; --ask-model tries it")
 
 
 async def _ask(name: str, model: BaseChatModel) -> Verdict:
@@ -125,13 +195,29 @@ async def _server(name: str, spec: AgentSpec) -> Verdict:
             if name in tools.failed:
                 return Verdict("MCP", "problem", f"{name}: {tools.failed[name]}", fix)
             return Verdict("MCP", "ok", f"{name}: {len(tools)} tools in {time.monotonic() - begun:.1f} s")
-    except ConfigError as error:
+    except (ConfigError, McpServerError) as error:
         return Verdict("MCP", "problem", f"{name}: {error}", fix)
+
+
+async def check_delegates(spec: AgentSpec) -> list[Verdict]:
+    """Read the card of each remote delegate."""
+    return list(await asyncio.gather(*(_remote(each, spec) for each in spec.delegates if each.url is not None)))
+
+
+async def _remote(delegate: DelegateSpec, spec: AgentSpec) -> Verdict:
+    fix = f"Start the agent {delegate.name!r}, or correct its url in the agent file."
+    try:
+        fault = await cast("A2ADelegate", delegate.build(spec.folder, None)).fault()
+    except ConfigError as error:
+        fault = str(error)
+    if fault is not None:
+        return Verdict("delegate", "problem", f"{delegate.name}: {delegate.url} cannot be reached: {fault}", fix)
+    return Verdict("delegate", "ok", f"{delegate.name}: {delegate.url} has a card")
 
 
 async def check_parts(spec: AgentSpec) -> Verdict:
     """Build the agent with a stand-in model: tools, delegates, hooks, prompts and the response format."""
-    from graph_agent.models.mock import MockChatModel
+    from graph_agent.models.scripted import MockChatModel
     from graph_agent.spec.opening import open_parts
 
     try:
@@ -145,6 +231,9 @@ async def check_parts(spec: AgentSpec) -> Verdict:
 
 async def check_database(address: str) -> Verdict:
     """Open the database, and write to it."""
+    from graph_agent.checkpoints.open import open_saver
+    from graph_agent.session.history import list_threads
+
     shown = without_password(address)
     if address == MEMORY:
         return Verdict("database", "warning", "sessions end with the process", "Write e.g. db: sqlite:///sessions.db")
@@ -165,8 +254,42 @@ async def check_database(address: str) -> Verdict:
     return Verdict("database", "ok", f"{shown}: writable, {count} session{'' if count == 1 else 's'}")
 
 
+async def check_sessions(address: str) -> AsyncIterator[Verdict]:
+    """Read the history of the sessions, newest first, for `_READ_S` seconds at most."""
+    if address == MEMORY or (not is_postgres(address) and not file_of(address).exists()):
+        return
+    from graph_agent.checkpoints.open import open_saver
+    from graph_agent.session.history import list_threads
+    from graph_agent.session.importing import read_history
+
+    until, unread = time.monotonic() + _READ_S, 0
+    async with open_saver(address) as saver:
+        for session_id in await list_threads(saver):
+            if time.monotonic() > until:
+                unread += 1
+                continue
+            try:
+                newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
+                if newest is not None:
+                    await read_history(saver, session_id, newest)
+            except OperatorError as error:
+                yield Verdict("sessions", "problem", str(error), f"graph-agent sessions rm {shlex.quote(session_id)}")
+    if unread:
+        yield Verdict("sessions", "warning", f"{unread} older sessions were not read, to save time")
+
+
+def _keys_of(model: str) -> list[str]:
+    return _KEYS.get(model.partition(":")[0].strip(), [])
+
+
+def _missing_key(model: str) -> str | None:
+    """Return the variable of the key that a model's provider needs, if it is not set; None otherwise."""
+    variables = _keys_of(model)
+    return variables[0] if variables and not any(os.environ.get(each, "").strip() for each in variables) else None
+
+
 def _is_scripted() -> bool:
-    from graph_agent.models.mock import MOCK_VARIABLE
+    from graph_agent.models.scripted import MOCK_VARIABLE
 
     return bool(os.environ.get(MOCK_VARIABLE, "").strip())
 
@@ -178,15 +301,63 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _extras(required: list[Requirement]) -> list[str]:
-    names = metadata.metadata(_PACKAGE).get_all("Provides-Extra") or []
-    return [name for name in names if any(_belongs(each, name) for each in required)]
+_STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
-def _is_installed(extra: str, required: list[Requirement]) -> bool:
-    return all(_version(each.name) is not None for each in required if _belongs(each, extra))
+def doctor(
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    ask_model: Annotated[
+        bool, typer.Option("--ask-model", help="Send one short request to the model, which may cost money.")
+    ] = False,
+    json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per check.")] = False,
+) -> None:
+    """Check versions, agent file, keys, model, MCP servers and database; exit status 1 if there is a problem."""
+    # Failures are printed by the checks.
+    logging.getLogger("graph_agent").setLevel(logging.CRITICAL)
+    sys.exit(asyncio.run(_check(str(config), db, Terminal(), ask_model=ask_model, as_json=json_lines)))
 
 
-def _belongs(requirement: Requirement, extra: str) -> bool:
-    marker = requirement.marker
-    return marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
+async def _check(config: str, db: str | None, out: Terminal, *, ask_model: bool, as_json: bool) -> int:
+    problems = 0
+    async for verdict in _verdicts(config, db, ask_model=ask_model):
+        problems += verdict.status == "problem"
+        if as_json:
+            typer.echo(json.dumps(asdict(verdict)))
+            continue
+        out.line(
+            f"{verdict.status:<8} {verdict.check}: {mask_named_secrets(verdict.text)}", style=_STYLES[verdict.status]
+        )
+        if verdict.fix:
+            out.line(f"         fix: {verdict.fix}")
+    if not as_json:
+        out.line(f"{problems} problem{'' if problems == 1 else 's'} found." if problems else "No problem found.")
+    return 1 if problems else 0
+
+
+async def _verdicts(config: str, db: str | None, *, ask_model: bool) -> AsyncIterator[Verdict]:
+    from graph_agent.spec.agent_file import load_spec
+
+    for verdict in check_versions():
+        yield verdict
+    try:
+        spec = load_spec(config)
+    except ConfigError as error:
+        fix = "Correct the file, or name another one with --config; `graph-agent new NAME` writes a first one."
+        yield Verdict("agent file", "problem", str(error), fix)
+        return
+    yield Verdict("agent file", "ok", f"{spec.path} is valid")
+    for verdict in check_keys(spec):
+        yield verdict
+    async for verdict in check_model(spec, ask=ask_model):
+        yield verdict
+    for verdict in await check_servers(spec):
+        yield verdict
+    for verdict in await check_delegates(spec):
+        yield verdict
+    yield await check_parts(spec)
+    database = await check_database(db or spec.db)
+    yield database
+    if database.status != "problem":
+        async for verdict in check_sessions(db or spec.db):
+            yield verdict

@@ -82,7 +82,7 @@ async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: No
         ConfigError: If the database does not exist, cannot be opened, or is in the memory of one process.
         InputError: If there is no such session, not exactly one that runs, or the text is empty.
     """
-    from graph_agent.cli.database import no_session, open_sessions
+    from graph_agent.cli.options import no_session, open_sessions
     from graph_agent.runs.inbox import new_note
 
     address = db or spec.db
@@ -98,15 +98,15 @@ async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: No
 
 
 async def _deliver(address: str, session_id: str, note: Note) -> None:
-    from graph_agent.persistence.sqlite_notes import put_item
-    from graph_agent.persistence.urls import file_of, is_postgres
+    from graph_agent.checkpoints.sqlite_reader import put_item
+    from graph_agent.checkpoints.urls import file_of, is_postgres
     from graph_agent.runs.inbox import StoreInbox, inbox_namespace
 
     if not is_postgres(address):
         file = file_of(address)
         if await asyncio.to_thread(put_item, file, inbox_namespace(session_id), note.key, note.as_value()):
             return
-    from graph_agent.persistence.open import open_store
+    from graph_agent.checkpoints.open import open_store
 
     async with open_store(address) as store:
         await StoreInbox(store).add(session_id, note)
@@ -140,7 +140,7 @@ async def stop(spec: AgentSpec, db: str | None, session_id: str | None) -> tuple
         InputError: As `send`.
         ConfigError: As `send`; also if no process runs the session and the agent cannot be opened to settle it.
     """
-    from graph_agent.cli.database import open_sessions
+    from graph_agent.cli.options import open_sessions
     from graph_agent.runs.inbox import new_note
 
     address = db or spec.db

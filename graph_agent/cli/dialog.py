@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import yaml
 
+from graph_agent._internal.text import printable, visible, visible_json
+from graph_agent.approvals.decisions import standing_approval
 from graph_agent.approvals.text import parse_answer
-from graph_agent.cli.questions import Action, Decision, Question, check_allowed, edit, parse_arguments
+from graph_agent.checkpoints.urls import MEMORY
+from graph_agent.cli.questions import (
+    Action,
+    Decision,
+    Question,
+    check_allowed,
+    describe,
+    edit,
+    parse_arguments,
+    parse_decision,
+    user_name,
+)
+from graph_agent.cli.terminal import Terminal
+from graph_agent.cli.typed_keys import discard_typed_keys
 from graph_agent.errors import InputError
 
 _WORDS = {
@@ -27,6 +43,12 @@ _WORDS = {
     "r": "respond",
     "respond": "respond",
 }
+_DETAILS = {
+    "edit": "Enter submits, Ctrl-C goes back. Alt-Enter starts a new line, Ctrl-X Ctrl-E opens an editor.\narguments: ",
+    "reject": "Enter submits, Ctrl-C goes back.\nreason (may be empty): ",
+    "respond": "Enter submits, Ctrl-C goes back. Alt-Enter starts a new line.\nresult: ",
+}
+"""Prompts of the text that a choice needs."""
 _LABELS = {"approve": "[y]es", "reject": "[n]o", "edit": "[e]dit", "respond": "[r]espond"}
 
 
@@ -40,8 +62,6 @@ class Dialog:
 
     questions: Sequence[Question]
     """The open questions; not empty."""
-    always: set[str] = field(default_factory=set)
-    """Titles of the calls that are approved without a question; the dialog adds to it."""
     error: str = ""
     """Why the last input was refused; empty if it was accepted."""
     _at: int = 0
@@ -50,9 +70,8 @@ class Dialog:
     _awaits: str = ""
     """The text that the next input is: `edit`, `reject` or `respond`; empty for a choice."""
     _draft: str = ""
-
-    def __post_init__(self) -> None:
-        self._skip_approved()
+    _always: set[str] = field(default_factory=set)
+    """Titles of the calls that are approved without a question; those of later requests are approved by the session."""
 
     @property
     def answers(self) -> dict[str, Any] | None:
@@ -70,15 +89,15 @@ class Dialog:
             return value if isinstance(value, str) else _as_yaml(value)
         total = len(self._question.actions)
         number = f" ({len(self._decisions) + 1} of {total})" if total > 1 else ""
-        lines = [f"Approve this call?{number}", f"  {action.title}"]
-        lines += [f"    {line}" for line in _as_yaml(action.args).splitlines()]
-        return "\n".join([*lines, *([f"  {action.description}"] if _is_news(action) else [])])
+        lines = [f"Approve this call?{number}", f"  {visible(action.title)}"]
+        lines += [f"    {visible(line)}" for line in _as_yaml(action.args).split("\n")]
+        return "\n".join([*lines, *(f"  {visible(line)}" for line in _news(action).splitlines())])
 
     @property
     def label(self) -> str:
         """The prompt of the next input."""
         if self._awaits:
-            return {"edit": "arguments: ", "reject": "reason (may be empty): ", "respond": "result: "}[self._awaits]
+            return _DETAILS[self._awaits]
         if (action := self._action) is None:
             return "answer: "
         options = [_LABELS[kind] for kind in ("approve", "reject", "edit", "respond") if kind in action.allowed]
@@ -92,9 +111,14 @@ class Dialog:
         return self._draft if self._awaits == "edit" else ""
 
     @property
-    def is_long(self) -> bool:
-        """Whether the next input may have several lines."""
-        return bool(self._awaits) or self._action is None
+    def accepts(self) -> Literal["choice", "text", "detail"]:
+        """What the next input is: a choice, any text as the answer of a question, or the text that a choice needs."""
+        return "detail" if self._awaits else "text" if self._action is None else "choice"
+
+    def go_back(self) -> bool:
+        """Return to the choices; False if the dialog is there already."""
+        returns, self._awaits, self.error = bool(self._awaits), "", ""
+        return returns
 
     def submit(self, given: str) -> None:
         """Take in one input; sets `error` if it is refused, and the same question stays open."""
@@ -126,12 +150,13 @@ class Dialog:
             raise InputError(f"{given!r} is none of the choices: {self.label.rstrip(': ')}.")
         check_allowed("approve" if kind == "always" else kind, action)
         if kind == "always":
-            self.always.add(action.title)
-        if kind in ("approve", "always"):
+            self._always.add(action.title)
+            self._decide({"type": "approve", "always": True})
+        elif kind == "approve":
             self._decide({"type": "approve"})
         else:
             self._awaits = kind
-            self._draft = json.dumps(action.args, ensure_ascii=False, indent=2)
+            self._draft = visible_json(action.args, indent=2)
 
     def _decide(self, decision: Decision) -> None:
         self._awaits = ""
@@ -147,8 +172,8 @@ class Dialog:
 
     def _skip_approved(self) -> None:
         action = self._action
-        if action is not None and action.title in self.always and "approve" in action.allowed:
-            self._decide({"type": "approve"})
+        if action is not None and action.title in self._always and "approve" in action.allowed:
+            self._decide({**standing_approval(user_name())})
 
     @property
     def _question(self) -> Question:
@@ -162,10 +187,10 @@ class Dialog:
         return self._question.actions[len(self._decisions)]
 
 
-def _is_news(action: Action) -> bool:
-    """Whether the description has more than the name and the arguments, as LangChain's default has."""
-    described = action.description not in ("", f"Delegate {action.delegate}")
-    return described and str(action.args) not in action.description
+def _news(action: Action) -> str:
+    """Return the description; empty if it has only the name and the arguments, as LangChain's default has."""
+    is_known = action.description == f"Delegate {action.delegate}" or str(action.args) in action.description
+    return "" if is_known else action.description
 
 
 def _as_yaml(value: Any) -> str:
@@ -174,3 +199,144 @@ def _as_yaml(value: Any) -> str:
     except yaml.representer.RepresenterError:  # an interrupt may have any value
         text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
     return text.removesuffix("...\n").rstrip()
+
+
+WAITING = 4
+"""Exit status of a command whose session waits for an answer."""
+
+
+class Ask(Protocol):
+    """Source of answers."""
+
+    async def __call__(self, questions: Sequence[Question]) -> dict[str, Any] | None:
+        """Return interrupt id → answer; None to leave the session waiting."""
+        ...
+
+
+class AskTerminal:
+    """Asks at the terminal.
+
+    Args:
+        err: The output of the questions.
+    """
+
+    def __init__(self, err: Terminal) -> None:
+        self._err = err
+
+    async def __call__(self, questions: Sequence[Question]) -> dict[str, Any] | None:
+        """As `Ask`; None if the person leaves with Ctrl-C or Ctrl-D."""
+        # Imported here: commands without a terminal need no editor.
+        from graph_agent.cli.editor import LineEditor
+
+        dialog = Dialog(questions)
+        editor = LineEditor()
+        discard_typed_keys()
+        while (answers := dialog.answers) is None:
+            show_question(self._err, dialog)
+            try:
+                dialog.submit(await editor.read(dialog.label, default=dialog.default, handle_signal=False))
+            except (EOFError, KeyboardInterrupt):
+                if not dialog.go_back():
+                    return None
+        return answers
+
+
+async def approve_all(questions: Sequence[Question]) -> dict[str, Any] | None:
+    """Return approvals of all calls; None if a question is no approval, or a call does not allow it."""
+    if not all(question.actions for question in questions):
+        return None
+    if not all("approve" in action.allowed for question in questions for action in question.actions):
+        return None
+    return {each.id: each.answer([{"type": "approve"} for _ in each.actions]) for each in questions}
+
+
+async def leave_waiting(questions: Sequence[Question]) -> dict[str, Any] | None:
+    """Return None: without a terminal, the session is left waiting."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class GivenAnswers:
+    """The answers that options of `graph-agent resume` give."""
+
+    approve_all: bool = False
+    reject_all: bool = False
+    message: str = ""
+    """The reason of `reject_all`; empty for none."""
+    decisions: Sequence[str] = field(default=())
+    """One for each call, in order, as for `parse_decision`."""
+    answers: Sequence[str] = field(default=())
+    """One for each question that is no approval, in order."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no option is given."""
+        return not (self.approve_all or self.reject_all or self.decisions or self.answers)
+
+    def resolve(self, questions: Sequence[Question]) -> dict[str, Any]:
+        """Return interrupt id → answer.
+
+        Raises:
+            InputError: If the options do not fit the open questions; the message lists them.
+        """
+        if self.approve_all + self.reject_all + bool(self.decisions) > 1:
+            raise InputError("Give one of --approve-all, --reject-all and --decision.")
+        calls = [action for question in questions for action in question.actions]
+        others = [question for question in questions if not question.actions]
+        given = self._texts(len(calls))
+        if len(given) != len(calls) or len(self.answers) != len(others):
+            raise InputError(
+                f"The options have {len(given)} decisions and {len(self.answers)} answers for {len(calls)} calls and "
+                f"{len(others)} questions; give one --decision for each call and one --answer for each question, in "
+                f"this order: {'; '.join(line for question in questions for line in describe(question))}"
+            )
+        decisions = [parse_decision(text, action) for text, action in zip(given, calls, strict=True)]
+        return _by_id(questions, decisions, self.answers)
+
+    def _texts(self, calls: int) -> Sequence[str]:
+        if self.approve_all:
+            return ["approve"] * calls
+        if self.reject_all:
+            return [f"reject:{self.message}" if self.message else "reject"] * calls
+        return self.decisions
+
+
+def _by_id(questions: Sequence[Question], decisions: Sequence[Decision], answers: Sequence[str]) -> dict[str, Any]:
+    remaining, texts = iter(decisions), iter(answers)
+    return {
+        question.id: question.answer([next(remaining) for _ in question.actions])
+        if question.actions
+        else parse_answer(next(texts))
+        for question in questions
+    }
+
+
+def show_question(err: Terminal, dialog: Dialog) -> None:
+    """Print why the last input was refused, and the question if it is a new one."""
+    if dialog.error:
+        err.print(dialog.error, style="red")
+    elif dialog.text:
+        err.print(f"\n{dialog.text}", style="yellow")
+
+
+def show_how_to_go_on(
+    err: Terminal, session_id: str, questions: Sequence[Question], options: Sequence[str], db: str
+) -> None:
+    """Print the open questions of a session, and the command that answers them.
+
+    Args:
+        err: The output.
+        session_id: The session.
+        questions: Its open questions.
+        options: Options of the command that select the agent and its database.
+        db: The URL of the database.
+    """
+    err.print(f"Session {printable(session_id)} waits for an answer:", style="yellow")
+    for number, line in enumerate((line for question in questions for line in describe(question)), 1):
+        err.line(f"  {number}. {line}", style="yellow")
+    if db == MEMORY:
+        err.print("Its database ends with this process, so nothing can answer it.", style="dim")
+        return
+    answer = "--approve-all" if all(question.actions for question in questions) else "--answer TEXT"
+    command = shlex.join(["graph-agent", "resume", session_id, *options])
+    err.line(f"Go on with: {command} [{answer}]", style="dim")

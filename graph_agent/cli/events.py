@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Annotated, cast
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from graph_agent._internal.failure_log import mask_named_secrets
+from graph_agent._internal.text import text_of
 from graph_agent.cli.options import AGENT_FILE, ConfigOption, DbOption, SessionArgument
 from graph_agent.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graph_agent.events.types import Event
+    from graph_agent.state.events import Event
+
 
 _POLL_S = 0.5
 """Seconds between two reads of `--follow`."""
@@ -36,7 +41,6 @@ def events(
     out = Terminal()
 
     def show(event: Event) -> None:
-        from graph_agent.cli.event_text import event_line
 
         if json_lines:
             typer.echo(json.dumps(event))
@@ -47,9 +51,9 @@ def events(
 
 
 async def _read(address: str, session_id: str, last: int, show: Callable[[Event], None], *, follow: bool) -> None:
-    from graph_agent.cli.database import no_session, open_sessions
-    from graph_agent.events.types import read_events
+    from graph_agent.cli.options import no_session, open_sessions
     from graph_agent.session.event_reader import EventReader
+    from graph_agent.state.events import read_events
 
     async with open_sessions(address) as (saver, _):
         reader = EventReader(None, saver, session_id)
@@ -68,3 +72,78 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
             for number, entry in enumerate(await reader.read() or (), before):
                 [event] = read_events([entry], session_id)
                 show(cast("Event", {**event, "seq": number}))
+
+
+_LENGTH = 200
+"""Maximum characters of an event's content in its line."""
+
+
+def event_line(event: Mapping[str, Any]) -> str:
+    """Return an event as one line: number, local time, step, type and content; control characters are kept.
+
+    Args:
+        event: An event as read, with its `seq`.
+    """
+    at = datetime.fromisoformat(event["ts"]).astimezone().strftime("%H:%M:%S")
+    step = f"step {event['step']}" if event["step"] else ""
+    return f"{event['seq']:>4}  {at}  {step:<7} {event['type']:<20} {_content(event)}".rstrip()
+
+
+def compact(value: Any) -> str:
+    """Return a JSON value as text of at most 200 characters, with `…` if it is cut."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    line = " ".join(text[: 10 * _LENGTH].split())
+    return line if len(line) <= _LENGTH else f"{line[: _LENGTH - 1]}…"
+
+
+def _content(event: Mapping[str, Any]) -> str:
+    match event["type"]:
+        case "user_message" | "steering" | "agent_response":
+            return compact(text_of(event["content"]))
+        case "plan":
+            return compact(event["action"])
+        case "tool_call":
+            return f"{event['name']} {compact(event['arguments'])}{_refused(event)}"
+        case "tool_result":
+            return f"{event['name']} {event['status']}: {compact(text_of(event['content']))}"
+        case "delegation_request":
+            return f"{event['target']}: {compact(event['task'])}{_refused(event)}"
+        case "delegation_response":
+            return f"{event['target']} {event['status']}: {compact(text_of(event['content']))}"
+        case "approval_request":
+            calls = "; ".join(f"{call['name']} {compact(call['arguments'])}" for call in event["calls"])
+            return f"{_source(event)}{calls}"
+        case "approval_decision":
+            by = f"{_source(event)}{event['name']}: {event['decision']} by {event['decided_by']}"
+            edited = " ".join([event.get("edited_name", ""), compact(event.get("arguments", ""))]).strip()
+            return ": ".join(each for each in (by, edited, compact(event.get("message", ""))) if each)
+        case "delegation_progress":
+            return f"{event['target']}: {compact(event['content'])}"
+        case "summary":
+            return compact(event["content"])
+        case "loop_detected":
+            return f"{event['count']} times: {', '.join(event['pattern'])} (equal {event['repeated']})"
+        case "limit":
+            return f"{event['reason']}: {event['limit']:g}"
+        case "status":
+            return f"{event['from']} -> {event['to']}"
+        case "warning" | "error":
+            return compact(mask_named_secrets(event["message"]))
+        case _:
+            own = {name: value for name, value in event.items() if name not in _COMMON}
+            return compact(own) if own else ""
+
+
+def _refused(event: Mapping[str, Any]) -> str:
+    return f" (not run: {event['refused']})" if "refused" in event else ""
+
+
+def _source(event: Mapping[str, Any]) -> str:
+    """Return the delegate or the middleware whose approval an event is; empty for the agent itself."""
+    for kind in ("delegate", "middleware"):
+        if kind in event:
+            return f"{kind} {event[kind]}: "
+    return ""
+
+
+_COMMON = frozenset({"type", "seq", "ts", "session_id", "step"})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graph_agent._internal.printable import printable
+from graph_agent._internal.text import printable
 from graph_agent.cli.options import AGENT_FILE, ConfigOption
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def graph(
 
 
 async def _draw_compiled(spec: AgentSpec) -> str:
-    from graph_agent.models.mock import MockChatModel
+    from graph_agent.models.scripted import MockChatModel
     from graph_agent.spec.opening import open_parts
 
     async with open_parts(spec, MockChatModel(responses=["OK"])) as agent:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from graph_agent.cli.asking import WAITING, Ask
-from graph_agent.cli.interrupts import STOPPED, Interrupts
+from graph_agent.cli.agent_thread import STOPPED, Interrupts
+from graph_agent.cli.dialog import WAITING, Ask
 from graph_agent.cli.questions import Question, questions_of, signed
 from graph_agent.cli.terminal import Terminal
 from graph_agent.errors import InputError
@@ -28,6 +28,10 @@ class Report(Protocol):
 
     def question(self, text: str) -> None:
         """Print a user's message."""
+        ...
+
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Print the warnings that the agent has for each input."""
         ...
 
     def take(self, part: Part) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from graph_agent._internal.printable import printable
+from graph_agent._internal.text import printable
 from graph_agent.cli.terminal import Terminal
 from graph_agent.errors import InputError
 

@@ -11,7 +11,9 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from graph_agent._internal.daemon_threads import call_in_thread
-from graph_agent.cli.asking import (
+from graph_agent.checkpoints.urls import MEMORY
+from graph_agent.cli.agent_thread import STOPPED, Interrupts
+from graph_agent.cli.dialog import (
     WAITING,
     Ask,
     AskTerminal,
@@ -20,15 +22,13 @@ from graph_agent.cli.asking import (
     leave_waiting,
     show_how_to_go_on,
 )
-from graph_agent.cli.database import no_session
 from graph_agent.cli.inputs import Ended, Report, resume_session, run_input
-from graph_agent.cli.interrupts import STOPPED, Interrupts
-from graph_agent.cli.json_report import JsonReport
+from graph_agent.cli.options import no_session
 from graph_agent.cli.questions import Question, questions_of
-from graph_agent.cli.report import TextReport
+from graph_agent.cli.report import JsonReport, TextReport
 from graph_agent.cli.screen import LiveScreen, PlainScreen
 from graph_agent.cli.terminal import Terminal
-from graph_agent.persistence.urls import MEMORY
+from graph_agent.cli.typed_keys import show_typed_keys
 from graph_agent.session.run_result import open_interrupts
 from graph_agent.session.session import Session
 from graph_agent.spec.opening import open_agent
@@ -86,17 +86,19 @@ class Runner:
         person = not settings.as_json and has_person()
         self.ask: Ask = approve_all if settings.approve_all else AskTerminal(self.err) if person else leave_waiting
 
-    async def run(self, session: Session, text: str, *, show: bool) -> int:
+    async def run(self, session: Session, text: str, *, show: bool, warnings: Sequence[str]) -> int:
         """Run one input; return the exit status.
 
         Args:
             session: The session.
             text: The user's message.
             show: Whether to print the message first.
+            warnings: What the agent reports at each input.
         """
         report = self._report(session)
         if show:
             report.question(text)
+        report.warn(warnings)
         return self._end(session, await run_input(session, text, report, self.ask, self._interrupts, self.err))
 
     async def resume(self, session: Session, questions: Sequence[Question], given: GivenAnswers) -> int:
@@ -132,25 +134,26 @@ class Runner:
         return ended.status
 
 
-async def ask_questions(settings: Settings, questions: Sequence[str]) -> int:
+async def ask_questions(settings: Settings, questions: Sequence[tuple[str, bool]]) -> int:
     """Ask an agent; return the exit status.
 
     Args:
         settings: The settings.
-        questions: The user's messages, each in a session of its own unless one is named; without any, the lines of
-            standard input, in one session.
+        questions: The user's messages, each in a session of its own unless one is named, and whether to print it;
+            without any, the lines of standard input, in one session.
     """
     status, started = 0, bool(settings.session_id)
     with Interrupts.handled() as interrupts:
         runner = Runner(settings, interrupts)
         session_id = settings.session_id or new_session_id()
         async with open_agent(settings.spec, today=settings.today, db=settings.db) as graph:
+            session = Session(graph, session_id)
             try:
-                async for question in _questions(questions, runner.out, echo=not settings.as_json):
+                async for question, show in _questions(questions, runner.err):
                     if questions and settings.session_id is None and started:
-                        session_id = new_session_id()
+                        session = Session(graph, session_id := new_session_id())
                     started = True
-                    ended = await runner.run(Session(graph, session_id), question, show=bool(questions))
+                    ended = await runner.run(session, question, show=show, warnings=graph.input_warnings)
                     status = max(status, ended)
                     if ended in (STOPPED, WAITING):
                         break
@@ -183,16 +186,14 @@ async def resume_one(settings: Settings, given: GivenAnswers) -> int:
                 return STOPPED
 
 
-async def _questions(questions: Sequence[str], out: Terminal, *, echo: bool) -> AsyncIterator[str]:
+async def _questions(questions: Sequence[tuple[str, bool]], err: Terminal) -> AsyncIterator[tuple[str, bool]]:
     for question in questions:
         yield question
-    while not questions and (question := await _read_line(out, echo=echo)):
-        yield question
-
-
-async def _read_line(out: Terminal, *, echo: bool) -> str:
-    """Read one line of standard input; empty at its end."""
-    try:
-        return (await call_in_thread(out.input if echo else input, *(["\n> "] if echo else []))).strip()
-    except EOFError:
-        return ""
+    while not questions:
+        if sys.stdin.isatty():  # the output is no terminal: else this is a conversation
+            show_typed_keys()
+            err.print("\n> ", style="bold", end="")
+        if not (line := await call_in_thread(sys.stdin.readline)):
+            break
+        if line.strip():
+            yield line.strip(), False

@@ -15,7 +15,7 @@ from graph_agent.cli.options import AGENT_FILE, ConfigOption, DbOption, check_se
 from graph_agent.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from graph_agent.persistence.maintenance import PruneReport
+    from graph_agent.checkpoints.maintenance import PruneReport
 
 _DURATION = re.compile(r"(\d{1,9})\s*([smhdw])", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -50,8 +50,8 @@ def prune(
     The state, the messages, the events and the open questions of each session remain, and so do its first checkpoint
     and the newest one of each branch. Sessions with a run under way are skipped.
     """
-    from graph_agent.cli.database import shared_database
-    from graph_agent.persistence.maintenance import prune as prune_database
+    from graph_agent.checkpoints.maintenance import prune as prune_database
+    from graph_agent.cli.options import shared_database
     from graph_agent.spec.agent_file import load_spec
 
     if keep_last is not None and older_than is not None:
@@ -115,6 +115,9 @@ def _print(report: PruneReport) -> None:
         f"{verb} {report.checkpoints} checkpoints with {report.writes} writes: "
         f"{size_text(report.bytes)} of stored data."
     )
+    if report.reasons:
+        why = "; ".join(f"{number} {reason}" for reason, number in report.reasons.items())
+        out.line(f"{sum(report.reasons.values())} checkpoints remain: {why}.")
     if not report.dry_run:
         freed = report.size_before - report.size_after
         out.line(

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from graph_agent._internal.text import visible, visible_json
+from graph_agent._internal.yaml_files import load_yaml
+from graph_agent.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,22 +64,30 @@ class Question:
         return decisions[0] if _is_single(self.value) else {"decisions": [*decisions]}
 
 
+def user_name() -> str:
+    """Return the name of the user of this process, who decides; `user` if it has none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return DEFAULT_DECIDER
+
+
 def signed(answers: Mapping[str, Any]) -> dict[str, Any]:
     """Return answers in which each approval names the user of this process, for the history.
 
     Args:
         answers: Interrupt id → answer.
     """
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # the user has no name
-        return dict(answers)
-    return {id_: {**answer, "decided_by": user} if _decides(answer) else answer for id_, answer in answers.items()}
+    return {id_: _signed(answer, user_name()) for id_, answer in answers.items()}
 
 
-def _decides(answer: Any) -> bool:
-    """Whether an answer has decisions, or is a decision."""
-    return isinstance(answer, dict) and ("decisions" in answer or answer.get("type") in DECISIONS)
+def _signed(answer: Any, user: str) -> Any:
+    if not isinstance(answer, dict):
+        return answer
+    if isinstance(decisions := answer.get("decisions"), list):
+        return {**answer, "decisions": [_signed(each, user) for each in decisions]}
+    # A decision that was made for the person has a name already.
+    return {"decided_by": user, **answer} if "decisions" in answer or answer.get("type") in DECISIONS else answer
 
 
 def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:
@@ -87,9 +98,9 @@ def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:
 def describe(question: Question) -> list[str]:
     """Return a question as lines of text, one for each action."""
     if question.actions:
-        return [f"{action.title} {json.dumps(action.args, ensure_ascii=False)}" for action in question.actions]
+        return [f"{visible(action.title)} {visible_json(action.args)}" for action in question.actions]
     value = question.value
-    return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)]
+    return [visible(value) if isinstance(value, str) else visible_json(value)]
 
 
 def parse_decision(text: str, action: Action) -> Decision:
@@ -140,7 +151,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError:
         try:
-            value = yaml.safe_load(text)
+            value = load_yaml(text)
         except yaml.YAMLError as error:
             raise InputError(f"The arguments are not JSON or YAML: {' '.join(str(error).split())}.") from None
     if value is None:

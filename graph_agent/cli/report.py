@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
-from graph_agent._internal.redaction import mask_named_secrets
+from pydantic_core import to_jsonable_python
+
+from graph_agent._internal.failure_log import mask_named_secrets
 from graph_agent._internal.text import text_of
 from graph_agent.cli.screen import Screen
 from graph_agent.cli.steps import Wave
 from graph_agent.session.results import CallState, DelegatePart, Done, EventAdded, Part, PlanText, Progress, Token
+from graph_agent.session.run_result import RunResult
 
 if TYPE_CHECKING:
-    from graph_agent.events.types import Event
+    from graph_agent.state.events import Event
 
 
 class TextReport:
@@ -26,13 +32,18 @@ class TextReport:
         self._printed = ""
         """The streamed text of the current answer."""
         self._answered = False
-        self._failed = ""
-        """The message of the newest error."""
         self._wave = Wave()
+        self._warned: Sequence[str] = ()
 
     def question(self, text: str) -> None:
         """Print a user's message, before its run."""
         self._screen.out.print(f"\n> {text}", style="bold")
+
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Print the warnings of an input, before its run; their events are not printed."""
+        for warning in warnings:
+            self._warning(warning)
+        self._warned = warnings
 
     def take(self, part: Part) -> None:
         """Print one part."""
@@ -81,10 +92,13 @@ class TextReport:
         elif event["type"] == "steering":
             self._end_wave()
             self._screen.out.print(f"  steering: {text_of(event['content'])}", style="dim")
+        elif event["type"] == "limit" or event["type"] == "loop_detected":
+            if hint := event.get("hint"):
+                self._screen.err.print(f"hint: {hint}", style="dim")
         elif event["type"] == "warning":
-            self._screen.err.print(f"warning: {mask_named_secrets(event['message'])}", style="yellow")
+            if event["message"] not in self._warned:
+                self._warning(event["message"])
         elif event["type"] == "error":
-            self._failed = event["message"]
             self._end_wave()
             self._screen.err.print(mask_named_secrets(f"error: {event['message']}"), style="red")
         else:
@@ -97,13 +111,16 @@ class TextReport:
         elif self._wave.calls:
             self._screen.show_running([*self._wave.calls.values()])
 
+    def _warning(self, message: str) -> None:
+        self._screen.err.print(f"warning: {mask_named_secrets(message)}", style="yellow")
+
     def _answer(self, text: str, *, is_report: bool) -> None:
         # The event may have text that was not streamed, e.g. the reason why the answer was cut off.
         rest = text.removeprefix(self._printed)
         if is_report:
             self._end_text()
             # The error message was printed already.
-            if account := rest.rpartition(self._failed)[2].strip():
+            if account := rest.strip().partition("\n\n")[2].strip():
                 self._screen.err.print(account)
         else:
             self._screen.stream(rest)
@@ -120,3 +137,64 @@ class TextReport:
         if self._wave.calls:
             self._screen.show_running([])
             self._screen.show_finished(self._wave.take(keep_running=keep_running))
+
+
+_FORMAT = 1
+"""Version of the objects; a change that breaks readers increases it."""
+
+
+class JsonReport:
+    """Prints one object per part on standard output; see the guide of the command line for the objects."""
+
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
+        _print({"type": "session", "session_id": session_id, "format": _FORMAT})
+
+    def question(self, text: str) -> None:
+        """Print nothing: a `user_message` event has the message."""
+
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Print nothing: `warning` events have the messages."""
+
+    def take(self, part: Part) -> None:
+        """Print one part."""
+        _print(self._done(part) if isinstance(part, Done) else part_object(part))
+
+    def resume(self) -> None:
+        """Print nothing: the history has the answer."""
+
+    def close(self) -> None:
+        """Print nothing: each line is complete."""
+
+    def _done(self, part: Done) -> dict[str, Any]:
+        return {"type": "done", "session_id": self._session_id, "result": result_object(part.result)}
+
+
+def part_object(part: Part) -> dict[str, Any]:
+    """Return a part as a JSON object with its `type` first."""
+    own = {each.name: getattr(part, each.name) for each in fields(part) if each.name != "type"}
+    if isinstance(part, DelegatePart):
+        own["part"] = part_object(part.part)
+    return {"type": part.type, **_plain(own)}
+
+
+def result_object(result: RunResult) -> dict[str, Any]:
+    """Return a result as a JSON object; of an interrupt, its id and its value."""
+    own = {each.name: getattr(result, each.name) for each in fields(result) if each.name != "follow_ups"}
+    own["interrupts"] = [{"id": each.id, "value": each.value} for each in result.interrupts]
+    plain: dict[str, Any] = _plain(own)
+    return plain
+
+
+def print_error(error: BaseException) -> None:
+    """Print an error that ended the command."""
+    _print({"type": "error", "kind": type(error).__name__, "message": str(error)})
+
+
+def _plain(value: Any) -> Any:
+    return to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64", inf_nan_mode="null")
+
+
+def _print(value: dict[str, Any]) -> None:
+    # ASCII only: no character of a model or a tool can control a terminal.
+    print(json.dumps(value), flush=True)  # noqa: T201 - the output of the command

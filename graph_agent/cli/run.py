@@ -65,7 +65,6 @@ def run(
     log_level: LogLevelOption = None,
 ) -> None:
     """Ask an agent, and print its progress and answer."""
-    asked = [_read_stdin() if each == STDIN else each for each in questions or []]
     settings = _settings(
         config,
         session,
@@ -77,7 +76,7 @@ def run(
         verbose=verbose,
         log_level=log_level,
     )
-    _converse(settings, asked)
+    _converse(settings, questions or [])
 
 
 def chat(
@@ -135,9 +134,9 @@ def resume(
 
     Without a decision or an answer, the questions are asked at the terminal.
     """
-    from graph_agent.cli.asking import GivenAnswers
-    from graph_agent.cli.database import shared_database
+    from graph_agent.cli.dialog import GivenAnswers
     from graph_agent.cli.one_shot import resume_one
+    from graph_agent.cli.options import shared_database
 
     settings = _settings(
         config,
@@ -162,12 +161,13 @@ def _converse(settings: Settings, questions: Sequence[str]) -> None:
         _end(chat_with(settings))
     from graph_agent.cli.one_shot import ask_questions
 
+    inputs = [(_read_stdin(), False) if each == STDIN else (each, True) for each in questions]
     if not settings.as_json:
-        _end(asyncio.run(ask_questions(settings, questions)))
+        _end(asyncio.run(ask_questions(settings, inputs)))
     try:
-        status = asyncio.run(ask_questions(settings, questions))
+        status = asyncio.run(ask_questions(settings, inputs))
     except GraphAgentError as error:
-        from graph_agent.cli.json_report import print_error
+        from graph_agent.cli.report import print_error
 
         print_error(error)
         raise
@@ -215,7 +215,7 @@ def _read_stdin() -> str:
 
 
 def _end(status: int) -> None:
-    from graph_agent.cli.interrupts import STOPPED, leave_interrupted
+    from graph_agent.cli.agent_thread import STOPPED, leave_interrupted
 
     if status == STOPPED:
         leave_interrupted()

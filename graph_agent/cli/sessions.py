@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from graph_agent._internal.printable import printable
-from graph_agent.cli.options import AGENT_FILE, ConfigOption, DbOption
+from graph_agent._internal.text import printable
+from graph_agent.cli.options import AGENT_FILE, ConfigOption, DbOption, SessionArgument, check_session_id
+from graph_agent.cli.options import check_session_ids as check_ids
 from graph_agent.cli.terminal import Terminal
+from graph_agent.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from graph_agent.session.summaries import SessionSummary
+
 
 _COLUMNS = ("SESSION", "STATUS", "TURNS", "AGE", "TITLE")
 _ACTIVITIES = {
@@ -23,8 +30,9 @@ _ACTIVITIES = {
     "waiting": "waiting for an answer",
     "interrupted": "interrupted",
     "newer": "needs a newer version",
+    "damaged": "damaged",
 }
-_STYLES = {"running": "green", "waiting": "yellow", "interrupted": "red"}
+_STYLES = {"running": "green", "waiting": "yellow", "interrupted": "red", "damaged": "red"}
 
 
 def sessions(
@@ -61,7 +69,7 @@ def sessions(
 
 
 async def _summaries(address: str, limit: int | None) -> list[SessionSummary]:
-    from graph_agent.cli.database import open_sessions
+    from graph_agent.cli.options import open_sessions
     from graph_agent.session.summaries import summarize_sessions
 
     async with open_sessions(address) as (saver, is_running):
@@ -108,3 +116,132 @@ def age(moment: str, now: datetime) -> str:
         if seconds >= length:
             return f"{seconds // length} {unit}"
     return f"{seconds} s"
+
+
+_STANDARD = Path("-")
+
+
+def export_(
+    session: SessionArgument,
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="A file to write, which must not exist.", show_default="standard output"),
+    ] = None,
+    all_checkpoints: Annotated[
+        bool, typer.Option("--all-checkpoints", help="Export every checkpoint, not only those needed to continue.")
+    ] = False,
+) -> None:
+    """Print a session as JSON lines: messages, events, status, own state, and the checkpoints that an import reads."""
+    from graph_agent.cli.options import shared_database
+    from graph_agent.session.importing import export_session
+    from graph_agent.spec.agent_file import load_spec
+
+    address = shared_database(db or load_spec(config).db)
+
+    async def write() -> None:
+        lines = export_session(address, session, all_checkpoints=all_checkpoints)
+        header = await anext(lines)  # before the file is created
+        with _output(out) as file:
+            file.write(json.dumps(header) + "\n")
+            async for line in lines:
+                file.write(json.dumps(line) + "\n")
+
+    asyncio.run(write())
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(help="The exported session; `-` for standard input.")],
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    as_: Annotated[
+        str | None,
+        typer.Option(
+            "--as", callback=check_session_id, help="Id of the imported session.", show_default="that of the export"
+        ),
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a session of the same id.")] = False,
+) -> None:
+    """Store an exported session in a database, which may be of another kind, and print its id."""
+    from graph_agent.checkpoints.urls import MEMORY
+    from graph_agent.session.importing import import_session
+    from graph_agent.spec.agent_file import load_spec
+
+    address = db or load_spec(config).db
+    if address == MEMORY:
+        raise ConfigError("db='memory:' ends with this process; import into 'sqlite:///FILE' or 'postgresql://…'.")
+    with _input(file) as lines:
+        try:
+            imported = asyncio.run(import_session(address, lines, session_id=as_, replace=replace))
+        except UnicodeDecodeError as error:
+            raise InputError(f"The export {file} is no text in UTF-8: {error}.") from None
+    Terminal().line(imported)
+
+
+def rm(
+    sessions: Annotated[list[str], typer.Argument(callback=check_ids, help="Ids of the sessions to delete.")],
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+) -> None:
+    """Delete sessions, with their history, their unread notes and their effect ledger; asks first.
+
+    Sessions with a run under way are refused, and then none is deleted.
+    """
+    from graph_agent.cli.options import no_session, open_sessions, shared_database
+    from graph_agent.session.importing import remove_sessions
+    from graph_agent.spec.agent_file import load_spec
+
+    address = shared_database(db or load_spec(config).db)
+    chosen = [*dict.fromkeys(sessions)]
+
+    async def check() -> None:
+        async with open_sessions(address) as (saver, is_running):
+            for each in chosen:
+                if await saver.aget_tuple({"configurable": {"thread_id": each, "checkpoint_ns": ""}}) is None:
+                    raise no_session(each, address)
+                if await is_running(each):
+                    raise InputError(f"Session {each!r} is running; stop it with `graph-agent abort -s {each}` first.")
+
+    async def remove() -> None:
+        async for each in remove_sessions(address, chosen):
+            Terminal(stderr=True).print(f"Deleted {each}.", style="dim")
+
+    asyncio.run(check())
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InputError("Sessions are deleted after a question, and standard input is no terminal; give --yes.")
+        typer.confirm(f"Delete {', '.join(chosen)}?", abort=True, err=True)
+    asyncio.run(remove())
+
+
+@contextmanager
+def _output(path: Path | None) -> Iterator[TextIO]:
+    if path is None or path == _STANDARD:
+        yield sys.stdout
+        return
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            try:
+                yield file
+            except BaseException:
+                path.unlink()  # a part of an export, which no import accepts
+                raise
+    except FileExistsError:
+        raise InputError(f"The file {path} exists already; give --out a new one.") from None
+    except OSError as error:
+        raise InputError(f"The file {path} cannot be written: {error.strerror}.") from None
+
+
+@contextmanager
+def _input(path: Path) -> Iterator[TextIO]:
+    if path == _STANDARD:
+        yield sys.stdin
+        return
+    try:
+        file = path.open(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"The file {path} cannot be read: {error.strerror}.") from None
+    with file:
+        yield file

@@ -12,10 +12,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from graph_agent._internal.printable import printable
-from graph_agent._internal.text import text_of
+from graph_agent._internal.text import printable, text_of
+from graph_agent.state.events import NOT_RUN, SUCCESSES
 
-_SIGNS = {"running": ("…", ""), "success": ("✓", "green"), "error": ("✗", "red"), "unknown": ("?", "yellow")}
+_SIGNS = {
+    "running": ("…", ""),
+    "success": ("✓", "green"),
+    "answered": ("✓", "green"),
+    "error": ("✗", "red"),
+    "denied": ("✗", "red"),
+    "invalid": ("✗", "red"),
+    "unknown": ("?", "yellow"),
+}
 _SKIPPED = ("-", "dim")
 _REASON_LENGTH = 60
 """Maximum characters of a failed call's reason in its row."""
@@ -61,7 +69,7 @@ class Wave:
                 call = self.calls[event["id"]]
                 call.status, call.has_result = event["status"], True
                 call.duration_s = (datetime.fromisoformat(event["ts"]) - call.planned_at).total_seconds()
-                if call.status != "success":
+                if call.status not in SUCCESSES:
                     call.reason = " ".join(text_of(event["content"])[: 4 * _REASON_LENGTH].split())[:_REASON_LENGTH]
 
     def finish(self, id_: str, status: str) -> None:
@@ -122,6 +130,8 @@ def _with_reason(line: Text, call: ShownCall) -> Text:
 
 
 def _duration(call: ShownCall) -> str:
+    if call.status in NOT_RUN:
+        return "not run"
     seconds = time.monotonic() - call.started if call.duration_s is None else call.duration_s
     return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
 

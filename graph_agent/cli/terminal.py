@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from rich.console import Console, RenderableType
 
-from graph_agent._internal.printable import printable, printable_lines
+from graph_agent._internal.text import printable, printable_lines
 
 
 class Terminal:
@@ -36,6 +36,8 @@ class Terminal:
             end: Text printed after it.
         """
         shown = printable_lines(text)
+        if self.console.stderr:
+            log_stream.end_line()
         if self.is_terminal:
             self.console.print(shown, style=style, end=end)
         else:
@@ -58,15 +60,6 @@ class Terminal:
         """Print a renderable of rich, such as a table; its texts must be safe."""
         self.console.print(renderable, soft_wrap=False)
 
-    def input(self, prompt: str) -> str:
-        """Print a prompt in bold, and read one line.
-
-        Raises:
-            EOFError: At the end of standard input.
-        """
-        self.console.print(prompt, style="bold", end="")
-        return input()
-
 
 class LogStream:
     """Standard error for log records, which are written only between the lines of standard output.
@@ -76,12 +69,13 @@ class LogStream:
     """
 
     def __init__(self) -> None:
-        self._unfinished = False
+        self.unfinished = False
+        """Whether the last line of standard output is unfinished."""
         self._waiting: list[str] = []
 
     def write(self, text: str) -> int:
         """Write a record, or keep it until the line of standard output ends."""
-        if self._unfinished and _is_one_device():
+        if self.unfinished and _is_one_device():
             self._waiting.append(text)
         else:
             sys.stderr.write(text)
@@ -91,9 +85,16 @@ class LogStream:
         """Flush standard error."""
         sys.stderr.flush()
 
+    def end_line(self) -> None:
+        """End the unfinished line of standard output, if both streams are the same device."""
+        if self.unfinished and _is_one_device():
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+            self.set_unfinished(False)
+
     def set_unfinished(self, unfinished: bool) -> None:
         """Record whether the last line of standard output is unfinished; if not, write the records that wait."""
-        self._unfinished = unfinished
+        self.unfinished = unfinished
         if not unfinished and self._waiting:
             sys.stdout.flush()
             waiting, self._waiting = self._waiting, []

@@ -16,13 +16,13 @@ from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
 from restate import InvocationRetryPolicy, ObjectContext, ObjectSharedContext, TerminalError, VirtualObject
 
-from graph_agent.context import AgentContext
 from graph_agent.errors import RunFailedError, SessionBusyError, UserError
 from graph_agent.runs.input_marks import INPUT_ID
 from graph_agent.runs.registry import find_run
 from graph_agent.session import Session
 from graph_agent.session.built_agent import own_fields_of
 from graph_agent.session.run_result import run_result
+from graph_agent.settings.context import AgentContext
 
 ContextOf = Callable[[str], Awaitable[AgentContext | Mapping[str, Any]]]
 RUNS: set[asyncio.Task[Any]] = set()

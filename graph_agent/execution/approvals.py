@@ -7,18 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.runtime import Runtime
+from langchain_core.messages import ToolCall
+from langgraph.checkpoint.serde.types import INTERRUPT
 
+from graph_agent._compat import count_resume_values, newest_resume_value
+from graph_agent.approvals.decisions import read_decisions
 from graph_agent.approvals.policy import Review, review_of
-from graph_agent.approvals.requests import HeldCall
-from graph_agent.config import LoopConfig
-from graph_agent.deps import AgentDeps
-from graph_agent.events.approvals import is_own
-from graph_agent.events.types import StoredEvent
-from graph_agent.state.schema import INITIAL_BOOKKEEPING
+from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of
+from graph_agent.checkpoints.reading import load
+from graph_agent.delegation import DelegationResult
+from graph_agent.deps import AgentDeps, Task
+from graph_agent.errors import DecisionError
+from graph_agent.execution.ledger import checkpoint_of
+from graph_agent.settings.config import LoopConfig
+from graph_agent.state.channels import RemoteTask
+from graph_agent.state.events import StoredEvent, decision_event, is_own, request_event
 from graph_agent.tools.read_result import READ_RESULT
-from graph_agent.types import Call
+from graph_agent.types import Call, delegate_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ async def held_calls(
     for call in calls:
         if "fault" in call or not _may_run(call["name"], deps):
             continue
-        review = await review_of(call, deps.toolbox.marks(call["name"]).get("approve"), settings.approve)
+        review = await review_of(call, deps.toolbox.marks(call["name"]).get("approve"), settings.approval_rules)
         grant, before = grants.get(call["id"]), requested.get(call["id"])
         if review is None and before is not None and grant is None and _equal(call, _call_of(before)):
             held.append(before)
@@ -69,47 +74,33 @@ async def held_calls(
     return held
 
 
-async def needs_approval(
-    call: Call,
-    wave: Sequence[StoredEvent],
-    config: RunnableConfig,
-    runtime: Runtime[Any],
-    state: Mapping[str, Any],
-    deps: AgentDeps,
-) -> bool:
+async def needs_approval(task: Task, call: Call, wave: Sequence[StoredEvent]) -> bool:
     """Whether a task of an earlier run may not run its call, because a person must decide on it first.
 
     Args:
+        task: The call's task.
         call: The call.
         wave: The events of its wave.
-        config: The task's config.
-        runtime: The task's runtime.
-        state: The state's `loop`.
-        deps: The agent.
     """
-    if deps.config.approve is None:
-        return False
-    settings = deps.settings(runtime, config, state.get("loop", INITIAL_BOOKKEEPING))
-    return bool(await held_calls([call], wave, deps, settings))
+    return bool(await held_calls([call], wave, task.deps, task.settings))
 
 
-async def replacement_fault(planned: Call, replacement: Call, deps: AgentDeps, settings: LoopConfig) -> str | None:
+async def replacement_fault(task: Task, planned: Call, replacement: Call) -> str | None:
     """Return why middleware may not run a call in the place of the planned one; None if it may.
 
     A replacement that needs approval runs only if the planned call, of the same tool, needed it and so was approved.
 
     Args:
+        task: The task of the planned call.
         planned: The call of the wave.
         replacement: The call that middleware wants to run.
-        deps: The agent.
-        settings: The configuration in force.
     """
-    rules = settings.approve
-    if rules is None or replacement is planned or _equal(planned, replacement):
+    rules = task.settings.approval_rules
+    if task.settings.approve is None or replacement is planned or _equal(planned, replacement):
         return None
 
     async def needs_review(call: Call) -> bool:
-        return await review_of(call, deps.toolbox.marks(call["name"]).get("approve"), rules) is not None
+        return await review_of(call, task.deps.toolbox.marks(call["name"]).get("approve"), rules) is not None
 
     was_approved = replacement["name"] == planned["name"] and await needs_review(planned)
     if was_approved or not await needs_review(replacement):
@@ -123,9 +114,10 @@ async def replacement_fault(planned: Call, replacement: Call, deps: AgentDeps, s
 def _may_run(name: str, deps: AgentDeps) -> bool:
     """Whether the agent itself runs calls of this name; calls of client tools are executed by the caller."""
     toolbox = deps.toolbox
-    return (name in toolbox.tools and name not in toolbox.client_tools and name != READ_RESULT) or (
-        name in toolbox.delegates
-    )
+    if name in toolbox.client_tools or name == READ_RESULT:
+        return False
+    # Middleware may run tools that the agent does not know.
+    return deps.runs_added_tools or name in toolbox.tools or name in toolbox.delegates
 
 
 def _history(wave: Sequence[StoredEvent]) -> tuple[dict[str, HeldCall], dict[str, _Grant]]:
@@ -165,3 +157,133 @@ def _equal(one: Call, other: Call) -> bool:
         return False
     # As JSON: in Python 1, 1.0 and True are equal.
     return json.dumps(one["arguments"], sort_keys=True) == json.dumps(other["arguments"], sort_keys=True)
+
+
+def question_value(call: Call, task: RemoteTask) -> dict[str, Any]:
+    """Return the value of the interrupt that asks a delegate's question.
+
+    An approval request keeps its shape; its descriptions name the delegate, for interfaces that show nothing else.
+
+    Args:
+        call: The delegation.
+        task: The delegate's task.
+    """
+    delegate = delegate_name(call["name"])
+    value: dict[str, Any] = {}
+    if task["question"]:
+        value = {"type": "delegation_input", "id": call["id"], "question": task["question"]}
+    if (request := task.get("request")) is None:
+        return {**value, "delegate": delegate}
+    actions = [_with_delegate(action, delegate) for action in request["action_requests"]]
+    path = _path(delegate, request)
+    return {**value, **request, "action_requests": actions, "delegate": path, "delegation": call["id"]}
+
+
+def approval_events(
+    call: Call, task: RemoteTask | None, answer: Any, result: DelegationResult, step: int
+) -> list[StoredEvent]:
+    """Return the approval events that one run of a delegation adds to the history.
+
+    Args:
+        call: The delegation.
+        task: The task that the run continued; None for the first run.
+        answer: The person's answer to it; None for none.
+        result: The result of the run.
+        step: The step of the delegation.
+    """
+    delegate = delegate_name(call["name"])
+    events = [_of_delegate(entry, call, step) for entry in result.approvals]
+    waiting = result.waiting
+    repeated = waiting is not None and is_repeated(waiting, task)
+    if task is not None and task.get("recorded_here") and "request" in task and not repeated and answer is not None:
+        source = {"delegate": _path(delegate, task["request"]), "delegation": call["id"]}
+        try:
+            decided = read_decisions(calls_of_request(task["request"]), answer)
+        except DecisionError:
+            decided = []  # the delegate has its own rules for answers
+        events += [decision_event(each, step, **source) for each in decided]
+    if waiting is not None and waiting.get("recorded_here") and "request" in waiting and not repeated:
+        source = {"delegate": _path(delegate, waiting["request"]), "delegation": call["id"]}
+        events.append(request_event(calls_of_request(waiting["request"]), step, **source))
+    return events
+
+
+def is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
+    """Whether a delegate asks its last question again, because the answer did not fit.
+
+    Args:
+        waiting: The delegate's task that waits now.
+        before: The task that the answer was for; None for none.
+    """
+    request = waiting.get("request", {})
+    if "error" in request:
+        return True
+    if before is None or not waiting["question"]:
+        return False
+    # A remote agent may give its reason as text only.
+    return "call_ids" in request and request == before.get("request")
+
+
+def asks_anew(entries: Sequence[StoredEvent], request: Mapping[str, Any]) -> bool:
+    """Whether a delegate's own events lack an approval request, because a middleware of it asks."""
+    ids = [call["id"] for call in calls_of_request(request)]
+    recorded = [[call["id"] for call in entry["calls"]] for entry in entries if entry["type"] == "approval_request"]
+    return "call_ids" not in request and (not recorded or recorded[-1] != ids)
+
+
+def _of_delegate(entry: StoredEvent, call: Call, step: int) -> StoredEvent:
+    path = _path(delegate_name(call["name"]), entry)
+    return {**entry, "step": step, "delegate": path, "delegation": call["id"]}
+
+
+def _path(delegate: str, inner: Mapping[str, Any]) -> str:
+    nested = inner.get("delegate")
+    return f"{delegate}/{nested}" if isinstance(nested, str) else delegate
+
+
+def _with_delegate(action: Mapping[str, Any], delegate: str) -> dict[str, Any]:
+    described = action.get("description")
+    return {**action, "description": f"Delegate {delegate}: {described}" if described else f"Delegate {delegate}"}
+
+
+async def answered_approvals(task: Task, planned: Sequence[ToolCall], middleware: str) -> list[StoredEvent]:
+    """Return the events of the request that a task has asked, and of the decisions that answered it.
+
+    Call it when the middleware has accepted the answer. Of several requests of one task, only the newest has events.
+
+    Args:
+        task: The task.
+        planned: The calls that the request may be about, as planned; LangChain's requests have no ids.
+        middleware: Name of the middleware.
+    """
+    saver, at = checkpoint_of(task)
+    if not count_resume_values(task.config) or saver is None or at is None:
+        return []
+    found = await load(saver, at)
+    writes = found.pending_writes or [] if found is not None else []
+    asked = [one for id_, channel, value in writes if (id_, channel) == (task.id, INTERRUPT) for one in value]
+    request = request_of(asked[-1]) if asked else None
+    if request is None:
+        return []
+    calls = _with_ids(calls_of_request(request), planned)
+    answer = newest_resume_value(task.config)
+    try:
+        decided = read_decisions(calls, answer)
+    except DecisionError:
+        return []  # another middleware, whose answers have another form
+    return [
+        request_event(calls, task.step, middleware=middleware),
+        *(decision_event(each, task.step, middleware=middleware) for each in decided),
+    ]
+
+
+def _with_ids(calls: Sequence[HeldCall], planned: Sequence[ToolCall]) -> list[HeldCall]:
+    """Return the calls with the ids of the planned calls of equal name and arguments, in order."""
+    left = [*planned]
+    found: list[HeldCall] = []
+    for call in calls:
+        same = next((one for one in left if (one["name"], one["args"]) == (call["name"], call["arguments"])), None)
+        if same is not None:
+            left.remove(same)
+        found.append({**call, "id": same["id"]} if same is not None and same["id"] else call)
+    return found

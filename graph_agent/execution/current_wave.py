@@ -12,8 +12,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
-from graph_agent.calls.messages import calls_of
-from graph_agent.events.calls import (
+from graph_agent.parsing.messages import calls_of
+from graph_agent.state.call_events import (
     failed_ids,
     is_structured,
     recorded_ids,
@@ -70,6 +70,7 @@ def current_wave(state: Mapping[str, Any]) -> CurrentWave:
     ready: list[Call] = state.get("ready") or []
     waiting: list[Call] = state["loop"]["waiting"] if "loop" in state else []
     planned = {call["id"]: call for call in [*ready, *waiting]}
+    ready_ids = {call["id"] for call in ready} - {call["id"] for call in waiting}
     recorded = recorded_ids(events)
     message_calls = calls_of(message) if message is not None else []
     calls: dict[str, Call] = {}
@@ -95,7 +96,7 @@ def current_wave(state: Mapping[str, Any]) -> CurrentWave:
         known = planned.get(id_)
         if known is not None and _is_unchanged(call, known, values if structured else None):
             open_calls.append({**known, "arguments": call["arguments"]})
-            if known in ready:
+            if id_ in ready_ids:
                 runnable[id_] = known
         else:
             edited = True

@@ -8,24 +8,24 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from langchain_core.messages import ToolMessage
-from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
 from graph_agent._internal.text import clean, plain
-from graph_agent.config import LoopConfig
 from graph_agent.delegation import AskingDelegate, ContinuingDelegate, Delegate, Delegation, DelegationResult
-from graph_agent.deps import ToolCallWrapper
-from graph_agent.events.calls import CallResult, result_event
-from graph_agent.events.types import StoredEvent, event, stored_value
-from graph_agent.execution.delegate_approvals import approval_events, is_repeated, question_value
-from graph_agent.models.usage import add_usage
-from graph_agent.state.remote import RemoteState, RemoteTask
+from graph_agent.deps import Task, ToolCallWrapper
+from graph_agent.execution.approvals import approval_events, is_repeated, question_value
+from graph_agent.settings.config import LoopConfig
+from graph_agent.state.call_events import OUTCOMES, CallResult, result_event
+from graph_agent.state.channels import RemoteState, RemoteTask
+from graph_agent.state.events import SUCCESSES, StoredEvent, event, stored_value
 from graph_agent.tools.invoke import belongs_to_run
+from graph_agent.tools.output import fenced, source_of
 from graph_agent.tools.truncation import truncate_output
-from graph_agent.tools.untrusted import fenced, source_of
 from graph_agent.types import NO_USAGE, Call, Usage, delegate_name
+from graph_agent.usage import add_usage
 
 MOST_LINES = 200
 """Maximum progress lines of one delegation in the history; the custom stream has all of them."""
@@ -149,11 +149,11 @@ def delegation_update(
     if result.waiting is not None:
         if "request" not in result.waiting:
             progress.append(event("delegation_progress", step, id=id_, target=name, content=result.waiting["question"]))
-        return [remote, ("events", progress), ("usage", result.usage), ("arrived", True)]
+        return [remote, ("events", progress), ("usage", result.usage), ("wave_finished", True)]
     shown, _ = truncate_output(result.content, settings, {}, call)
     if result.untrusted:
         shown = fenced(shown, source_of(name))
-    status: Literal["success", "error"] = "success" if result.status == "success" else "error"
+    status: Literal["success", "error"] = "success" if result.status in SUCCESSES else "error"
     message = ToolMessage(shown, tool_call_id=id_, name=call["name"], status=status, artifact=result.artifact)
     response = result_event(id_, call["name"], result.status, result.content, step)
     response |= result.stored if result.value is None else stored_value(result.content, result.value)
@@ -165,7 +165,7 @@ def delegation_update(
     # Most delegates have no remote state, and an unwritten field takes no space.
     if contexts or waited is not None:
         update.append(remote)
-    return [*update, ("usage", result.usage), ("arrived", True)]
+    return [*update, ("usage", result.usage), ("wave_finished", True)]
 
 
 class _WaitingError(GraphBubbleUp):
@@ -173,20 +173,18 @@ class _WaitingError(GraphBubbleUp):
 
 
 async def run_through_middleware(
+    task: Task,
     around: ToolCallWrapper,
     call: Call,
-    config: RunnableConfig,
-    runtime: Runtime[Any],
     run: Callable[[Call], Awaitable[DelegationResult]],
     failed: Callable[[BaseException], DelegationResult],
 ) -> DelegationResult:
     """Run a delegation through tool-call middleware, which may run it again or answer in its place.
 
     Args:
+        task: The delegation's task.
         around: The middleware.
         call: The delegation.
-        config: The task's config.
-        runtime: The task's runtime.
         run: Runs the delegation; the middleware receives the delegate's exceptions.
         failed: Converts a delegate's exception to a result.
 
@@ -195,7 +193,9 @@ async def run_through_middleware(
     """
     results: list[DelegationResult] = []
 
-    async def run_once(call: Call) -> CallResult:
+    async def run_once(call: Call, tool: BaseTool | None = None) -> CallResult:
+        if tool is not None:
+            return CallResult(f"{call['name']} did not run: it is a delegation, and no tool can run it.", "skipped")
         try:
             result = await run(call)
         except BaseException as error:
@@ -208,7 +208,7 @@ async def run_through_middleware(
         return result
 
     try:
-        output = await around(call, config, runtime, run_once)
+        output = await around(call, task.config, task.runtime, run_once)
     except _WaitingError:
         return results[-1]
     return _result_of(output, results)
@@ -222,8 +222,8 @@ def _result_of(output: CallResult, results: Sequence[DelegationResult]) -> Deleg
         results: The results of the delegation's runs, oldest first.
     """
     for result in reversed(results):
-        status = "success" if result.status == "success" else "error"
-        if (output.content, output.status, output.artifact) == (result.content, status, result.artifact):
+        same = (output.status in SUCCESSES) == (result.status in SUCCESSES)
+        if same and (output.content, output.artifact) == (result.content, result.artifact):
             return result
     changed = DelegationResult(output.content, output.status, artifact=output.artifact, stored=output.stored)
     if not results:
@@ -240,9 +240,6 @@ def _result_of(output: CallResult, results: Sequence[DelegationResult]) -> Deleg
     )
 
 
-_STATUSES = ("success", "error", "unknown", "skipped")
-
-
 def checked_result(returned: object) -> DelegationResult:
     """Return a delegate's result as plain JSON.
 
@@ -254,8 +251,8 @@ def checked_result(returned: object) -> DelegationResult:
         raise TypeError(f"run() returned {type(returned).__name__}; return a DelegationResult")
     if not isinstance(returned.content, str | list):
         raise TypeError(f"content={returned.content!r} is neither text nor a list of content blocks")
-    if returned.status not in _STATUSES:
-        raise TypeError(f"status={returned.status!r} is none of {', '.join(_STATUSES)}")
+    if returned.status not in OUTCOMES:
+        raise TypeError(f"status={returned.status!r} is none of {', '.join(OUTCOMES)}")
     for name in ("history", "approvals"):
         if not all(isinstance(entry, Mapping) for entry in getattr(returned, name)):
             raise TypeError(f"{name} holds an entry that is no event")

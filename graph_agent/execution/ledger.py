@@ -25,19 +25,20 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, PendingWrite
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
-from langgraph.runtime import Runtime
 from langgraph.types import Checkpointer
 
-from graph_agent._compat import checkpointer_of, count_resume_values
+from graph_agent._compat import checkpointer_of, count_resume_values, is_resuming
 from graph_agent.approvals.requests import is_single_call
-from graph_agent.execution.checkpoints import BY_A_PERSON, edit_ancestors, load, put_writes, running_checkpoint
+from graph_agent.checkpoints.reading import BY_A_PERSON, edit_ancestors, load, put_writes, running_checkpoint
+from graph_agent.deps import Task
 from graph_agent.runs.run import RUN, Run
-from graph_agent.state.schema import INITIAL_BOOKKEEPING, PlanState
-from graph_agent.types import Call
+from graph_agent.state.schema import INITIAL_LOOP, PlanState
+from graph_agent.types import NO_USAGE, Call, Usage
+from graph_agent.usage import add_usage
 
 Write = tuple[str, Any]
 """A state field, and the value written to it."""
-_RESULT_FIELDS = ("messages", "events", "usage", "arrived")
+_RESULT_FIELDS = ("messages", "events", "usage", "wave_finished")
 _INTERNAL = ("__", "branch:", "graph_agent_")
 """Prefixes of the channels of LangGraph and of this ledger."""
 
@@ -88,105 +89,69 @@ class WaveRecovery:
         return self.possibly_started is not None and id_ not in self.possibly_started
 
 
-async def may_start(call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run, *, ledger: bool) -> bool:
-    """Whether a writing call can run now; False if an earlier run may have started it.
-
-    Args:
-        call: The call, planned in this run or an earlier one.
-        config: The task's config.
-        runtime: The task's runtime.
-        run: The run.
-        ledger: Whether the ledger records the wave's writing calls.
-    """
-    if call["id"] in run.planned:
+async def may_start(task: Task, call: Call) -> bool:
+    """Whether a writing call, planned in this run or an earlier one, can run now; False if one may have started it."""
+    if call["id"] in task.run.planned:
         return True
-    recovery = await _wave_recovery(config, runtime, run)
-    task = runtime.execution_info.task_id if runtime.execution_info else ""
-    if task in recovery.asking:
-        return await _may_continue(task, recovery, config, runtime, run)
-    return call["id"] in recovery.awaiting_first_answer or recovery.is_certainly_unstarted(call["id"], ledger=ledger)
+    recovery = await _wave_recovery(task)
+    if task.id in recovery.asking:
+        return await _may_continue(task, recovery)
+    unstarted = recovery.is_certainly_unstarted(call["id"], ledger=task.records)
+    return call["id"] in recovery.awaiting_first_answer or unstarted
 
 
-async def finished_before(call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run) -> list[Write] | None:
-    """Return the writes of a call that had finished before a person edited the checkpoint; None for any other call.
-
-    Args:
-        call: The call, planned in this run or an earlier one.
-        config: The task's config.
-        runtime: The task's runtime.
-        run: The run.
-    """
-    if call["id"] in run.planned:
+async def finished_before(task: Task, call: Call) -> list[Write] | None:
+    """Return the writes of a call that had finished before a person edited the checkpoint; None for any other call."""
+    if call["id"] in task.run.planned:
         return None
-    return (await _wave_recovery(config, runtime, run)).finished.get(call["id"])
+    return (await _wave_recovery(task)).finished.get(call["id"])
 
 
-async def _may_continue(
-    task: str, recovery: WaveRecovery, config: RunnableConfig, runtime: Runtime[Any], run: Run
-) -> bool:
+async def _may_continue(task: Task, recovery: WaveRecovery) -> bool:
     """Whether a call that asked a person can run; without a further answer it only repeats its question."""
-    answers = count_resume_values(config)
-    if answers <= recovery.answer_counts.get(task, 0):
+    answers = count_resume_values(task.config)
+    if answers <= recovery.answer_counts.get(task.id, 0):
         return True
-    if f"{task}:{answers}" in recovery.answered:
+    if f"{task.id}:{answers}" in recovery.answered:
         # An earlier run continued with this answer; its progress is unknown.
         return False
-    await _note_answer(ANSWERED, f"{task}:{answers}:{run.id}", config, runtime, run)
-    run.answered_tasks[task] = answers
+    await _note_answer(task, ANSWERED, answers)
+    task.run.answered_tasks[task.id] = answers
     return True
 
 
-async def note_refused(config: RunnableConfig, runtime: Runtime[Any], run: Run) -> None:
-    """Store a note that the newest answer of a task was refused before its call ran, so that another may be given.
-
-    Args:
-        config: The task's config.
-        runtime: The task's runtime.
-        run: The run.
-    """
-    task = runtime.execution_info.task_id if runtime.execution_info else ""
-    if (answers := run.answered_tasks.get(task)) is not None:
-        await _note_answer(REFUSED, f"{task}:{answers}:{run.id}", config, runtime, run)
+async def note_refused(task: Task) -> None:
+    """Store a note that the newest answer of a task was refused before its call ran, so that another may be given."""
+    if (answers := task.run.answered_tasks.get(task.id)) is not None:
+        await _note_answer(task, REFUSED, answers)
 
 
-async def _note_answer(kind: str, note: str, config: RunnableConfig, runtime: Runtime[Any], run: Run) -> None:
-    saver, at = checkpointer_of(config), running_checkpoint(config, runtime)
+async def _note_answer(task: Task, kind: str, answers: int) -> None:
+    saver, at = checkpoint_of(task)
     if saver is not None and at is not None:
-        await put_writes(saver, at, [(kind, [note])], f"{kind}:{run.id}:{note}")
+        note = f"{task.id}:{answers}:{task.run.id}"
+        await put_writes(saver, at, [(kind, [note])], f"{kind}:{task.run.id}:{note}")
 
 
-async def may_have_started(
-    call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run, *, writes: bool, ledger: bool
-) -> bool:
+async def may_have_started(task: Task, call: Call, *, writes: bool) -> bool:
     """Whether an earlier run may have started a call. Call this before `note_started`.
 
     Args:
         call: The call, planned in this run or an earlier one.
-        config: The task's config.
-        runtime: The task's runtime.
-        run: The run.
         writes: Whether the call may write; there are no notes of reading calls.
-        ledger: Whether the ledger records the wave's writing calls.
     """
-    if call["id"] in run.planned:
+    if call["id"] in task.run.planned:
         return False
-    recovery = await _wave_recovery(config, runtime, run)
-    return not recovery.is_certainly_unstarted(call["id"], ledger=writes and ledger)
+    recovery = await _wave_recovery(task)
+    return not recovery.is_certainly_unstarted(call["id"], ledger=writes and task.records)
 
 
-async def note_started(call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run) -> None:
-    """Store a note that a call has started, and wait for the write. Calls that start together share one write.
-
-    Args:
-        call: The call that runs next.
-        config: The task's config.
-        runtime: The task's runtime.
-        run: The run.
-    """
-    saver, at = checkpointer_of(config), running_checkpoint(config, runtime)
+async def note_started(task: Task, call: Call) -> None:
+    """Store a note that a call has started, and wait for the write. Calls that start together share one write."""
+    saver, at = checkpoint_of(task)
     if saver is None or at is None:
         return
-    batches = run.shared(f"started:{_wave(runtime)}", lambda: _StartedCalls(saver, at))
+    batches = task.run.shared(f"started:{task.wave}", lambda: _StartedCalls(saver, at))
     await batches.note(call["id"])
 
 
@@ -216,12 +181,17 @@ class _StartedCalls:
             await put_writes(self._saver, self._at, [(STARTED, ids)], f"{STARTED}:{uuid.uuid4().hex}")
 
 
-async def _wave_recovery(config: RunnableConfig, runtime: Runtime[Any], run: Run) -> WaveRecovery:
-    return await run.once(f"recovery:{_wave(runtime)}", lambda: _load_recovery(config, runtime))
+def checkpoint_of(task: Task) -> tuple[BaseCheckpointSaver[Any] | None, RunnableConfig | None]:
+    """Return the saver of a task, and the config of the checkpoint that it runs from; None in a run without any."""
+    return checkpointer_of(task.config), running_checkpoint(task.config, task.runtime)
 
 
-async def _load_recovery(config: RunnableConfig, runtime: Runtime[Any]) -> WaveRecovery:
-    saver, at = checkpointer_of(config), running_checkpoint(config, runtime)
+async def _wave_recovery(task: Task) -> WaveRecovery:
+    return await task.run.once(f"recovery:{task.wave}", lambda: _load_recovery(task))
+
+
+async def _load_recovery(task: Task) -> WaveRecovery:
+    saver, at = checkpoint_of(task)
     if saver is None or at is None:
         return WaveRecovery()
     found = await load(saver, at)
@@ -287,7 +257,7 @@ def calls_gone_back_to(stopped: CheckpointTuple | None, before: Sequence[Checkpo
     origin = before[-1] if before else stopped
     if origin is None or origin.metadata.get("source") not in BY_A_PERSON:
         return frozenset()
-    waiting = origin.checkpoint["channel_values"].get("loop", INITIAL_BOOKKEEPING)["waiting"]
+    waiting = origin.checkpoint["channel_values"].get("loop", INITIAL_LOOP)["waiting"]
     return _dispatched(origin) | {call["id"] for call in waiting}
 
 
@@ -309,8 +279,8 @@ def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
     return {
         message.tool_call_id: writes
         for writes in tasks.values()
-        # A person's edit is stored in the same form, but does not write `arrived`.
-        if any(channel == "arrived" for channel, _ in writes)
+        # A person's edit is stored in the same form, but does not write `wave_finished`.
+        if any(channel == "wave_finished" for channel, _ in writes)
         for channel, value in writes
         if channel == "messages"
         for message in value
@@ -357,5 +327,26 @@ def _dispatched(at: CheckpointTuple) -> frozenset[str]:
     return frozenset(call["id"] for call in at.checkpoint["channel_values"].get("ready") or [])
 
 
-def _wave(runtime: Runtime[Any]) -> str:
-    return runtime.execution_info.checkpoint_id if runtime.execution_info else ""
+USED = "graph_agent_used"
+"""Channel name of the notes among a checkpoint's writes; no state field has it."""
+
+
+async def note_used(task: Task, usage: Usage) -> None:
+    """Store the usage since the last note; no effect in a run without checkpoints."""
+    saver, at = checkpoint_of(task)
+    if saver is not None and at is not None:
+        # A separate task id, because LangGraph treats a task with writes as finished.
+        await put_writes(saver, at, [(USED, dict(usage))], f"{USED}:{uuid.uuid4().hex}")
+
+
+async def used_before(task: Task) -> Usage:
+    """Return the usage noted by killed runs of the same plan; zero in a run that does not resume one."""
+    usage = NO_USAGE
+    saver, at = checkpoint_of(task)
+    if saver is None or at is None or not is_resuming(task.config):
+        return usage
+    found = await load(saver, at)
+    for _, channel, noted in (found.pending_writes or []) if found is not None else []:
+        if channel == USED:
+            usage = add_usage(usage, noted)
+    return usage

@@ -1,29 +1,38 @@
-"""Execution of one call of a wave: at most once if it may write, within the slots and the deadline of the run."""
+"""Execution of one call of a wave: at most once if it may write, within the slots and the deadline of the run,
+and through the middleware."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import anyio.lowlevel
-from langchain_core.messages import ToolMessage
-from langchain_core.runnables import RunnableConfig
-from langgraph.runtime import Runtime
+from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.tools import BaseTool
+from langgraph.errors import GraphBubbleUp
 
 from graph_agent._compat import read_state
-from graph_agent.config import LoopConfig
-from graph_agent.deps import AgentDeps
+from graph_agent.checkpoints.reading import load
+from graph_agent.deps import Task
 from graph_agent.errors import InputError
-from graph_agent.events.calls import CallResult, announce, answer_event, result_event, since_plan
-from graph_agent.events.types import StoredEvent
-from graph_agent.execution.approvals import needs_approval
+from graph_agent.execution.approvals import answered_approvals, needs_approval, replacement_fault
 from graph_agent.execution.current_wave import FIELDS, current_wave
-from graph_agent.execution.ledger import finished_before, may_have_started, may_start, note_started
+from graph_agent.execution.ledger import (
+    checkpoint_of,
+    finished_before,
+    finished_writes,
+    is_own_field,
+    may_have_started,
+    may_start,
+    note_refused,
+    note_started,
+)
 from graph_agent.execution.settlement import UNKNOWN
-from graph_agent.runs.run import run_of
+from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import work_left_s
-from graph_agent.state.schema import INITIAL_BOOKKEEPING, Bookkeeping
+from graph_agent.state.call_events import CallResult, announce, answer_event, fault_result, result_event, since_plan
+from graph_agent.state.events import StoredEvent
+from graph_agent.state.own_fields import OwnFields
 from graph_agent.tools.idempotency import current_call
 from graph_agent.tools.output import cut_short
 from graph_agent.types import Call, is_delegation
@@ -43,14 +52,12 @@ class CallToRun:
     """The call's event if the history has none, or one with other arguments; else empty."""
 
 
-async def call_to_run(call: Call, config: RunnableConfig, runtime: Runtime[Any], deps: AgentDeps) -> CallToRun | Update:
+async def call_to_run(task: Task, call: Call) -> CallToRun | Update:
     """Return the call that a task runs: the one it received, unless a person has edited it since planning.
 
     Args:
-        call: The call that the task received.
-        config: The task's config.
-        runtime: The task's runtime.
-        deps: The agent.
+        task: The task.
+        call: The call that it received.
 
     Returns:
         The call; or the task's update if there is nothing to run, because the call has a result or was removed.
@@ -63,87 +70,167 @@ async def call_to_run(call: Call, config: RunnableConfig, runtime: Runtime[Any],
             "This session was stopped in the middle of calls that another graph had planned, which this agent cannot "
             "resume. Send new input: the open calls are then settled as unknown, and the conversation continues."
         )
-    run = run_of(config)
-    run.started_tasks.add(call["id"])
-    if call["id"] in run.planned:
+    task.run.started_tasks.add(call["id"])
+    if call["id"] in task.run.planned:
         return CallToRun(call, [])
-    state = read_state(config, FIELDS)
-    wave, step = current_wave(state), state.get("loop", INITIAL_BOOKKEEPING)["step"]
+    state = read_state(task.config, FIELDS)
+    wave = current_wave(state)
     current = wave.ready.get(call["id"])
-    if current in state.get("ready", ()) and (kept := await finished_before(call, config, runtime, run)) is not None:
+    if current in state.get("ready", ()) and (kept := await finished_before(task, call)) is not None:
         return kept
     if (answer := wave.answered.get(call["id"])) is not None:
-        return [("events", [answer_event(*answer, step)]), ("arrived", True)]
+        return [("events", [answer_event(*answer, task.step)]), ("wave_finished", True)]
     events = since_plan(state.get("events", ()))
     if (
         current is not None
         and is_delegation(current["name"]) == is_delegation(call["name"])
-        and not await needs_approval(current, events, config, runtime, state, deps)
+        and not await _is_held(task, current, events)
     ):
-        return CallToRun(current, announce([current], events, step, runtime.stream_writer))
-    is_open = any(other["id"] == call["id"] for other in wave.open)
-    writes = deps.toolbox.writes(call["name"]) and not deps.toolbox.repeatable(call["name"])
-    ledger = state.get("loop", INITIAL_BOOKKEEPING).get("ledger", False)
-    if is_open and writes and not await may_start(call, config, runtime, run, ledger=ledger):
+        return CallToRun(current, announce([current], events, task.step, task.runtime.stream_writer))
+    is_open, toolbox = any(other["id"] == call["id"] for other in wave.open), task.deps.toolbox
+    writes = toolbox.writes(call["name"]) and not toolbox.repeatable(call["name"])
+    if is_open and writes and not await may_start(task, call):
         message = ToolMessage(UNKNOWN, tool_call_id=call["id"], name=call["name"], status="error")
-        result = result_event(call["id"], call["name"], "unknown", UNKNOWN, step)
-        return [("messages", [message]), ("events", [result]), ("arrived", True)]
+        result = result_event(call["id"], call["name"], "unknown", UNKNOWN, task.step)
+        return [("messages", [message]), ("events", [result]), ("wave_finished", True)]
     # `plan` handles the rest of the call after the wave.
-    return [("arrived", True)]
+    return [("wave_finished", True)]
 
 
-async def run_in_slot(
-    call: Call,
-    config: RunnableConfig,
-    runtime: Runtime[Any],
-    state: dict[str, Any],
-    settings: LoopConfig,
-    deps: AgentDeps,
-    work: Callable[[], Awaitable[T]],
-) -> T | CallResult:
+async def _is_held(task: Task, call: Call, events: list[StoredEvent]) -> bool:
+    """Whether a call of an earlier run must wait for a person, or for a policy that the run's stop has ended."""
+    if task.deps.config.approve is None:
+        return False
+    try:
+        return await task.run.stoppable(needs_approval(task, call, events), "An approval policy")
+    except WorkStoppedError:
+        return True
+
+
+async def run_call(task: Task, call: Call) -> tuple[CallResult, list[StoredEvent]]:
+    """Run a tool call through the middleware, or refuse it; an error is a result too.
+
+    Returns:
+        The result, and the events of the decisions that middleware asked a person for.
+    """
+    if "fault" in call:
+        return await _with_accepted_writes(task, call, fault_result(call)), []
+    approvals: list[StoredEvent] = []
+    output = await run_in_slot(task, call, lambda: _through_middleware(task, call, approvals))
+    return await _with_accepted_writes(task, call, output), approvals
+
+
+async def _through_middleware(task: Task, call: Call, approvals: list[StoredEvent]) -> CallResult:
+    """Run a call through the middleware; `approvals` receives the events of the decisions that it asked for."""
+    deps, ran = task.deps, False
+
+    async def run(asked: Call, tool: BaseTool | None = None) -> CallResult:
+        nonlocal ran
+        toolbox = deps.toolbox if tool is None else deps.toolbox.with_tool(asked["name"], tool)
+        if tool is not None and (tool.metadata or {}).get("approve"):
+            why = "middleware runs it, and its mark `approve` holds for the agent's own tools only"
+            refused = f"{asked['name']} did not run: {why}. Answer without it."
+            return CallResult(refused, "denied", stored={"decided_by": "approve"})
+        if asked is not call and (fault := await replacement_fault(task, call, asked)) is not None:
+            return CallResult(fault, "denied", stored={"decided_by": "approve"})
+        ran = True
+        return await toolbox.run(asked, task.config, task.runtime, timeout_s=task.settings.tool_timeout_s)
+
+    if deps.around_tool is None:
+        return await run(call)
+    try:
+        output = await deps.around_tool(call, task.config, task.runtime, run)
+    except GraphBubbleUp:
+        raise
+    except Exception:  # Re-raised: middleware may raise anything, and a refused call must not stay open in the ledger.
+        if not ran:
+            await note_refused(task)
+        raise
+    planned: ToolCall = {"id": call["id"], "name": call["name"], "args": call["arguments"]}
+    approvals += await answered_approvals(task, [planned], "HumanInTheLoopMiddleware")
+    return output
+
+
+async def run_in_slot(task: Task, call: Call, work: Callable[[], Awaitable[T]]) -> T | CallResult:
     """Run a call when a slot is free, unless an earlier run may have started it.
 
     Args:
+        task: The call's task.
         call: The call.
-        config: The task's config.
-        runtime: The task's runtime.
-        state: The state's `loop`.
-        settings: The configuration in force.
-        deps: The agent.
         work: Executes the call.
 
     Returns:
         The result of `work`; or the call's result if it was not run, or stopped by an abort or a deadline.
     """
-    run, loop = run_of(config), state.get("loop", INITIAL_BOOKKEEPING)
-    writes, ledger = deps.toolbox.writes(call["name"]), loop.get("ledger", False)
+    run, toolbox = task.run, task.deps.toolbox
+    writes = toolbox.writes(call["name"])
     # Outside the scope: a run that is aborted at its start must still report calls of earlier runs correctly.
-    started = call["id"] not in run.planned and await may_have_started(
-        call, config, runtime, run, writes=writes, ledger=ledger
-    )
-    done: T | CallResult = CallResult(UNKNOWN, "unknown")
-    with run.interruptible(work_left_s(run, loop, settings)) as scope:
-        async with deps.slots.of_wave(runtime, settings.max_parallel_calls):
-            # Otherwise the call would run until its first await, or interrupt again.
-            if scope.cancel_called:
-                await anyio.lowlevel.checkpoint_if_cancelled()
+    started = call["id"] not in run.planned and await may_have_started(task, call, writes=writes)
+
+    async def run_it() -> T | CallResult:
+        nonlocal started
+        async with task.deps.slots.of_wave(task.runtime, task.settings.max_parallel_calls):
+            if run.aborted:
+                raise WorkStoppedError
             if writes:
-                repeatable = deps.toolbox.repeatable(call["name"])
-                if not repeatable and not await may_start(call, config, runtime, run, ledger=ledger):
-                    return done
-                if ledger or call["id"] not in run.planned:
-                    await note_started(call, config, runtime, run)
+                if not toolbox.repeatable(call["name"]) and not await may_start(task, call):
+                    return CallResult(UNKNOWN, "unknown")
+                if task.records or call["id"] not in run.planned:
+                    await note_started(task, call)
             await run.confirm_held()
             started = True
             run.started_calls.add(call["id"])
-            with current_call(run.session_id, call, _wave(config, loop)):
-                done = await work()
-    if not scope.cancelled_caught:
-        return done
-    return cut_short("abort" if run.aborted else "deadline", started=started, writes=writes)
+            with current_call(run.session_id, call, _wave(task)):
+                return await work()
+
+    try:
+        left_s = work_left_s(run, task.loop, task.settings)
+        return await run.stoppable(run_it(), f"The call of {call['name']!r}", left_s)
+    except WorkStoppedError:
+        return cut_short("abort" if run.aborted else "deadline", started=started, writes=writes)
 
 
-def _wave(config: RunnableConfig, loop: Bookkeeping) -> str:
+def _wave(task: Task) -> str:
     """Return an id of a call's wave: unique within the session, and stable across resumes."""
-    graph = config["configurable"].get("checkpoint_ns", "").rpartition("|")[0]
+    graph, loop = task.config["configurable"].get("checkpoint_ns", "").rpartition("|")[0], task.loop
     return f"{graph}/{loop['last_input_id']}/{loop['turn']}/{loop['step']}"
+
+
+async def _with_accepted_writes(task: Task, call: Call, output: CallResult) -> CallResult:
+    """Return a call's result, or an error if its writes do not fit those of the wave's earlier calls."""
+    own, run = task.deps.toolbox.own, task.run
+    if not any(name in own.reduced for name, _ in output.writes):
+        return output
+
+    async def stored() -> dict[str, list[Any]]:
+        return {} if call["id"] in run.planned else await _stored_writes(task)
+
+    accepted = await run.once(f"own writes:{task.wave}", stored)
+    # No other call can write between this check and the changes below, as nothing is awaited.
+    if (fault := _fault(output.writes, accepted, own)) is not None:
+        return CallResult(
+            f"The tool ran, but its changes do not fit those of the other calls of this step: {fault}. None of its "
+            "changes was kept.",
+            "error",
+        )
+    for name, value in output.writes:
+        accepted.setdefault(name, []).append(value)
+    return output
+
+
+def _fault(writes: Sequence[tuple[str, Any]], accepted: dict[str, list[Any]], own: OwnFields) -> str | None:
+    faults = (own.fault(name, value, accepted[name]) for name, value in writes if accepted.get(name))
+    return next((fault for fault in faults if fault is not None), None)
+
+
+async def _stored_writes(task: Task) -> dict[str, list[Any]]:
+    """Return the writes of the wave's calls that had finished in an earlier run, by field."""
+    saver, at = checkpoint_of(task)
+    found = await load(saver, at) if saver is not None and at is not None else None
+    ended = finished_writes(found.pending_writes or []) if found is not None else {}
+    fields: dict[str, list[Any]] = {}
+    for writes in ended.values():
+        for name, value in writes:
+            if is_own_field(name):
+                fields.setdefault(name, []).append(value)
+    return fields

@@ -9,16 +9,21 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
-from langgraph.runtime import Runtime
 
-from graph_agent._compat import checkpointer_of
-from graph_agent.events.approvals import is_own
-from graph_agent.events.calls import result_event
-from graph_agent.events.types import StoredEvent, event
-from graph_agent.execution.checkpoints import BY_A_PERSON, edit_ancestors, load, running_checkpoint
-from graph_agent.execution.ledger import Write, calls_gone_back_to, finished_writes, is_own_field, wave_recovery
+from graph_agent.checkpoints.reading import BY_A_PERSON, edit_ancestors, load
+from graph_agent.deps import Task
+from graph_agent.execution.ledger import (
+    Write,
+    calls_gone_back_to,
+    checkpoint_of,
+    finished_writes,
+    is_own_field,
+    wave_recovery,
+)
+from graph_agent.state.call_events import result_event
+from graph_agent.state.events import StoredEvent, event, is_own
 from graph_agent.state.messages import open_calls, order_results, with_results
-from graph_agent.state.schema import Bookkeeping
+from graph_agent.state.schema import LoopState
 from graph_agent.types import Call
 
 _TRIES, _PAUSE_S = 200, 0.005
@@ -36,11 +41,9 @@ UNKNOWN = (
 
 
 async def settle(
+    task: Task,
     messages: list[AnyMessage],
-    config: RunnableConfig,
-    runtime: Runtime[Any],
-    loop: Bookkeeping,
-    writes: Callable[[str], bool],
+    loop: LoopState,
     *,
     runs_again: Callable[[str], bool] | None = None,
 ) -> tuple[list[AnyMessage], list[StoredEvent], list[Write]]:
@@ -53,10 +56,7 @@ async def settle(
 
     Args:
         messages: The conversation.
-        config: The node's config.
-        runtime: The node's runtime.
-        loop: The state's bookkeeping as of the stopped run.
-        writes: Whether a call may write, by name.
+        loop: The loop state as of the stopped run.
         runs_again: Whether a call may run twice, by name. Calls of the newest message then stay open if they never
             started or may run twice, because their input continues after an edit. None for new input.
 
@@ -64,16 +64,16 @@ async def settle(
         The conversation with the results in place, their events, and the writes to own state fields of calls that had
         finished; the same list if there is nothing to settle.
     """
-    step = loop["step"]
+    step, writes = loop["step"], task.deps.toolbox.writes
     messages, events = results_in_order(messages, step)
     found = open_calls(messages)
     if not found:
         return messages, events, []
-    stopped, before = await _stopped_at(config, runtime)
+    stopped, before = await _stopped_at(task)
     stored = [*reversed(before), stopped] if stopped else []
     ended = finished_writes([write for at in stored for write in at.pending_writes or []])
     finished, recorded = _finished(ended)
-    waited, asked = {call["id"] for call in loop["waiting"]}, {call["id"] for call in loop.get("asked", ())}
+    waited, asked = {call["id"] for call in loop["waiting"]}, {call["id"] for call in loop.get("awaiting_approval", ())}
     if asked and stopped is not None:
         events.extend(_stored_decisions(stopped))
     recovery = wave_recovery(stopped, before)
@@ -163,27 +163,19 @@ def _stored_decisions(stopped: CheckpointTuple) -> list[StoredEvent]:
 
 
 async def removed_events(
-    calls: Sequence[Call],
-    config: RunnableConfig,
-    runtime: Runtime[Any],
-    loop: Bookkeeping,
-    writes: Callable[[str], bool],
-    *,
-    arrived: bool,
+    task: Task, calls: Sequence[Call], loop: LoopState, *, wave_finished: bool
 ) -> list[StoredEvent]:
     """Return the events of planned calls that a person has removed; the conversation has no result for them.
 
     Args:
         calls: The calls.
-        config: The node's config.
-        runtime: The node's runtime.
-        loop: The state's bookkeeping as of the stopped run.
-        writes: Whether a call may write, by name.
-        arrived: Whether the rest of their wave has run since.
+        loop: The loop state as of the stopped run.
+        wave_finished: Whether the rest of their wave has run since.
     """
     if not calls:
         return []
-    recovery = wave_recovery(*await _stopped_at(config, runtime, arrived=arrived))
+    writes = task.deps.toolbox.writes
+    recovery = wave_recovery(*await _stopped_at(task, wave_finished=wave_finished))
     _, recorded = _finished(recovery.finished)
     waited = {call["id"] for call in loop["waiting"]}
     events: list[StoredEvent] = []
@@ -197,25 +189,21 @@ async def removed_events(
 
 
 async def _stopped_at(
-    config: RunnableConfig, runtime: Runtime[Any], *, arrived: bool = False
+    task: Task, *, wave_finished: bool = False
 ) -> tuple[CheckpointTuple | None, list[CheckpointTuple]]:
     """Return the checkpoint of the newest wave, and the checkpoints it was edited from, newest first.
 
     Args:
-        config: The node's config.
-        runtime: The node's runtime.
-        arrived: Whether this run has run the wave; otherwise an earlier run has.
+        wave_finished: Whether this run has run the wave; otherwise an earlier run has.
     """
-    saver = checkpointer_of(config)
-    stopped = await _before_input(config, runtime, arrived=arrived)
+    saver, _ = checkpoint_of(task)
+    stopped = await _before_input(task, wave_finished=wave_finished)
     return stopped, await edit_ancestors(saver, stopped) if saver is not None else []
 
 
-async def _before_input(
-    config: RunnableConfig, runtime: Runtime[Any], *, arrived: bool = False
-) -> CheckpointTuple | None:
+async def _before_input(task: Task, *, wave_finished: bool = False) -> CheckpointTuple | None:
     """Return the checkpoint at which the session stopped before this input; None for none, or without a saver."""
-    saver, running = checkpointer_of(config), running_checkpoint(config, runtime)
+    saver, running = checkpoint_of(task)
     if saver is None or running is None:
         return None
     at = await _once_stored(saver, running)
@@ -223,7 +211,7 @@ async def _before_input(
         # Under durability="exit" nothing of this run is stored yet; the newest checkpoint is the end of the last run.
         newest = {key: value for key, value in running["configurable"].items() if key != "checkpoint_id"}
         return await load(saver, {"configurable": newest})
-    if arrived:
+    if wave_finished:
         return await _parent(saver, at)
     if at.metadata.get("source") == "loop":
         edited = await _parent(saver, at)

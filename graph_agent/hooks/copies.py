@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar
 
 from langchain_core.messages import BaseMessage
+from langgraph.errors import GraphBubbleUp
 
+from graph_agent._internal.failure_log import log_user_error
+from graph_agent.errors import HookError
 from graph_agent.hooks.protocol import HookRequest
+from graph_agent.models.errors import public_exception_text
+from graph_agent.tools.invoke import belongs_to_run
 
 T = TypeVar("T")
 
@@ -60,3 +67,56 @@ class LazyRequestCopy(HookRequest):
         copy = copied(getattr(self._request, name))
         object.__setattr__(self, name, copy)
         return copy
+
+
+logger = logging.getLogger(__name__)
+_RAISED_BY = "_graph_agent_raised_by"
+"""Attribute of exceptions with the name of the hook that raised them."""
+
+
+def hook_error(hook: str, error: BaseException, *, kind: str = "middleware") -> HookError:
+    """Return the error that ends the input after a hook's exception, which is logged with its traceback.
+
+    Args:
+        hook: The hook's name.
+        error: The exception, which becomes the cause; a `HookError` about an unusable value becomes the reason.
+        kind: As for `HookError`.
+    """
+    if isinstance(error, HookError):
+        return HookError(f"The hook {hook} failed: {error}", kind=kind)
+    log_user_error(logger, f"The hook {hook}", error)
+    failed = HookError(f"The hook {hook} failed: {public_exception_text(error)}", kind=kind)
+    failed.__cause__ = error
+    return failed
+
+
+def mark_raised(error: Exception, hook: str) -> None:
+    """Record on an exception which hook raised it; hooks around that one receive the exception itself."""
+    setattr(error, _RAISED_BY, hook)
+
+
+def hook_that_raised(error: BaseException) -> str | None:
+    """Return the name that `mark_raised` has recorded; None for another exception."""
+    name: str | None = getattr(error, _RAISED_BY, None)
+    return name
+
+
+def fail_or_skip(hook: Any, error: BaseException, warn: Callable[[str], None]) -> None:
+    """Raise for a failed hook, or warn that it is skipped, according to its `on_error`.
+
+    Args:
+        hook: The hook.
+        error: The hook's exception, which is being handled.
+        warn: Called with a warning for the user.
+
+    Raises:
+        HookError: If the hook declares `on_error = "fail"`.
+        BaseException: The error itself, if it belongs to the run, such as a cancellation.
+    """
+    # An interrupt is a fault here: resuming would repeat the model call.
+    if belongs_to_run(error) and not isinstance(error, GraphBubbleUp):
+        raise error
+    failed = hook_error(type(hook).__name__, error, kind="hook")
+    if getattr(hook, "on_error", "fail") != "skip":
+        raise failed
+    warn(f"{failed}; it is skipped.")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-
-
-class HookReturnError(Exception):
-    """A hook returned a value that the agent cannot use; the input fails."""
-
+from langgraph.types import TracePolicy
 
 BEFORE_AGENT = "before_agent"
 BEFORE_MODEL = "before_model"
@@ -27,12 +23,14 @@ class NodeHook:
     """Name of the middleware."""
     point: str
     """`before_agent`, `before_model`, `after_model` or `after_agent`."""
-    run: Callable[[Mapping[str, Any], RunnableConfig], Awaitable[dict[str, Any]]]
+    run: Callable[[Mapping[str, Any], RunnableConfig], Coroutine[Any, Any, dict[str, Any]]]
     """Takes the state and the node's config; returns an update, empty for none."""
     jumps: tuple[str, ...] = ()
     """Destinations that it declares for `jump_to`: `end`, `model`, `tools`."""
     rewrites: bool = False
     """Whether it may rewrite an answer, so that it also sees answers that no model produced."""
+    trace_policy: TracePolicy | None = None
+    """What tracers record of its node; None for everything."""
 
     @property
     def node(self) -> str:

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 
-from graph_agent.config import LoopConfig
+from graph_agent.settings.config import LoopConfig
 from graph_agent.types import Call, Usage
 
 if TYPE_CHECKING:
@@ -212,14 +212,24 @@ class LoopHook:
         return {}
 
 
+class Middleware(Protocol):
+    """An `AgentMiddleware` of the `langchain` package, for checkers of programs that may lack the package."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def state_schema(self) -> type[Any]:
+        """The schema of the state that it reads."""
+        ...
+
+
 def sees_answers(hook: LoopHook) -> bool:
     """Whether a hook receives replies without calls; False for a hook that inspects only calls or no replies."""
     inspects_replies = getattr(type(hook), "should_run", None) is not LoopHook.should_run
     return inspects_replies and bool(getattr(hook, "sees_answers", True))
-
-
-class HookError(Exception):
-    """A hook with `on_error = "fail"` failed; the message names the hook."""
 
 
 def tool_schema(tool: Any) -> dict[str, Any]:

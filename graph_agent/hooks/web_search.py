@@ -10,11 +10,10 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
 from graph_agent._internal.daemon_threads import call_in_thread
-from graph_agent._internal.exception_text import exception_text
-from graph_agent._internal.failure_log import log_failure
+from graph_agent._internal.failure_log import exception_text, log_user_error
 from graph_agent._internal.text import as_text, clean
-from graph_agent.calls.messages import canonical_calls
 from graph_agent.hooks.protocol import HookRequest, HookResponse, LoopHook, LoopPlan, OnError, RequestPatch
+from graph_agent.parsing.messages import canonical_calls
 from graph_agent.types import Call
 
 logger = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class WebSearchInterception(LoopHook):
         on_error: OnError = "fail",
     ) -> None:
         if not callable(search):
-            raise TypeError(f"search must be a function of the query, not {search!r}.")
+            raise TypeError(f"search must be a function of the query, not {search!r}")
         self.on_error = on_error
         self._search = search
         self._name = name
@@ -79,7 +78,7 @@ class WebSearchInterception(LoopHook):
         try:
             found = await self._run(query)
         except Exception as error:  # noqa: BLE001 - a search may raise anything; the error is a result for the model
-            log_failure(logger, "The search of a hook", error, level=logging.WARNING)
+            log_user_error(logger, "The search of a hook", error)
             return _result(call, clean(f"The search failed: {exception_text(error)}"), failed=True)
         return _result(call, clean(as_text(found)) or "Nothing was found.")
 

@@ -1,9 +1,10 @@
 """Validation of connection settings, before any server is started.
 
-Connections have the keys of langchain-mcp-adapters, and five keys of our own for every transport:
+Connections have the keys of langchain-mcp-adapters, and six keys of our own for every transport:
 - `tool_prefix`: `True` for `"<server>_"`, or the prefix as text; default none;
 - `connect_timeout_s`: seconds for a server to start; default 30;
 - `pin_tools`: True to offer only the tools listed at startup and ignore later changes; default False;
+- `required`: True to fail if the server cannot be opened at startup; default False, which leaves its tools out;
 - `max_message_bytes`: maximum bytes of one message from the server; a longer one is refused on arrival; default 16 MiB;
 - `stray_output`: `"error"` fails the running calls when a stdio server writes a line that is not a message, `"ignore"`
   logs the line; default `"error"`.
@@ -33,7 +34,9 @@ TRANSPORTS: dict[str, Transport] = {
     "http": "streamable_http",
     "sse": "sse",
 }
-COMMON_KEYS = {"transport", "tool_prefix", "connect_timeout_s", "pin_tools", "max_message_bytes", "stray_output"}
+COMMON_KEYS = {
+    *("transport", "tool_prefix", "connect_timeout_s", "pin_tools", "required", "max_message_bytes", "stray_output")
+}
 STRAY_OUTPUT = ("error", "ignore")
 _HTTP = {"url", "headers", "timeout", "sse_read_timeout", "httpx_client_factory", "auth", "session_kwargs"}
 TRANSPORT_KEYS: dict[Transport, set[str]] = {
@@ -53,6 +56,7 @@ class ServerConfig:
     tool_prefix: str = ""
     connect_timeout_s: float = CONNECT_TIMEOUT_S
     pin_tools: bool = False
+    required: bool = False
     max_message_bytes: int = MAX_MESSAGE_BYTES
     ignores_stray_output: bool = False
 
@@ -92,6 +96,7 @@ def _check(name: Any, connection: Any) -> ServerConfig:
         tool_prefix=_prefix(name, connection.get("tool_prefix")),
         connect_timeout_s=_seconds(name, "connect_timeout_s", connection.get("connect_timeout_s", CONNECT_TIMEOUT_S)),
         pin_tools=_flag(name, "pin_tools", connection.get("pin_tools")),
+        required=_flag(name, "required", connection.get("required")),
         max_message_bytes=_bytes(name, "max_message_bytes", connection.get("max_message_bytes")),
         ignores_stray_output=_choice(name, "stray_output", connection.get("stray_output"), STRAY_OUTPUT) == "ignore",
     )

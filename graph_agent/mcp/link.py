@@ -22,8 +22,7 @@ from mcp.client.session import ElicitationFnT
 from mcp.shared.session import ProgressFnT
 
 from graph_agent.mcp.connections import ServerConfig
-from graph_agent.mcp.failures import Loss, LostCallError, McpCallError, root_cause
-from graph_agent.mcp.messages import UnreadableError, is_unreadable
+from graph_agent.mcp.messages import Loss, LostCallError, McpCallError, UnreadableError, is_unreadable, root_cause
 from graph_agent.mcp.session import Session
 from graph_agent.mcp.stdio import Incoming, Outgoing
 from graph_agent.mcp.taps import Call, IncomingTap, OutgoingTap, current_call
@@ -321,4 +320,8 @@ async def _list_tools(session: Session) -> dict[str, types.Tool]:
         if not page.nextCursor:
             break
         params = types.PaginatedRequestParams(cursor=page.nextCursor)
-    return {tool.name: tool for tool in tools}
+    listed: dict[str, types.Tool] = {}
+    for tool in tools:
+        if listed.setdefault(tool.name, tool) is not tool:
+            logger.warning("An MCP server lists the tool %r twice; the second one is ignored.", tool.name)
+    return listed

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from graph_agent.errors import SyncInLoopError
-from graph_agent.mcp.failures import McpCallError
+from graph_agent.mcp.messages import McpCallError
 
 T = TypeVar("T")
 

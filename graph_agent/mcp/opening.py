@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -71,14 +72,15 @@ async def open_mcp_tools(
     `args`, `env`, `cwd`), `streamable_http` or `sse` (`url`, `headers`, `timeout` in seconds, …). Additional keys:
     `connect_timeout_s`, the seconds for a server to start (default 30); `tool_prefix`, text before the names of its
     tools (`True` for `"<server>_"`, default none); `pin_tools`, to ignore later tool changes (default False);
-    `max_message_bytes` (default 16 MiB); and `stray_output`, `"error"` or `"ignore"` for lines of a stdio server that
-    are not messages (default `"error"`).
+    `required`, to fail without the server (default False); `max_message_bytes` (default 16 MiB); and
+    `stray_output`, `"error"` or `"ignore"` for lines of a stdio server that are not messages (default `"error"`).
 
     A stdio server's environment consists of PATH, HOME and similar basics and the connection's `env`, in which
     `${NAME}` is replaced. The command `python` means the running interpreter. The server's stderr is logged at DEBUG by
     `graph_agent.mcp`.
 
     A server that fails to start is logged as a WARNING and added to `.failed`; the other servers' tools are available.
+    `.states` opens it again, which `/ready` of a server awaits.
     A server that dies later is reopened by the next call. A lost call is retried once if it certainly did not run or if
     the tool is marked read-only or idempotent; otherwise it raises `McpCallError`, which states that the call may have
     taken effect. Tools can be called from other event loops and threads while the loop that opened them runs.
@@ -87,7 +89,8 @@ async def open_mcp_tools(
     optional third parameter, `CallbackContext`. Without it, elicitation is declared as unsupported.
     `auth` applies to every HTTP server, or, as a mapping, to the servers it names.
 
-    Raises `ConfigError` for an invalid connection, before any server starts, and for two tools with the same name.
+    Raises `ConfigError` for an invalid connection, before any server starts, and for two tools with the same name, and
+    `McpServerError` for a `required` server that fails to start.
     """
     opening = _Opening()
     for config in check_connections(connections, auth):
@@ -106,6 +109,8 @@ async def _tools_or_error(server: Server) -> list[types.Tool] | str:
     try:
         return await server.open()
     except McpServerError as error:
+        if server.config.required:
+            raise McpServerError(f"{error} It is required; start it, or remove 'required' from it.") from None
         logger.warning("%s Its tools are unavailable.", error, extra=IN_HISTORY)
         return str(error)
 
@@ -127,11 +132,10 @@ class _Opening:
                 self.tools.failed[server.config.name] = result
         listed: dict[str, McpTool] = {}
         for tool in self._current():
-            if tool.name in listed:
-                raise _duplicate_name(tool.name, listed[tool.name], tool)
-            listed[tool.name] = tool
+            if listed.setdefault(_comparable(tool.name), tool) is not tool:
+                raise _equal_names(listed[_comparable(tool.name)], tool)
         self.tools.extend(listed.values())
-        self.tools.lists_change = any(server.changes_tools for server in self.servers)
+        self.tools.lists_change = any(server.changes_tools for server in self.servers) or bool(self.tools.failed)
         self.tools.states = self._states
         self.tools._opening = self
         return self.tools
@@ -140,10 +144,12 @@ class _Opening:
         """Update the list after a server's tools changed; of two tools with the same name, the second is dropped."""
         listed: dict[str, McpTool] = {}
         for tool in self._current():
-            if listed.setdefault(tool.name, tool) is not tool:
-                logger.warning("%s The second one is ignored.", _duplicate_name(tool.name, listed[tool.name], tool))
+            first = listed.setdefault(_comparable(tool.name), tool)
+            if first is not tool:
+                logger.warning("%s The second one is ignored.", _equal_names(first, tool))
         self.tools[:] = listed.values()
         self.tools.version += 1
+        self.tools.failed.pop(server.config.name, None)
         logger.info("MCP server %r changed its tools: %s", server.config.name, ", ".join(server.tools) or "none")
 
     async def wait_for_changes(self) -> None:
@@ -165,22 +171,35 @@ class _Opening:
                 yield converted[1]
 
     async def _states(self) -> dict[str, bool]:
-        up = await self._bridge.run(lambda: _all_up(self.servers))
+        # An agent without any tool of this list does not follow it, and would not offer the tools of a late server.
+        up = await self._bridge.run(lambda: _all_up(self.servers, may_open=bool(self._converted)))
         return {server.config.name: state for server, state in zip(self.servers, up, strict=True)}
 
 
-async def _all_up(servers: list[Server]) -> list[bool]:
-    # A server that failed at startup may be up now, but its tools are not offered.
-    return await asyncio.gather(*(server.is_up() for server in servers))
+async def _all_up(servers: list[Server], *, may_open: bool) -> list[bool]:
+    return await asyncio.gather(*(server.is_up(may_open=may_open) for server in servers))
 
 
 async def _no_servers() -> dict[str, bool]:
     return {}
 
 
-def _duplicate_name(name: str, first: McpTool, second: McpTool) -> ConfigError:
+def _comparable(name: str) -> str:
+    """Return a name without white space and case; a model, or a person who approves, takes equal ones for one tool."""
+    return "".join(unicodedata.normalize("NFKC", name).split()).casefold()
+
+
+def _equal_names(first: McpTool, second: McpTool) -> ConfigError:
     servers = [str((tool.metadata or {})["mcp_server"]) for tool in (first, second)]
+    if servers[0] == servers[1]:
+        return ConfigError(
+            f"MCP server {servers[0]!r} has two tools, {first.name!r} and {second.name!r}, whose names differ only in "
+            "white space or case; rename one of them in the server."
+        )
+    names = f"a tool named {first.name!r}"
+    if first.name != second.name:
+        names = f"a tool of one name but for white space or case ({first.name!r}, {second.name!r})"
     return ConfigError(
-        f"MCP servers {servers[0]!r} and {servers[1]!r} both have a tool named {name!r}; give one of them a "
-        f"'tool_prefix', e.g. {{'tool_prefix': '{servers[1]}_'}}."
+        f"MCP servers {servers[0]!r} and {servers[1]!r} both have {names}; give one of them a 'tool_prefix', e.g. "
+        f"{{'tool_prefix': '{servers[1]}_'}}."
     )

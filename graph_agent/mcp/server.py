@@ -14,8 +14,8 @@ from mcp.shared.session import ProgressFnT
 
 from graph_agent.errors import McpServerError
 from graph_agent.mcp.connections import ServerConfig
-from graph_agent.mcp.failures import Loss, LostCallError, McpCallError
 from graph_agent.mcp.link import Link
+from graph_agent.mcp.messages import Loss, LostCallError, McpCallError
 
 logger = logging.getLogger("graph_agent.mcp")
 
@@ -91,13 +91,17 @@ class Server:
         """The task that lists the tools again after an announced change; None if there is none."""
         return self._link.relisting if self._link is not None else None
 
-    async def is_up(self) -> bool:
-        """Whether the server can be called; reopens an ended session to check."""
+    async def is_up(self, *, may_open: bool = True) -> bool:
+        """Whether the server can be called; reopens an ended session to check, or opens the first one if it may."""
         try:
-            await self._usable_link()
+            if self._open:
+                await self._usable_link()
+            elif may_open:
+                await self.open()
+                self._on_tools(self)
         except McpServerError:
             return False
-        return True
+        return self._open
 
     async def close(self) -> None:
         """Close all sessions concurrently; running calls fail."""

@@ -9,14 +9,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import mcp.types as types
-from jsonschema import ValidationError
 from langchain_mcp_adapters.callbacks import CallbackContext
 from mcp import ClientSession
 from mcp.client.session import ElicitationFnT
 from mcp.shared.context import RequestContext
 from mcp.shared.session import RequestResponder
 
-from graph_agent._internal.json_schema import SchemaCheck
+from graph_agent._internal.failure_log import log_user_error
 from graph_agent.errors import ConfigError, SlowSchemaError
 
 logger = logging.getLogger("graph_agent.mcp")
@@ -77,6 +76,11 @@ class Session(ClientSession):
 
 def _result_check(tool: str, schema: dict[str, Any]) -> _Check:
     """Return a check of a tool's results. Like the SDK, this function and the check raise `RuntimeError`."""
+    # Imported where it is used: jsonschema is not a part of a server's start.
+    from jsonschema import ValidationError
+
+    from graph_agent._internal.json_schema import SchemaCheck
+
     try:
         validate = SchemaCheck(schema, f"The output schema of {tool}")
     except (ConfigError, RecursionError) as error:
@@ -108,8 +112,8 @@ def elicitation_for(server: str, handler: ElicitationHandler | None) -> Elicitat
         extra = (CallbackContext(server_name=server),) if takes_context else ()
         try:
             return await handler(context, params, *extra)
-        except Exception as error:
-            logger.warning("The elicitation callback failed for MCP server %r", server, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - a callback may raise anything; the server gets an error answer
+            log_user_error(logger, f"The elicitation callback for the MCP server {server!r}", error)
             return types.ErrorData(
                 code=types.INTERNAL_ERROR, message=f"The client could not ask: {type(error).__name__}."
             )

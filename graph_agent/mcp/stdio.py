@@ -20,8 +20,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import StdioServerParameters
 from mcp.shared.message import SessionMessage
 
-from graph_agent.mcp.failures import NotStartedError
-from graph_agent.mcp.messages import UnreadableError, read_message, replacement_for, too_long
+from graph_agent.mcp.messages import NotStartedError, UnreadableError, read_message, replacement_for, too_long
 
 logger = logging.getLogger("graph_agent.mcp")
 

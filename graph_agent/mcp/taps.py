@@ -16,8 +16,7 @@ import anyio
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCRequest, RequestId
 
-from graph_agent.mcp.failures import Loss
-from graph_agent.mcp.messages import UnreadableError, replacement_for, unreadable
+from graph_agent.mcp.messages import Loss, UnreadableError, replacement_for, unreadable
 from graph_agent.mcp.stdio import Incoming, Outgoing
 
 

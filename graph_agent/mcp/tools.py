@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import json
+from contextvars import copy_context
 from typing import Any
 
 import mcp.types as types
 from langchain_core.tools import StructuredTool
-
-# Private: the adapters' conversion of results. Their public conversion of tools uses a session of its own and drops an
-# argument named `runtime`.
 from langchain_mcp_adapters.tools import _convert_call_tool_result
+from langgraph.config import get_stream_writer
+from mcp.shared.session import ProgressFnT
 from pydantic import AnyUrl, Field
 
 from graph_agent.mcp.loop_bridge import LoopBridge
-from graph_agent.mcp.progress import progress_to_stream
 from graph_agent.mcp.server import Server
 from graph_agent.tools.idempotency import key_of_current_call
+
+
+def progress_to_stream(server: str, tool: str) -> ProgressFnT | None:
+    """Return a progress callback for a call in the current run; None outside a graph's run, to request no progress.
+
+    The callback writes `{"type": "mcp_progress", "server", "tool", "progress", "total", "message"}` to the custom
+    stream; `total` and `message` may be None.
+    """
+    try:
+        write = get_stream_writer()
+    except (RuntimeError, KeyError):
+        # There is no runnable context, or the tool was invoked outside a graph.
+        return None
+    # Captured: the writer reads the graph position from the context, and progress arrives in the session's context.
+    context = copy_context()
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        event = {"type": "mcp_progress", "server": server, "tool": tool}
+        context.run(write, {**event, "progress": progress, "total": total, "message": message})
+
+    return on_progress
+
+
+# Private: the adapters' conversion of results. Their public conversion of tools uses a session of its own and drops an
+# argument named `runtime`.
+
 
 KEY_IN_META = "graph-agent/idempotency-key"
 """Name of the idempotency key in a call's `_meta`."""

@@ -16,7 +16,7 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from graph_agent._internal.variables import expand_known
+from graph_agent._internal.yaml_files import expand_known
 from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.stdio import Incoming, Outgoing, open_stdio
 from graph_agent.mcp.watched_http import OnLoss, WatchedClient

@@ -30,8 +30,8 @@ _WITHOUT_TOOLS = re.compile(
     # Google: Gemma 1 and 2 (gemma:2b is the first, with 2B), CodeGemma; not Gemma 3 and later.
     | gemma(?=[-_:.\d]|\Z)(?![-_]?(?:[3-9]|[1-9]\d)n?{_END})
     | (?:code|shield|recurrent|data)gemma{_END}
-    # Hugging Face: SmolLM 1.
-    | smollm(?![-_]?[2-9]{_END}){_END}
+    # Hugging Face: SmolLM 1, and SmolLM2 but with 1.7B.
+    | smollm(?![-_]?[2-9]{_END}){_END} | smollm[-_]?2{_END}(?![-_:]1[._]7b)
     # Meta: Llama 1, 2 and 3.0; not 3.1 and later, however they are written (3.1, 3_1, 3-1).
     | llama[-_:]?\d+b{_END}
     | llama[-_]?2{_END}
@@ -62,7 +62,7 @@ _WITHOUT_TOOLS = re.compile(
 """Families of models without tool calling, by name.
 
 Ollama's library lists them without the capability `tools`, or their model cards show no training for it, or they only
-complete text. Newer generations of the same families (Phi-4-mini, Gemma 3, SmolLM2, Llama 3.1, Qwen 2.5, Mistral 0.3)
+complete text. Newer generations of the same families (Phi-4-mini, Gemma 3, SmolLM3, Llama 3.1, Qwen 2.5, Mistral 0.3)
 call tools or have variants that do, so they do not match.
 """
 
@@ -133,3 +133,30 @@ def _can_bind_tools(model: Any) -> bool:
     bind_tools = getattr(type(model), "bind_tools", None)
     # The method of the base class raises NotImplementedError.
     return bind_tools is not None and bind_tools is not BaseChatModel.bind_tools
+
+
+_PASS_ON = frozenset(
+    {"openai", "azure_openai", "anthropic", "mistralai", "groq", "xai", "deepseek", "fireworks", "together"}
+)
+"""Providers whose LangChain client sends the URL; Azure's is in langchain-openai."""
+_PREFIX = "langchain_"
+_NOT_CLIENTS = frozenset({"core", "classic", "tests"})
+
+
+def may_download_images(model: BaseChatModel | str) -> bool:
+    """Whether a model's client may download images by URL from this process.
+
+    LangChain's clients for OpenAI, Anthropic and compatible providers send the URL to the provider. Others, such as
+    Google's, download it in this process, where the URL may point to the internal network. A client outside LangChain's
+    packages is assumed to send it.
+
+    Args:
+        model: A chat model, `provider:name`, or `module:factory`.
+    """
+    if isinstance(model, str):
+        provider = model.partition(":")[0].strip()
+        is_factory = "." in provider
+        return not is_factory and provider not in _PASS_ON
+    packages = [cls.__module__.partition(".")[0] for cls in type(model).__mro__]
+    clients = {name.removeprefix(_PREFIX) for name in packages if name.startswith(_PREFIX)} - _NOT_CLIENTS
+    return bool(clients) and not clients & _PASS_ON

@@ -12,16 +12,15 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMess
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent._internal.lru import BoundedCache
-from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
-from graph_agent.models.binding import BoundModel, ModelCall, unwrap_binding, with_options
-from graph_agent.models.cleaning import sanitized, sanitized_all, without_calls
+from graph_agent.models.cleaning import as_plans, as_prose, sanitized, sanitized_all, without_calls
 from graph_agent.models.prefixed import PrefixedChatModel
-from graph_agent.models.prose import as_plans, as_prose
 from graph_agent.models.retry import QUIET, ask
 from graph_agent.models.schema_mode import ResponseFormat, SchemaMode
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.models.usage import with_usage
+from graph_agent.models.structured import BoundModel, ModelCall, unwrap_binding, with_options
+from graph_agent.settings.config import LoopConfig
+from graph_agent.usage import with_usage
 
 Phase = Literal["plan", "answer"]
 Mode = Literal["native", "text", "wave"]
@@ -224,8 +223,6 @@ class ModelClient:
         mode: Mode,
         recover: Callable[[Exception], ModelCall | None],
         watch: StreamWatch,
-        answer_in: Callable[[AIMessage], str],
-        hint: str = "",
     ) -> tuple[AIMessage, Exception | None]:
         """Request an answer below a fixed sentence, streamed as one message.
 
@@ -236,8 +233,6 @@ class ModelClient:
             mode: As for `plan`.
             recover: Returns another model call after one has failed before its first token; None to give up.
             watch: As for `plan`.
-            answer_in: Returns the answer in a reply; empty for none.
-            hint: The end of the message if the whole reply is an answer; empty for none.
 
         Returns:
             The message, and the model's error if the message is the sentence alone.
@@ -247,8 +242,6 @@ class ModelClient:
             model_call=model_call,
             recover=recover,
             prefix=sentence,
-            suffix=hint,
-            answer_in=answer_in,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
             total_s=settings.model_total_timeout_s,

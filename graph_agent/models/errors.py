@@ -9,14 +9,17 @@ from __future__ import annotations
 import email.utils
 import json
 import math
+import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
 
-from graph_agent._internal.exception_text import exception_text, leaves
-from graph_agent._internal.redaction import mask_secrets
-from graph_agent.errors import GraphAgentError
+from langchain_core import language_models
+
+from graph_agent._internal.failure_log import exception_text, leaves, mask_secrets
+from graph_agent.errors import GraphAgentError, HookError
 
 ModelErrorKind = Literal[
     "transient",
@@ -74,6 +77,12 @@ SENTENCES: dict[ModelErrorKind, tuple[str, str]] = {
     "other": ("The model call failed", "see the provider's documentation"),
 }
 """The text before and after the provider's words, by category."""
+_OWN_CLASSES = frozenset({"GraphAgentError", "ModelTimeoutError"})
+"""Classes of errors whose text is the package's own."""
+_MODELS = (os.path.dirname(__file__), os.path.dirname(language_models.__file__))
+_MIDDLEWARE = os.path.join(os.path.dirname(_MODELS[0]), "middleware")
+FOR_USERS: frozenset[ModelErrorKind] = frozenset({"transient", "content_filter"})
+"""Categories whose fix is the user's own; that of the others is the developer's."""
 FALLBACK_SENTENCE = ("does not answer", "going on with")
 """The text before and after the provider's words in the warning of a change to a fallback model."""
 
@@ -187,15 +196,53 @@ def classify_model_error(exc: BaseException) -> ModelErrorKind:
     return "other"
 
 
-def describe_model_error(exc: BaseException) -> str:
-    """Describe the error and its fix in one sentence for a user; text that looks like a secret is masked."""
+def is_raised_by_model(error: BaseException, *, within: Collection[str] = _MODELS) -> bool:
+    """Whether an exception left a chat model; False for one of middleware, or of another function of the user.
+
+    Args:
+        error: The exception.
+        within: Folders of code that calls models only.
+    """
+    found = False
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        folder = os.path.dirname(frame.f_code.co_filename)
+        # A model's client may call middleware, which may call the model.
+        found = folder in within or (found and folder != _MIDDLEWARE)
+    return found
+
+
+def describe_model_error(exc: BaseException, *, public: bool = False) -> str:
+    """Describe the error and its fix in one sentence for a user; text that looks like a secret is masked.
+
+    Args:
+        exc: The error.
+        public: Whether the provider's words are left out, as for all that the state of a session holds.
+    """
+    if isinstance(exc, HookError):
+        return str(exc)
     what, fix = SENTENCES[classify_model_error(exc)]
-    return mask_secrets(f"{what} ({_brief(exc)}); {fix}.")
+    brief = brief_model_error(exc, public=public)
+    return f"{what} ({brief}); {fix}." if brief else f"{what}; {fix}."
 
 
-def brief_model_error(exc: BaseException) -> str:
-    """Return the provider's status and message, for use inside a sentence; text that looks like a secret is masked."""
+def brief_model_error(exc: BaseException, *, public: bool = False) -> str:
+    """Return the provider's status and message, for use inside a sentence; text that looks like a secret is masked.
+
+    Args:
+        exc: The error.
+        public: Whether to return the status alone, if a model raised the error; empty without a status.
+    """
+    if public and is_raised_by_model(exc) and not _OWN_CLASSES & _class_names(exc):
+        return f"HTTP {status}" if (status := _status(exc)) is not None else ""
     return mask_secrets(_brief(exc))
+
+
+def public_exception_text(error: BaseException) -> str:
+    """As `exception_text`, without a provider's words if a model raised the exception."""
+    # Hooks and tools run within other code of the package's models, too.
+    if not is_raised_by_model(error, within=_MODELS[1:]) or _OWN_CLASSES & _class_names(error):
+        return exception_text(error)
+    return describe_model_error(error, public=True)
 
 
 def _brief(exc: BaseException) -> str:
@@ -333,3 +380,36 @@ def _message(exc: BaseException) -> str:
     return (
         f"{texts[0].rstrip('.')}: {texts[-1]}" if len(texts) > 1 and texts[-1] not in texts[0] else "".join(texts[:1])
     )
+
+
+_MOST_CHARS = 1000
+"""Longest text in parentheses; more than an error's text can have."""
+_BOUNDS = [*SENTENCES.values(), FALLBACK_SENTENCE]
+# Greedy, so that a provider's text that repeats the end of the sentence is removed as a whole.
+_QUOTES = re.compile(
+    "|".join(
+        rf"(?:(?<={re.escape(before)}) \((?!HTTP \d{{1,5}}\))(?:HTTP (\d{{1,5}}): )?.{{0,{_MOST_CHARS}}}\)"
+        rf"(?=; {re.escape(after)}))"
+        for before, after in _BOUNDS
+    )
+)
+
+
+def public_text(text: str) -> str:
+    """Return a text without the provider's words in each description of a model's error."""
+    if not any(before in text for before, _ in _BOUNDS):
+        return text
+    return _QUOTES.sub(lambda found: f" (HTTP {found[found.lastindex]})" if found.lastindex else "", text)
+
+
+def public_value(value: Any) -> Any:
+    """Return JSON data with `public_text` applied to each of its texts."""
+    match value:
+        case str():
+            return public_text(value)
+        case list():
+            return [public_value(each) for each in value]
+        case dict():
+            return {key: public_value(each) for key, each in value.items()}
+        case _:
+            return value

@@ -11,10 +11,9 @@ from typing import Any, assert_never
 
 from langchain_core.messages import AIMessage
 
-from graph_agent.calls.lenient_json import arguments_end_inside_value
-from graph_agent.calls.read_json import read_json
-from graph_agent.calls.work import WorkBudget
 from graph_agent.models.errors import classify_model_error
+from graph_agent.parsing.json_values import arguments_end_inside_value, read_json
+from graph_agent.parsing.tolerant import WorkBudget
 from graph_agent.types import CutOff
 
 INCOMPLETE = "graph_agent_incomplete"
@@ -25,6 +24,7 @@ UNENDED = "graph_agent_unended"
 REFUSED = "The model's provider refused this request because of its content; put it in other words."
 REFUSAL_WARNING = "or its provider refused to answer because of the content of the request."
 """End of the warning event of a refusal."""
+LONGER = "A larger max_output_tokens allows a longer one."
 CUT_OFF = "The model's provider stopped the answer here because of its content."
 
 _CALL_MARK = re.compile(r"[{\[<]")
@@ -96,7 +96,7 @@ def cause_of(cut: CutOff, reply: AIMessage, max_tokens: int | None = None) -> st
 def cut_off_warning(cut: CutOff, answer: AIMessage, max_tokens: int | None = None) -> str:
     """Return the warning to the user about a cut-off answer; arguments as for `cause_of`."""
     warning = f"The answer was cut off {cause_of(cut, answer, max_tokens)}."
-    return f"{warning} A larger max_output_tokens allows a longer one." if cut == "length" else warning
+    return f"{warning} {LONGER}" if cut == "length" else warning
 
 
 def mark_incomplete(reply: AIMessage, arguments: Iterable[str], *, streamed: bool = True) -> AIMessage:

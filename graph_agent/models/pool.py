@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 from langchain_core.language_models import BaseChatModel
 
-from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError
 from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.client import Mode, ModelClient
-from graph_agent.models.single_attempt import without_client_retries
+from graph_agent.models.retry import without_client_retries
 from graph_agent.models.structured import StructuredPlanner
+from graph_agent.settings.config import LoopConfig
 
 Resolve = Callable[[Any], BaseChatModel]
 """Returns the chat model for a name or an object; raises `ConfigError` if there is none."""
@@ -168,3 +169,61 @@ def _key(given: Any) -> object:
 def _name(model: BaseChatModel) -> str:
     named = getattr(model, "model_name", None) or getattr(model, "model", None)
     return named if isinstance(named, str) else type(model).__name__
+
+
+OK = "ok"
+_TIMEOUT_S = 3.0
+_REFUSED = {401: "auth", 403: "permission"}
+
+
+async def endpoint_state(model: Any) -> tuple[str, str]:
+    """Return whether a model's endpoint answers and accepts its key, and a remark.
+
+    Lists the endpoint's models. If that fails, it sends an empty completion request, which an endpoint that works
+    refuses: some servers have no list of models, or a broken one.
+
+    Args:
+        model: The chat model; a model without an OpenAI client counts as `ok`, because it could be built.
+
+    Returns:
+        `ok`, `auth`, `permission` or `unreachable`; and what is wrong with the list of models, empty for nothing.
+    """
+    client: Any = getattr(model, "root_async_client", None)
+    if not callable(getattr(client, "with_options", None)):
+        return OK, ""
+    client = client.with_options(max_retries=0, timeout=_TIMEOUT_S)
+    listed = f"GET {str(client.base_url).rstrip('/')}/models"
+    try:
+        answer = await client.models.with_raw_response.list()
+        if _is_list(answer.http_response):
+            return OK, ""
+        remark = f"{listed} answers with no list of models"
+    except Exception as error:  # noqa: BLE001 - a client may raise anything; any error is a state
+        status = getattr(error, "status_code", None)
+        if not isinstance(status, int):
+            return "unreachable", ""
+        if status in _REFUSED:
+            return _REFUSED[status], ""
+        # Some servers have no list.
+        remark = "" if status == 404 else f"{listed} fails with HTTP {status}"
+    try:
+        answer = await client.post("/chat/completions", body={}, cast_to=httpx.Response)
+        status = answer.status_code
+    except Exception as error:  # noqa: BLE001 - as above
+        status, answer = getattr(error, "status_code", None), getattr(error, "response", None)
+    if status in _REFUSED:
+        return _REFUSED[status], remark
+    # A web page is not an answer of a model's endpoint.
+    is_page = isinstance(answer, httpx.Response) and "html" in answer.headers.get("content-type", "")
+    if not isinstance(status, int) or status >= 500 or status == 404 or is_page:
+        return "unreachable", remark
+    return OK, remark
+
+
+def _is_list(answer: httpx.Response) -> bool:
+    """Whether an answer is a list of models: an object with `data`, or an array, as of some servers."""
+    try:
+        found = answer.json()
+    except ValueError:
+        return False
+    return isinstance(found, list) or (isinstance(found, dict) and "data" in found)

@@ -1,4 +1,4 @@
-"""A model that adds a fixed prefix and suffix to the reply of another model, also in its stream."""
+"""A model that adds a fixed prefix to the reply of another model, also in its stream."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from langchain_core.messages.ai import add_usage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableConfig
 
-from graph_agent.models.binding import ModelCall
 from graph_agent.models.retry import ask, pause_before_retry
 from graph_agent.models.stream_watch import TokenTimeout
-from graph_agent.models.usage import record_cut_off
+from graph_agent.models.structured import ModelCall
+from graph_agent.usage import record_cut_off
 
 # Callbacks see only the outer run; with both runs they would count the tokens twice.
 _WITHOUT_CALLBACKS: RunnableConfig = {"tags": ["nostream"], "callbacks": []}
 
 
 class PrefixedChatModel(BaseChatModel):
-    """Adds `prefix` and a blank line before another model's reply, and `suffix` after it, as one message with one id.
+    """Adds `prefix` and a blank line before another model's reply, as one message with one id.
 
     It serves the answer at a limit: the reader sees the fixed first sentence before the model's first token. If the
     model fails permanently, the message is the prefix alone and `failure` holds the error. It runs asynchronously only;
@@ -36,10 +36,6 @@ class PrefixedChatModel(BaseChatModel):
     recover: Callable[[Exception], ModelCall | None]
     """Returns another model call after one has failed before its first token; None to give up."""
     prefix: str
-    suffix: str = ""
-    """The last paragraph, added if the whole reply is an answer; empty for none."""
-    answer_in: Callable[[AIMessage], str]
-    """Returns the answer in a reply; empty for none."""
     retries: int
     """Retries after a transient error before the other model's first token."""
     timeout_s: float | None
@@ -85,8 +81,8 @@ class PrefixedChatModel(BaseChatModel):
             except Exception as error:  # noqa: BLE001 - any error leaves the prefix as the message; the caller reads `failure`
                 model_call = self._recover(error)
                 continue
-            body, head, tail = reply.content, f"{self.prefix}\n\n", self._tail(reply)
-            content: Any = [head, *body, *filter(None, [tail])] if isinstance(body, list) else head + body + tail
+            body, head = reply.content, f"{self.prefix}\n\n"
+            content: Any = [head, *body] if isinstance(body, list) else head + body
             # The id is set by this run, so that the whole message and its streamed tokens have the same id.
             whole = reply.model_copy(update={"content": content, "id": None})
             break
@@ -112,10 +108,10 @@ class PrefixedChatModel(BaseChatModel):
             try:
                 while True:
                     async with limit.waiting():
-                        chunk = await anext(chunks)
+                        message = await anext(chunks)
                     limit.restart()
-                    if not isinstance(chunk, AIMessageChunk):
-                        continue
+                    # A model that does not stream yields its whole reply as a message.
+                    chunk = message if isinstance(message, AIMessageChunk) else _as_chunk(message)
                     received.append(chunk)
                     if not started and not chunk.content:
                         # The request may still be retried.
@@ -128,8 +124,6 @@ class PrefixedChatModel(BaseChatModel):
             except StopAsyncIteration:
                 for piece in [] if started else received:
                     yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
-                if tail := self._tail(AIMessage("".join(piece.text for piece in received))):
-                    yield ChatGenerationChunk(message=AIMessageChunk(content=tail))
                 return
             except asyncio.CancelledError:
                 text = "".join(chunk.text for chunk in received)
@@ -153,7 +147,6 @@ class PrefixedChatModel(BaseChatModel):
         self.failure = error if model_call is None else None
         return model_call
 
-    def _tail(self, reply: AIMessage) -> str:
-        answer = self.answer_in(reply).strip() if self.suffix else ""
-        # A suffix after the sentinel would prevent its recognition as the last line.
-        return f"\n\n{self.suffix}" if answer and answer == reply.text.strip() else ""
+
+def _as_chunk(message: AIMessage) -> AIMessageChunk:
+    return AIMessageChunk(**message.model_dump(exclude={"type"}))

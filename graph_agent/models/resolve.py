@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 from langchain_core.language_models import BaseChatModel
 
-from graph_agent._internal.redaction import mask_secrets
+from graph_agent._internal.extras import missing_extra
+from graph_agent._internal.failure_log import mask_secrets
 from graph_agent.errors import ConfigError, did_you_mean
 
 ModelSpec = BaseChatModel | str | Sequence[BaseChatModel | str]
@@ -91,11 +92,8 @@ def _openai(spec: str, name: str) -> BaseChatModel:
 def _other(spec: str, provider: str, name: str) -> BaseChatModel:
     try:
         from langchain.chat_models import init_chat_model
-    except ImportError:
-        raise ConfigError(
-            f"The model {spec!r} needs an extra: pip install 'graph-agent[langchain]', and the provider's own package. "
-            "Models of 'openai:' need neither."
-        ) from None
+    except ImportError as error:
+        raise missing_extra(f"The model {spec!r}", "langchain", error) from None
     try:
         return init_chat_model(name, model_provider=provider)
     except ImportError as error:

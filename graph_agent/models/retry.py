@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio.lowlevel
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.language_models import LanguageModelInput
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
@@ -18,7 +18,7 @@ from graph_agent.models.errors import classify_model_error, retry_after_s
 from graph_agent.models.finish_reasons import mark_incomplete
 from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
 from graph_agent.models.unobserved import request_unobserved, unobserved_model
-from graph_agent.models.usage import record_cut_off
+from graph_agent.usage import record_cut_off
 
 LONGEST_WAIT_S = 60.0
 """Maximum seconds between two attempts."""
@@ -56,6 +56,7 @@ async def ask(
     """
     watch = watch or StreamWatch()
     watch.limit = limit = _Attempt(timeout_s, total_s)
+    watch.is_quiet = watch.is_quiet or config is not None
     attempt = 0
     unobserved = unobserved_model(runnable, options, config)
     while True:
@@ -160,3 +161,44 @@ def wait_s(attempt: int, asked_s: float | None) -> float:
         return min(asked_s, LONGEST_WAIT_S)
     longest: float = min(0.5 * 2**attempt, LONGEST_WAIT_S)
     return longest * random.uniform(0.5, 1)
+
+
+_CHUNK_TIMEOUT, _CHUNK_TIMEOUT_S = "stream_chunk_timeout", 120.0
+"""Field of `ChatOpenAI`, and its default value."""
+
+
+def without_client_retries(model: BaseChatModel) -> BaseChatModel:
+    """Return a copy of the model without client retries; the same object if its class has no `max_retries`.
+
+    The copy shares the connections of the original, which is unchanged. The limit on the time between two chunks is
+    removed if it is the client's default, because `model_timeout_s` replaces it and may be longer. An explicit limit
+    applies in addition.
+
+    Args:
+        model: The chat model. An existing client is replaced if it has `with_options`, as in the packages of OpenAI,
+            Anthropic and Groq; other classes read `max_retries` on each call.
+    """
+    fields = type(model).model_fields
+    if "max_retries" not in fields:
+        return model
+    update: dict[str, Any] = {"max_retries": 0}
+    for name in fields:
+        if (once := _once(getattr(model, name, None))) is not None:
+            update[name] = once
+    if _CHUNK_TIMEOUT not in model.model_fields_set and getattr(model, _CHUNK_TIMEOUT, None) == _CHUNK_TIMEOUT_S:
+        update[_CHUNK_TIMEOUT] = None
+    copy = model.model_copy(update=update)
+    # A client in a cached property is stored outside the fields and has the old number of retries.
+    for name in set(vars(copy)) - fields.keys():
+        vars(copy).pop(name)
+    return copy
+
+
+def _once(client: Any) -> Any | None:
+    """Return a client, or a resource such as `chat.completions`, without retries; None for other objects."""
+    if callable(getattr(type(client), "with_options", None)):
+        return client.with_options(max_retries=0)
+    owner: Any = getattr(client, "_client", None)
+    if callable(getattr(type(owner), "with_options", None)):
+        return type(client)(owner.with_options(max_retries=0))
+    return None

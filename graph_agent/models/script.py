@@ -20,6 +20,7 @@ from langchain_core.messages import (
 )
 
 from graph_agent.errors import ConfigError, ScriptError
+from graph_agent.models.visibility import SENTINEL
 
 _SHOWN_CHARS = 200
 _SHOWN_STEPS = 5
@@ -77,6 +78,8 @@ class Script:
         The id is the step's own on its first use and None afterwards, so that LangChain assigns one. In later rounds
         of a cycle, call ids get the round as a suffix (`call_1-2`), so that they are unique too.
 
+        The only reply of a script is returned again if the next request composes the answer.
+
         Raises:
             ScriptError: if every step was returned and the script does not cycle.
         """
@@ -84,6 +87,8 @@ class Script:
             index = self._asked
             self._asked += 1
             self.requests.append(request)
+            if index == 1 and len(self._steps) == 1 and self._composes_answer():
+                index = 0
         size = len(self._steps)
         if index >= size and not self._cycle:
             raise ScriptError(
@@ -104,6 +109,17 @@ class Script:
             "invalid_tool_calls": [_renew(call, lap) for call in step.invalid_tool_calls],
         }
         return step.model_copy(update=update)
+
+    def _composes_answer(self) -> bool:
+        """Whether the newest request asks for the answer after the only reply, which ended planning.
+
+        A script of one text is the answer however it is asked for, so that it also works with `finalize="compose"`.
+        The sentinel is never the answer.
+        """
+        if self._steps[0].text.strip() == SENTINEL:
+            return False
+        first, newest = ([one for one in each.messages if one.type != "system"] for each in self.requests[-2:])
+        return not self._steps[0].tool_calls and newest[:-1] == first and newest[-1].type == "human"
 
     def assert_spent(self) -> None:
         """Check that every step was returned at least once.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.caches import BaseCache
@@ -22,10 +23,12 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from graph_agent.errors import ConfigError
 from graph_agent.models.script import Script, ScriptedRequest
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
+
 
 _CHARS_PER_TOKEN = 4
 _TOKEN = re.compile(r"\s*\S{1,16}|\s+")
@@ -296,3 +299,69 @@ def _count_usage(messages: list[BaseMessage], reply: AIMessage) -> UsageMetadata
 
 def _size(content: str | list[Any]) -> int:
     return len(content) if isinstance(content, str) else sum([len(str(part)) for part in content])
+
+
+MOCK_VARIABLE = "DEBUG_MOCK_RESPONSES"
+_EXAMPLE = """["No more actions.", "Hello!"]"""
+_SHOWN_CHARS = 80
+
+
+class MockChatModel(ScriptedChatModel):
+    """The scripted model of `DEBUG_MOCK_RESPONSES`; `create_graph_agent` does not replace it by another."""
+
+
+def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> MockChatModel | None:
+    """Build a scripted model from `DEBUG_MOCK_RESPONSES`, a JSON array of strings.
+
+    Each call returns a new model, which starts at the first reply.
+
+    Args:
+        environ: the environment. Default: that of the process.
+
+    Returns:
+        The model; None if the variable is unset or blank.
+
+    Raises:
+        ConfigError: if the variable is not a non-empty JSON array of strings, or one of the strings cannot be parsed as
+            a reply.
+    """
+    raw = environ.get(MOCK_VARIABLE, "")
+    if not raw.strip():
+        return None
+    try:
+        replies = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise _refusal(f"is not JSON ({error})", raw) from None
+    if not isinstance(replies, list):
+        raise _refusal(f"must be a JSON array, and this is {_kind(replies)}", raw)
+    if not replies:
+        raise _refusal("holds no replies", raw)
+    for number, reply in enumerate(replies, 1):
+        if not isinstance(reply, str):
+            raise _refusal(f"must hold strings only, and item {number} is {_kind(reply)}", raw)
+    try:
+        return MockChatModel(responses=replies)
+    except ConfigError as error:
+        raise _refusal(f"cannot be used: {error}", raw) from None
+
+
+def _refusal(problem: str, raw: str) -> ConfigError:
+    got = raw if len(raw) <= _SHOWN_CHARS else f"{raw[:_SHOWN_CHARS]}…"
+    return ConfigError(
+        f"{MOCK_VARIABLE} {problem}; got {got!r}. Set it to a JSON array of strings, such as "
+        f"{MOCK_VARIABLE}='{_EXAMPLE}', or unset it to use the real model."
+    )
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "null"
+    names = {
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "an array",
+        dict: "an object",
+    }
+    return names[type(value)]

@@ -15,8 +15,7 @@ from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from langchain_core.runnables import RunnableConfig
 
 from graph_agent._compat import gate_message_stream
-from graph_agent.models.message_gate import MessageGate, message_text
-from graph_agent.models.message_stream import MessageStream
+from graph_agent.models.message_gate import MessageGate, MessageStream, message_text
 
 T = TypeVar("T")
 Reader = Callable[[str, str | None], Awaitable[None]]
@@ -198,6 +197,8 @@ class StreamWatch(AsyncCallbackHandler):
         """Id of the message; None before its first token."""
         self.reported: UsageMetadata | None = None
         """Usage that the provider has reported; None before, and most providers report it at the end."""
+        self.is_quiet = False
+        """Whether the reply is withheld from the reader, which receives the answer at its end."""
         self.limit = TokenTimeout(None)
         """The time limit of the request, paused while a reader processes a chunk."""
         self._received: list[str] = []
@@ -308,12 +309,13 @@ class StreamWatch(AsyncCallbackHandler):
         for gate in self._gates:
             gate.show(begin, begin + self._shown_length)
 
-    async def finish(self, reply: str, shown: str | None) -> None:
+    async def finish(self, reply: str, shown: str | None, id_: str | None = None) -> None:
         """Show the rest of a complete reply, or drop it.
 
         Args:
             reply: The whole text of the reply.
             shown: The part for the reader; None if nothing is to be shown, including its calls.
+            id_: Id of the message; None if unknown.
         """
         if self._visibility is None:
             return
@@ -336,6 +338,10 @@ class StreamWatch(AsyncCallbackHandler):
         """Forward newly shown text; does nothing here."""
 
 
+Forwarder = Callable[[Callable[[], Visibility]], StreamWatch]
+"""Builds the watch that forwards one reply to a reader; receives the filter of the reply."""
+
+
 def _joined(pieces: list[str]) -> str:
     """Return the text of pieces, and replace them by it: a text that grows is joined only when it is read."""
     if len(pieces) > 1:
@@ -350,8 +356,10 @@ def _common_prefix_length(text: str, other: str) -> int:
     return next((at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), len(text))
 
 
-class StreamForwarder(StreamWatch):
-    """Forwards a reply to a reader directly; the graph's own stream takes several times as long for each token.
+class ReplyForwarder(StreamWatch):
+    """Forwards the text of a reply to a reader that the graph's own stream does not serve.
+
+    A reply that is not streamed is forwarded at its end; the reader receives the same text as of a streamed one.
 
     Args:
         reader: Receives the text; a slow reader delays the reply.
@@ -369,6 +377,25 @@ class StreamForwarder(StreamWatch):
             await self._reader(text, self.id)
         finally:
             self.limit.resume()
+
+    async def finish(self, reply: str, shown: str | None, id_: str | None = None) -> None:
+        """See `StreamWatch.finish`; the reader also receives text behind a call that the reply contains as text."""
+        if self.is_quiet:
+            return
+        if not self._received_length:
+            self.id = self.id or id_
+            if new := self._receive(reply):
+                await self.forward(new)
+        await super().finish(reply, shown)
+        before = self.text
+        if shown is not None and shown.startswith(before) and (rest := shown[len(before) :]):
+            self._shown.append(rest)
+            self.seen = True
+            await self.forward(rest)
+
+
+class StreamForwarder(ReplyForwarder):
+    """Makes the model stream, and forwards each token; the graph's own stream takes several times as long for it."""
 
     # LangChain streams the reply of `ainvoke` if a handler has these two methods.
     def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 
-from graph_agent.calls.fences import code_language
-from graph_agent.calls.tags import TAG
+from graph_agent.parsing.tags import TAG, code_language
 
 SENTINEL = "No more actions."
 

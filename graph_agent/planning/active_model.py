@@ -13,25 +13,131 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, assert_never
 
-from langchain_core.messages import AnyMessage
+from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
 from graph_agent._internal.failure_log import IN_HISTORY
-from graph_agent.config import LoopConfig, Planner
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import ConfigError
-from graph_agent.events.types import StoredEvent, event
-from graph_agent.models.cleaning import SafeMessages
+from graph_agent.models.cleaning import SafeMessages, sanitized
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import FALLBACK_SENTENCE, brief_model_error, classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import REFUSAL_WARNING
 from graph_agent.models.pool import ReadyModel
 from graph_agent.planning.compaction import compacted_view, shorten, summarized_view
-from graph_agent.planning.prompt import PreparedHistory, plan_request, with_carried
-from graph_agent.planning.result_texts import with_texts
-from graph_agent.state.messages import without_failure_report
-from graph_agent.state.schema import Bookkeeping
+from graph_agent.planning.hook_messages import with_texts
+from graph_agent.prompts import Prompts
+from graph_agent.prompts.system_prompt import joined
+from graph_agent.settings.config import LoopConfig, Planner
+from graph_agent.state.events import StoredEvent, event
+from graph_agent.state.messages import FAILURE_MARK, STEERING_MARK, without_failure_report
+from graph_agent.state.schema import LoopState, RequestOnlyMessages
 from graph_agent.tools.truncation import with_cuts
+
+
+def plan_request(
+    deps: AgentDeps, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, planner: Planner
+) -> SafeMessages:
+    """The request for the next wave.
+
+    Args:
+        deps: The agent.
+        history: The conversation; it is not prepared again if it is the result of a `PreparedHistory`.
+        settings: The run's configuration.
+        mode: How calls are asked for.
+        planner: The session's planner; used in wave mode only.
+    """
+    sections = [deps.system_prompt()]
+    if deps.toolbox:
+        sections.append(deps.instructions(settings, mode, planner))
+    prompt = joined(sections)
+    messages = history if isinstance(history, SafeMessages) else PreparedHistory().of(history, deps.prompts)
+    system = [sanitized(SystemMessage(prompt))] if prompt else []
+    return SafeMessages([*system, *messages], is_text=messages.is_text and isinstance(prompt, str))
+
+
+class PreparedHistory:
+    """The conversation of one run in the form of its requests; each message is converted once, unless it is edited."""
+
+    def __init__(self) -> None:
+        self._source: list[AnyMessage] = []
+        self._prepared = SafeMessages()
+        self._counted, self._tokens = 0, 0
+
+    def of(self, history: Sequence[AnyMessage], prompts: Prompts) -> SafeMessages:
+        """Return the messages in the form of requests.
+
+        Args:
+            history: The conversation; usually the one of the last call and some new messages.
+            prompts: The agent's prompts.
+        """
+        known = len(self._prepared)
+        # Equal messages are the same objects, which makes this comparison cheap.
+        if history[:known] != self._source:
+            known, self._source, self._prepared = 0, [], SafeMessages()
+            self._counted, self._tokens = 0, 0
+        for message in history[known:]:
+            # Marked messages are rare.
+            is_marked = STEERING_MARK in message.additional_kwargs or FAILURE_MARK in message.response_metadata
+            safe = sanitized(_converted(message, prompts) if is_marked else message)
+            self._prepared.append(safe)
+            self._prepared.is_text = self._prepared.is_text and isinstance(safe.content, str)
+        self._source += history[known:]
+        return self._prepared
+
+    def estimated_tokens(self) -> int:
+        """Return an estimate of the tokens of the newest messages that `of` returned; each message is counted once."""
+        self._tokens += count_tokens_approximately(self._prepared[self._counted :])
+        self._counted = len(self._prepared)
+        return self._tokens
+
+
+def with_carried(history: Sequence[AnyMessage], carried: Sequence[RequestOnlyMessages]) -> list[AnyMessage]:
+    """Insert the messages that hooks carry from request to request into the history.
+
+    Args:
+        history: The conversation.
+        carried: The messages, ordered by position.
+    """
+    messages, done = list[AnyMessage](), 0
+    for piece in carried:
+        messages += [*history[done : piece["at"]], *piece["messages"]]
+        done = piece["at"]
+    return [*messages, *history[done:]]
+
+
+def _converted(message: AnyMessage, prompts: Prompts) -> AnyMessage:
+    """A message of a person's steering, or of a failed input, in the form in which the model receives it."""
+    if not isinstance(message, HumanMessage) or STEERING_MARK not in message.additional_kwargs:
+        return without_failure_report(message)
+    content: Any = prompts.render("steering", content=message.text)
+    if not isinstance(message.content, str):
+        # Blocks that are not text, such as images, follow the text.
+        rest = [block for block in message.content if isinstance(block, dict) and block.get("type") != "text"]
+        content = [{"type": "text", "text": content}, *rest]
+    return message.model_copy(update={"content": content})
+
+
+def answer_request(
+    deps: AgentDeps, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, planner: Planner
+) -> list[AnyMessage]:
+    """The request for the answer: the plan's request and the closing message, so that a prompt cache holds the rest."""
+    return [*plan_request(deps, history, settings, mode, planner), *closing(deps, mode)]
+
+
+def closing(deps: AgentDeps, mode: Mode) -> list[AnyMessage]:
+    """The closing message of the request for the answer; empty for an agent without tools and response format.
+
+    Args:
+        deps: The agent.
+        mode: How calls are asked for.
+    """
+    if not deps.toolbox and deps.response is None:
+        return []
+    schema = deps.response.json_schema if deps.response else None
+    plan = bool(deps.toolbox) and mode == "wave"
+    return [HumanMessage(deps.prompts.render("finalize", schema=schema, plan=plan))]
+
 
 _VARIABLE = "AGENTIC_LOOP_ENABLED"
 
@@ -79,7 +185,7 @@ class ActiveModel:
         chain: The run's models; see `ModelPool.chain`.
         settings: The run's configuration.
         conversation: The stored messages.
-        loop: The bookkeeping of the loop.
+        loop: The loop state.
         planner: The session's planner; used in wave mode only.
         prepared: The conversation in the form of the run's earlier requests.
     """
@@ -90,7 +196,7 @@ class ActiveModel:
         chain: Sequence[ReadyModel],
         settings: LoopConfig,
         conversation: Sequence[AnyMessage],
-        loop: Bookkeeping,
+        loop: LoopState,
         planner: Planner,
         prepared: PreparedHistory,
     ) -> None:
@@ -98,8 +204,8 @@ class ActiveModel:
         self.settings = settings
         self.conversation = conversation
         self.planner: Planner = planner
-        self.loop: Bookkeeping = loop
-        """The bookkeeping, with the recoveries of these requests."""
+        self.loop: LoopState = loop
+        """The loop state, with the recoveries of these requests."""
         self.events: list[StoredEvent] = []
         """Warnings, oldest first."""
         self.result_texts: Mapping[str, str] = {}
@@ -155,7 +261,7 @@ class ActiveModel:
     @property
     def history(self) -> Sequence[AnyMessage]:
         """The conversation as requests hold it: with carried messages and rewritten results, summarized and cut."""
-        kept_from, carried = self.loop.get("kept_from"), self.loop.get("carried")
+        kept_from, carried = self.loop.get("kept_from"), self.loop.get("request_only_messages")
         messages = with_carried(self.conversation, carried) if carried else self.conversation
         if self.result_texts:
             messages = with_texts(messages, self.result_texts)
@@ -167,12 +273,18 @@ class ActiveModel:
             if kept_from
             else messages
         )
-        return with_cuts(view, cuts) if (cuts := self.loop.get("cuts")) else view
+        return with_cuts(view, cuts) if (cuts := self.loop.get("truncations")) else view
 
     @property
     def prepared_history(self) -> SafeMessages:
         """`history` in the form of requests."""
         return self._prepared.of(self.history, self.agent.prompts)
+
+    def estimated_request_tokens(self) -> int:
+        """Return an estimate of the tokens of the next planning request, without its tools."""
+        self._prepared.of(self.history, self.agent.prompts)
+        head = plan_request(self.deps, SafeMessages(), self.settings, self.mode, self.planner)
+        return count_tokens_approximately(head) + self._prepared.estimated_tokens()
 
     @contextmanager
     def text_mode(self) -> Iterator[None]:
@@ -219,27 +331,27 @@ class ActiveModel:
         self.record(fallback=index)
         self.loop.get("recovery", {}).pop("too_long", None)  # the windows of models differ
         what, then = FALLBACK_SENTENCE
-        self.warn(f"The model {failed} {what} ({brief_model_error(error)}); {then} {following}.")
+        public, logged = [
+            f"The model {failed} {what}{f' ({brief})' if brief else ''}; {then} {following}."
+            for brief in (brief_model_error(error, public=True), brief_model_error(error))
+        ]
+        self.warn(public, logged)
         return True
 
     def fit(self) -> None:
         """Shorten the next request if it is as long as one that the model has refused in this input."""
         refused = self.loop.get("recovery", {}).get("too_long")
-        while refused is not None and self._request_tokens() >= refused and self._shorten(refused):
+        while refused is not None and self.estimated_request_tokens() >= refused and self._shorten(refused):
             pass
 
     def shorten(self) -> bool:
         """Leave the older part of the conversation out of requests, or cut results; False if neither is possible."""
-        tokens = self._request_tokens()
+        tokens = self.estimated_request_tokens()
         self.record(too_long=min(tokens, self.loop.get("recovery", {}).get("too_long", tokens)))
         return self._shorten(self.window)
 
     def _request(self) -> list[AnyMessage]:
         return plan_request(self.deps, self.prepared_history, self.settings, self.mode, self.planner)
-
-    def _request_tokens(self) -> int:
-        """Estimated tokens of the next request, without its tools."""
-        return count_tokens_approximately(self._request())
 
     def _shorten(self, window: int | None) -> bool:
         request = self._request()
@@ -251,8 +363,8 @@ class ActiveModel:
             self.loop = {**self.loop, "kept_from": found.kept_from}
         if found.cuts:
             sent = {message.id for message in request}
-            before = {id_: chars for id_, chars in self.loop.get("cuts", {}).items() if id_ in sent}
-            self.loop = {**self.loop, "cuts": {**before, **found.cuts}}
+            before = {id_: chars for id_, chars in self.loop.get("truncations", {}).items() if id_ in sent}
+            self.loop = {**self.loop, "truncations": {**before, **found.cuts}}
         # One warning of each kind per input.
         if found.kept_from is not None and not recovery.get("compacted"):
             self.record(compacted=True)
@@ -272,12 +384,16 @@ class ActiveModel:
         if self.mode != "native":
             return False
         self.use_text_tools()
-        self.warn(f"The model takes no tools ({describe_model_error(error)}); calls are asked for in text from now on.")
+        public, logged = [
+            f"The model takes no tools ({text}); calls are asked for in text from now on."
+            for text in (describe_model_error(error, public=True), describe_model_error(error))
+        ]
+        self.warn(public, logged)
         return True
 
-    def warn(self, message: str) -> None:
-        """Log a warning and record it as an event."""
-        logger.warning("%s", message, extra=IN_HISTORY)
+    def warn(self, message: str, logged: str = "") -> None:
+        """Log a warning and record it as an event; `logged` replaces it in the log."""
+        logger.warning("%s", logged or message, extra=IN_HISTORY)
         self.events.append(event("warning", self.loop["step"], message=message))
 
     def warn_of_refusal(self) -> None:
@@ -293,5 +409,5 @@ class ActiveModel:
         self.warn(f"{choice} is to be called, and is withheld for now; the model is free to choose.")
 
     def record(self, **recovery: Any) -> None:
-        """Store keys of `Recovery` in the bookkeeping."""
+        """Store keys of `Recovery` in the loop state."""
         self.loop = {**self.loop, "recovery": {**self.loop.get("recovery", {}), **recovery}}  # type: ignore[typeddict-item]  # keys of Recovery

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import HumanMessage, ToolCall, ToolMessage
 
 from graph_agent.approvals.requests import HeldCall
-from graph_agent.events.approvals import is_own, request_event
-from graph_agent.events.calls import approval_progress, is_structured, result_event, since_plan
-from graph_agent.events.types import StoredEvent
 from graph_agent.execution.approvals import held_calls
 from graph_agent.execution.current_wave import newest_calls
-from graph_agent.execution.settlement import skipped_result
+from graph_agent.runs.run import WorkStoppedError
+from graph_agent.state.call_events import answer_event, approval_progress, is_structured, since_plan
+from graph_agent.state.events import StoredEvent, is_own, request_event
 from graph_agent.types import HIDDEN_ID_PREFIX
 from graph_agent.waves.references import escaped
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from graph_agent.types import Call
     from graph_agent.waves.schema import Selection
 
+_STOPPED = "Not run: the run was stopped before the approval policy had decided."
 REJECTED = "Not run: a person rejected this call."
 _SHOWN_CHARS = 500
 """Characters of a call's arguments in a notice."""
@@ -35,8 +38,10 @@ async def start_calls(
 ) -> None:
     """Run the calls of a wave that can run now, except for those that a person must approve first.
 
-    A person is asked once no other call of the wave can run, about all calls that need approval by then. So the
-    request is the only task of its superstep, and a resume repeats no call.
+    A call whose arguments do not fit its tool is not put before a person: its error goes back to the model.
+
+    A person is asked once no other call of the wave can run, about all calls that need approval by then, and at the
+    same time about what the wave's delegations ask. So a resume repeats no call.
 
     Args:
         update: The pass through `plan`.
@@ -44,26 +49,50 @@ async def start_calls(
         chosen: Their selection.
         wave: As for `PlanUpdate.make_ready`.
     """
-    held = await held_calls(chosen.ready, wave or (), update.deps, update.settings)
+    if update.deps.around_tool is None:
+        # Middleware may change a call, or run one of an unknown name.
+        chosen = replace(chosen, ready=[*map(update.deps.toolbox.checked, chosen.ready)])
+    held: list[HeldCall] = []
+    if update.settings.approve is not None:
+        policy = held_calls(chosen.ready, wave or (), update.deps, update.settings)
+        try:
+            held = await update.run.stoppable(policy, "An approval policy")
+        except (WorkStoppedError, asyncio.CancelledError) as stopped:
+            # Without a decision no call may run, and each needs a result.
+            update.skip([(call, _STOPPED) for call in [*chosen.ready, *chosen.waiting]])
+            update.loop["waiting"] = []
+            if not isinstance(stopped, WorkStoppedError):
+                raise
+            update.stop_at_abort_or_deadline()
+            return
     if not held:
-        update.make_ready(chosen.ready, wave)
+        update.make_ready([*update.waiting_delegations, *chosen.ready], wave)
         return
+    # Imported here: it loads a validator. In a thread, because a schema of others may take long to check.
+    from graph_agent.tools.edits import planned_fault
+
+    check = partial(planned_fault, update.deps.toolbox)
+    faults = {call["id"]: await asyncio.to_thread(check, call["name"], call["arguments"]) for call in held}
+    ready: list[Call] = [
+        {**call, "fault": fault} if (fault := faults.get(call["id"])) else call for call in chosen.ready
+    ]
+    held = [call for call in held if not faults[call["id"]]]
     ids = {call["id"] for call in held}
     waiting = ids | {call["id"] for call in chosen.waiting}
     update.loop["waiting"] = [call for call in calls if call["id"] in waiting]
-    if free := [call for call in chosen.ready if call["id"] not in ids]:
-        update.make_ready(free, wave)
+    if free := [call for call in ready if call["id"] not in ids]:
+        update.make_ready([*update.waiting_delegations, *free], wave)
     else:
-        _ask(update, held)
+        _ask(update, held, wave or ())
 
 
-def _ask(update: PlanUpdate, held: list[HeldCall]) -> None:
+def _ask(update: PlanUpdate, held: list[HeldCall], wave: Sequence[StoredEvent]) -> None:
     step = update.loop["step"]
-    update.changes["ready"] = []
-    update.loop["asked"] = held
+    update.make_ready(update.waiting_delegations, wave)
+    update.loop["awaiting_approval"] = held
     update.events.append(request_event(held, step))
     for call in held:
-        update.runtime.stream_writer(approval_progress(call["name"], step))
+        update.task.runtime.stream_writer(approval_progress(call["name"], step))
 
 
 def apply_decisions(update: PlanUpdate) -> None:
@@ -71,7 +100,7 @@ def apply_decisions(update: PlanUpdate) -> None:
 
     Approved calls, edited calls and undecided calls stay open.
     """
-    if not update.loop.get("asked"):
+    if not update.loop.get("awaiting_approval"):
         return
     decisions = _newest_decisions(update.state["events"])
     edits = {entry["id"]: entry for entry in decisions if entry["decision"] == "edit"}
@@ -140,6 +169,8 @@ def _result(decision: StoredEvent, step: int) -> tuple[ToolMessage, StoredEvent]
     id_, name, message = decision["id"], decision["name"], decision.get("message")
     if decision["decision"] == "reject":
         reason = f"Reason: {message}" if message else _NO_REASON
-        return skipped_result(id_, name, f"{REJECTED} {reason}", step)
-    result = ToolMessage(message or "", tool_call_id=id_, name=name, status="success")
-    return result, result_event(id_, name, "success", message or "", step)
+        result = ToolMessage(f"{REJECTED} {reason}", tool_call_id=id_, name=name, status="error")
+    else:
+        result = ToolMessage(message or "", tool_call_id=id_, name=name, status="success")
+    call: Call = {"id": id_, "name": name, "arguments": {}}
+    return result, answer_event(call, result, step, decision["decided_by"])

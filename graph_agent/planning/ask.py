@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -10,19 +10,20 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from pydantic import BaseModel
 
 from graph_agent._internal.text import plain
-from graph_agent.budgets import LimitMet, LimitMetError, usage_of
-from graph_agent.calls.messages import canonical_calls
-from graph_agent.config import LoopConfig, Planner
 from graph_agent.deps import AgentDeps
 from graph_agent.models.client import Mode
 from graph_agent.models.finish_reasons import cut_off, refusal_text
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.models.usage import add_usage
 from graph_agent.models.visibility import has_no_answer, is_blank, without_sentinel
+from graph_agent.parsing.messages import canonical_calls
+from graph_agent.planning.active_model import plan_request
 from graph_agent.planning.cache import through_cache
-from graph_agent.planning.prompt import plan_request
 from graph_agent.planning.reply import Planned, action_of, read_reply
+from graph_agent.settings.budgets import LimitMet, LimitMetError, usage_of
+from graph_agent.settings.config import LoopConfig, Planner
+from graph_agent.state.messages import stream_rest
 from graph_agent.types import NO_USAGE, Call, Usage
+from graph_agent.usage import add_usage
 from graph_agent.waves.reply import read_plan
 from graph_agent.waves.schema import PlanError, PlanningResult, check_wave
 
@@ -32,7 +33,7 @@ Limit = Callable[[Usage, AIMessage], LimitMet | None]
 REPAIRS = 1
 """Maximum number of repairs of an invalid structured plan."""
 
-_EMPTY = 'The plan says "continue" but has no calls. Plan the calls that are needed, or say "done".'
+_EMPTY = ('The plan has the status "continue" and no calls.', ' Plan the calls that are needed, or use "done".')
 
 
 class RefusedError(Exception):
@@ -72,7 +73,7 @@ class PlanningError(Exception):
     """A structured plan is invalid after its repair; `usage` is that of all its requests."""
 
     def __init__(self, fault: PlanError, usage: Usage) -> None:
-        super().__init__(str(fault))
+        super().__init__(fault.faults)
         self.usage = usage
 
 
@@ -103,6 +104,7 @@ async def ask_for_calls(
     """
     # A structured response may need a repair, unless the provider enforces the schema.
     quiet = quiet or not deps.streams_while_planning(settings) or (deps.response is not None and schema is None)
+    stream.is_quiet = quiet
     request = plan_request(deps, history, settings, mode, "wave")
 
     async def ask() -> Planned:
@@ -118,20 +120,45 @@ async def ask_for_calls(
         # Calls that a content filter cut off get error results, so that the model can try again.
         may_refuse = not planned.calls or cut_off(reply) is None
         if may_refuse and (text := refusal_text(reply, visible=may_answer)) is not None:
-            await stream.finish(reply.text, reply.text)
-            raise RefusedError.from_reply(reply, text, usage_of(reply, settings.prices))
+            raise await finish_refusal(stream, reply, text, usage_of(reply, settings.prices))
         return planned
 
     return await through_cache(deps, settings, request, mode, ask)
 
 
+async def finish_refusal(stream: StreamWatch, reply: AIMessage, text: str, usage: Usage) -> RefusedError:
+    """Stream the rest of a reply that refuses; return the error, whose text continues the streamed one or replaces it.
+
+    Args:
+        stream: Records the text that the reader receives.
+        reply: The reply.
+        text: The answer for the user.
+        usage: The usage of the request.
+    """
+    await stream.finish(reply.text, reply.text, reply.id)
+    refused = RefusedError.from_reply(reply, text, usage)
+    if not stream.is_quiet:
+        if reply.text and text.startswith(reply.text):
+            stream_rest(refused.message, reply.text)
+        else:
+            # The streamed text, if any, is another message, because it cannot be taken back.
+            refused.message.id = None
+    return refused
+
+
 async def finish_stream(stream: StreamWatch, planned: Planned) -> None:
     """Stream the rest of a planning reply; drop a reply that has neither calls nor an answer."""
-    await stream.finish(planned.raw_text, planned.message.text if planned.calls or planned.answers else None)
+    shown = planned.message.text if planned.calls or planned.answers else None
+    await stream.finish(planned.raw_text, shown, planned.message.id)
 
 
 async def ask_for_plan(
-    deps: AgentDeps, history: Sequence[AnyMessage], settings: LoopConfig, planner: Planner, limit: Limit
+    deps: AgentDeps,
+    history: Sequence[AnyMessage],
+    settings: LoopConfig,
+    planner: Planner,
+    limit: Limit,
+    answered: Collection[str] = (),
 ) -> Planned:
     """Ask for a structured plan; an invalid plan is sent back once with all its faults.
 
@@ -141,6 +168,7 @@ async def ask_for_plan(
         settings: The run's configuration.
         planner: The session's planner.
         limit: Checked before a plan is sent back.
+        answered: As for `check_wave`.
 
     Raises:
         PlanningError: If the plan is invalid after its repair.
@@ -150,13 +178,9 @@ async def ask_for_plan(
     """
     request = plan_request(deps, history, settings, "wave", planner)
     planned = await through_cache(
-        deps, settings, request, "wave", lambda: _ask_with_repair(deps, request, settings, planner, limit)
+        deps, settings, request, "wave", lambda: _ask_with_repair(deps, request, settings, planner, limit, answered)
     )
-    if not planned.answers:
-        return planned
-    # Middleware has processed the whole plan; now it processes the text for the user.
-    message = await deps.client.guarded(request, planned.message)
-    return replace(planned, message=message, answers=not has_no_answer(message.text))
+    return replace(planned, answers=not has_no_answer(planned.message.text)) if planned.answers else planned
 
 
 async def _ask_with_repair(
@@ -165,6 +189,7 @@ async def _ask_with_repair(
     settings: LoopConfig,
     planner: Planner,
     limit: Limit,
+    answered: Collection[str],
 ) -> Planned:
     usage, answers = NO_USAGE, deps.may_answer_while_planning(settings)
     for attempt in range(1 + REPAIRS):
@@ -179,10 +204,10 @@ async def _ask_with_repair(
             raise RefusedError.from_reply(reply, text, usage)
         try:
             plan = read_plan(reply, deps.plan_schema)
-            calls = check_wave(plan, settings.max_calls_per_wave)
+            calls = check_wave(plan, settings.max_calls_per_wave, answered)
             answer = _answer_in(plan) if answers and not calls else ""
             if not calls and not answer and plan.status == "continue" and attempt < REPAIRS:
-                raise PlanError(_EMPTY)
+                raise PlanError(*_EMPTY)
         except PlanError as fault:
             if attempt == REPAIRS:
                 raise PlanningError(fault, usage) from fault

@@ -11,12 +11,12 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage, message_to_dict, messages_from_dict
 
 from graph_agent._internal.text import plain
-from graph_agent.config import LoopConfig
 from graph_agent.deps import AgentDeps
 from graph_agent.models.cleaning import without_call_blocks
 from graph_agent.models.client import Mode
 from graph_agent.models.finish_reasons import cut_off
 from graph_agent.planning.reply import Planned, with_free_ids
+from graph_agent.settings.config import LoopConfig
 from graph_agent.types import NO_USAGE
 
 logger = logging.getLogger(__name__)

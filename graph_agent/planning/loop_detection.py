@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ from typing import Any, NamedTuple
 from langchain_core.messages import HumanMessage
 from langchain_core.utils.utils import LC_AUTO_PREFIX
 
+from graph_agent._internal.failure_log import IN_HISTORY
 from graph_agent.calls import fingerprint
-from graph_agent.events.calls import call_of
-from graph_agent.events.types import StoredEvent, event
 from graph_agent.planning.update import PlanUpdate
+from graph_agent.state.call_events import call_of
+from graph_agent.state.events import StoredEvent, event
 from graph_agent.types import HIDDEN_ID_PREFIX, Call
 
+logger = logging.getLogger(__name__)
 REPEATS = 3
 """Consecutive occurrences that make a pattern a loop; two may be a retry."""
 
@@ -263,7 +266,9 @@ def _respond(update: PlanUpdate, loop: Loop, same: int) -> bool:
     level = (level or _NOTED) + 1
     update.loop["loops"] = {**levels, loop.key: level}
     if level > _WITHHOLD:
-        _record(update, names, loop.count, "calls")
+        hint = update.deps.prompts.render("limit_hint", reason="loop", limit=", ".join(sorted(set(names))))
+        logger.warning("The input ended in a loop of equal calls. %s", hint, extra=IN_HISTORY)
+        _record(update, names, loop.count, "calls", **({"hint": hint} if hint else {}))
         update.stop("loop", None)
         return True
     _record(update, names, same, "calls and results")
@@ -274,8 +279,9 @@ def _respond(update: PlanUpdate, loop: Loop, same: int) -> bool:
     return False
 
 
-def _record(update: PlanUpdate, names: list[str], count: int, repeated: str) -> None:
-    update.events.append(event("loop_detected", update.loop["step"], pattern=names, count=count, repeated=repeated))
+def _record(update: PlanUpdate, names: list[str], count: int, repeated: str, **hint: str) -> None:
+    fields = {"pattern": names, "count": count, "repeated": repeated, **hint}
+    update.events.append(event("loop_detected", update.loop["step"], **fields))
 
 
 def _notify(
@@ -295,4 +301,4 @@ def mark_withheld(call: Call, withheld: Iterable[str]) -> Call:
     if call["name"] not in withheld:
         return call
     why = f"{call['name']} is withheld until the user's next message, because its calls and their results repeated."
-    return {**call, "fault": f"{why} Use something else, or answer from what you know."}
+    return {**call, "fault": f"{why} Use something else, or answer from what you know.", "denied_by": "loop_detection"}

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from graph_agent._internal.text import clean
-from graph_agent.budgets import usage_of
-from graph_agent.calls import new_call_id, read_text_calls, unfinished_call
-from graph_agent.calls.call import with_unique_ids
-from graph_agent.calls.messages import calls_of, canonical_calls, checked_call
-from graph_agent.config import Price
-from graph_agent.events.types import StoredEvent, event
+from graph_agent.calls import new_call_id, read_text_calls, split_tool_calls, unfinished_call
+from graph_agent.deps import AgentDeps
+from graph_agent.errors import SlowSchemaError
 from graph_agent.models.cleaning import with_text, without_call_blocks
+from graph_agent.models.client import Mode
 from graph_agent.models.finish_reasons import cause_of, cut_off, text_cut_off
-from graph_agent.models.visibility import is_blank, without_sentinel
+from graph_agent.models.visibility import after_reasoning, is_blank, may_begin_with_call, without_sentinel
+from graph_agent.parsing.call import with_unique_ids
+from graph_agent.parsing.messages import calls_of, canonical_calls, checked_call
+from graph_agent.settings.budgets import usage_of
+from graph_agent.settings.config import Price
+from graph_agent.settings.response_format import ResponseSchema
+from graph_agent.state.events import StoredEvent, event
 from graph_agent.types import Call, CutOff, Usage
 from graph_agent.waves.references import renamed
+from graph_agent.waves.reply import answer_of_plans
 
 _FIXES: dict[CutOff, str] = {
     "length": "Call it again with shorter arguments, or do the work in several smaller calls.",
@@ -137,7 +143,7 @@ def read_reply(
             f"Not run: the reply that holds this call was cut off {cause_of(cut, reply, max_tokens)}, so its arguments "
             f"may be incomplete. {_FIXES[cut]}"
         )
-        calls = [Call({**call, "fault": fault}) for call in calls]
+        calls = [Call({**call, "fault": fault, "skipped": True}) for call in calls]
     if calls:
         canonical = canonical_calls(calls)
         if canonical != message.tool_calls or message.invalid_tool_calls:
@@ -154,7 +160,7 @@ def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool 
         structured: Whether its arguments may hold references to ids, which are then renamed.
     """
     names = {call["id"]: new_call_id() for call in planned.calls if call["id"] in taken}
-    if not names:
+    if not names and canonical_calls(planned.calls) == planned.message.tool_calls:
         return planned
     calls: list[Call] = []
     for call in planned.calls:
@@ -166,3 +172,88 @@ def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool 
         calls.append(fresh)
     message = without_call_blocks(planned.message).model_copy(update={"tool_calls": canonical_calls(calls)})
     return replace(planned, message=message, calls=calls)
+
+
+class WrittenCall(NamedTuple):
+    """A reply that ends with calls written in its text."""
+
+    may_be_answer: bool
+    """Whether the reply may be an answer with an example call: text precedes it, and it has no tag or envelope."""
+
+
+def written_call(text: str, tools: Sequence[str], conversation: Iterable[AnyMessage]) -> WrittenCall | None:
+    """Find calls at the end of a reply's text; None if it holds none or only quotes them.
+
+    Calls followed by text are an example in an answer. Calls that occur verbatim in the user's messages or in results
+    are a quote; running them would let the author of that text issue calls.
+
+    Args:
+        text: The reply's text.
+        tools: Names of the available tools and delegations.
+        conversation: The messages that the reply answers.
+    """
+    calls, prose = split_tool_calls(text, list(tools))
+    whole = text.strip()
+    if not calls or not whole.startswith(prose):
+        return None
+    written = _core(whole[len(prose) :])
+    quoted = any(written in _compact(message.text) for message in conversation if _is_from_outside(message))
+    return None if quoted else WrittenCall(bool(prose) and not split_tool_calls(text, [])[0])
+
+
+def _is_from_outside(message: AnyMessage) -> bool:
+    return isinstance(message, HumanMessage | ToolMessage)
+
+
+def _core(written: str) -> str:
+    """The JSON of a call, without tags, fences and white space."""
+    starts = [at for bracket in "{[" if (at := written.find(bracket)) >= 0]
+    end = max(written.rfind("}"), written.rfind("]")) + 1
+    return _compact(written[min(starts) : end] if starts and end > min(starts) else written)
+
+
+def _compact(text: str) -> str:
+    return "".join(text.split())
+
+
+def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[AnyMessage]) -> str:
+    """Return the answer in a reply; empty if it is blank, the sentinel, only calls, or a plan without an answer.
+
+    Args:
+        reply: The reply to a request for the answer.
+        deps: The agent.
+        mode: How the model returns calls.
+        history: The conversation; calls that it quotes may be an answer.
+    """
+    answer = without_sentinel(reply.text)
+    body = after_reasoning(answer).strip()
+    if not deps.toolbox or not may_begin_with_call(body):
+        return answer
+    if mode == "wave" and (planned := answer_of_plans(body)) is not None:
+        return without_sentinel(planned)
+    names = list(deps.toolbox.names)
+    calls, prose = split_tool_calls(body, names)
+    if calls:
+        return answer if prose or written_call(body, names, history) is None else ""
+    unfinished = unfinished_call(body, names) if cut_off(reply) is not None else None
+    return "" if unfinished is not None and unfinished[0] in names and not unfinished[1] else answer
+
+
+async def is_better(answer: str, text: str, response: ResponseSchema | None) -> bool:
+    """Whether the result of `answer_in` replaces a structured reply: it is not empty, and the reply does not fit.
+
+    Args:
+        answer: The result of `answer_in`.
+        text: The text of the reply.
+        response: The schema of the answer.
+    """
+    return bool(answer) and answer != text and not (response is not None and await fits(response, text))
+
+
+async def fits(response: ResponseSchema, text: str) -> bool:
+    """Whether a text fits the schema of the answer."""
+    try:
+        await asyncio.to_thread(response.read, text)
+    except (ValueError, SlowSchemaError):
+        return False
+    return True

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Self, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
-from langchain_core.runnables import RunnableConfig
 
-from graph_agent.budgets import LimitMet, usage_of
-from graph_agent.config import LoopConfig
-from graph_agent.deps import AgentDeps
-from graph_agent.models.binding import ModelCall
+from graph_agent.deps import Task
 from graph_agent.models.cleaning import with_text
 from graph_agent.models.finish_reasons import REFUSED, is_content_refusal, refusal_text
-from graph_agent.models.stream_watch import Reader, StreamForwarder, StreamWatch, Visibility
-from graph_agent.models.usage import add_usage, metered
+from graph_agent.models.stream_watch import Forwarder, StreamWatch, Visibility
+from graph_agent.models.structured import ModelCall
 from graph_agent.models.visibility import (
     AnswerFilter,
     CallFilter,
@@ -26,7 +22,7 @@ from graph_agent.models.visibility import (
     is_sentinel,
     without_sentinel,
 )
-from graph_agent.planning.active_model import ActiveModel, planner_of
+from graph_agent.planning.active_model import ActiveModel, PreparedHistory, answer_request, planner_of
 from graph_agent.planning.ask import (
     Limit,
     PlanningError,
@@ -34,16 +30,16 @@ from graph_agent.planning.ask import (
     RepairRequestError,
     ask_for_calls,
     ask_for_plan,
+    finish_refusal,
     finish_stream,
 )
-from graph_agent.planning.closing_reply import answer_in, fits, is_better
-from graph_agent.planning.prompt import PreparedHistory, answer_request
-from graph_agent.planning.reply import Planned
-from graph_agent.planning.text_correction import WrittenCall, written_call
-from graph_agent.runs.run import run_of
+from graph_agent.planning.reply import Planned, WrittenCall, answer_in, fits, is_better, written_call
+from graph_agent.settings.budgets import LimitMet, usage_of
+from graph_agent.settings.config import LoopConfig
 from graph_agent.state.messages import stream_rest
-from graph_agent.state.schema import Bookkeeping
+from graph_agent.state.schema import LoopState
 from graph_agent.types import NO_USAGE, Usage
+from graph_agent.usage import add_usage, metered
 
 T = TypeVar("T")
 _CROWDED = 0.8
@@ -59,10 +55,10 @@ class ModelRequests:
         active: The model in force.
         budget_met: Returns the budget that forbids another request, and its size; None if there is none. Called with
             the usage of these requests and the newest reply.
-        reader: Receives the text of replies that are not quiet; None for no reader.
+        forwarder: Builds the watch that forwards one reply to a reader, unless it is quiet; None for no reader.
     """
 
-    def __init__(self, active: ActiveModel, budget_met: Limit, reader: Reader | None = None) -> None:
+    def __init__(self, active: ActiveModel, budget_met: Limit, forwarder: Forwarder | None = None) -> None:
         self.active = active
         self.usage: Usage = NO_USAGE
         """Usage of all replies, unusable ones included."""
@@ -70,28 +66,30 @@ class ModelRequests:
         """The text of the newest request's reply that the reader has received."""
         self.cut_off: AIMessage | None = None
         """The part of the newest request's reply that arrived before a cut-off, with its tokens; None otherwise."""
+        self.answered: Collection[str] = ()
+        """Ids of the input's earlier calls, which a structured plan may refer to."""
         self._budget_met = budget_met
-        self._reader = reader
+        self._forwarder = forwarder
 
     @classmethod
     async def open(
         cls,
-        deps: AgentDeps,
+        task: Task,
         settings: LoopConfig,
         history: Sequence[AnyMessage],
-        loop: Bookkeeping,
-        config: RunnableConfig,
+        loop: LoopState,
         budget_met: Limit,
     ) -> Self:
-        """Build the requests of a node from the node's arguments.
+        """Build the requests of a node, with its present settings, history and loop state.
 
         Raises:
             ConfigError: If the run names a model that cannot be built.
         """
-        planner = planner_of(config["configurable"].get("thread_id", ""), settings, deps.agentic_loop)
-        run, chain = run_of(config), await deps.models.chain(settings)
+        deps, run = task.deps, task.run
+        planner = planner_of(task.config["configurable"].get("thread_id", ""), settings, deps.agentic_loop)
+        chain = await deps.models.chain(settings)
         prepared = run.shared("prepared history", PreparedHistory)
-        return cls(ActiveModel(deps, chain, settings, history, loop, planner, prepared), budget_met, run.reader)
+        return cls(ActiveModel(deps, chain, settings, history, loop, planner, prepared), budget_met, run.forwarder)
 
     async def plan(self) -> Planned:
         """Ask for the next wave.
@@ -118,14 +116,18 @@ class ModelRequests:
             # Read per attempt: a failed attempt may have shortened the history.
             history = [*active.history, *tail] if tail else active.prepared_history
             if active.mode == "wave":
-                return await ask_for_plan(active.deps, history, active.settings, active.planner, self.limit_met)
+                # A structured plan is no text for the reader; its answer is sent whole.
+                stream.is_quiet = True
+                return await ask_for_plan(
+                    active.deps, history, active.settings, active.planner, self.limit_met, self.answered
+                )
             return await ask_for_calls(
                 active.deps,
                 history,
                 active.settings,
                 active.mode,
                 stream,
-                quiet=quiet or (active.deps.response is not None and self._reader is not None),
+                quiet=quiet or (active.deps.response is not None and self._forwarder is not None),
                 schema=self._schema_of_plan(),
             )
 
@@ -161,7 +163,7 @@ class ModelRequests:
         """Whether a native reply without calls may be requested again in text: once per input, before any work."""
         loop, name = self.active.loop, self.active.model.name
         tried = loop.get("recovery", {}).get("asked_in_text")
-        worked = loop["waves"] or loop.get("carried") or name in loop.get("native_tools", ())
+        worked = loop["waves"] or loop.get("request_only_messages") or name in loop.get("native_tools", ())
         return bool(self.active.deps.toolbox) and not tried and not worked
 
     async def _hint(self, planned: Planned) -> WrittenCall | Literal["sentinel"] | None:
@@ -221,18 +223,17 @@ class ModelRequests:
 
         async def ask(stream: StreamWatch) -> AIMessage:
             request = [*self.answer_request(), *tail]
-            whole = quiet or (schema is not None and self._reader is not None)
+            whole = quiet or (schema is not None and self._forwarder is not None)
             reply = await active.deps.client.answer(
                 request, active.settings, mode=active.mode, quiet=whole, schema=schema, watch=stream
             )
             if (refusal := refusal_text(reply, visible=True)) is not None:
-                await stream.finish(reply.text, reply.text)
-                raise RefusedError.from_reply(reply, refusal, usage_of(reply, active.settings.prices))
+                raise await finish_refusal(stream, reply, refusal, usage_of(reply, active.settings.prices))
             answer = self._answer_in(reply)
             if schema is not None and not await is_better(answer, reply.text, active.deps.response):
                 answer = without_sentinel(reply.text)
             # An answer that differs, such as one with escapes in JSON, is streamed whole.
-            await stream.finish(reply.text, answer if answer and answer in reply.text else None)
+            await stream.finish(reply.text, answer if answer and answer in reply.text else None, reply.id)
             return with_text(reply, answer)
 
         # With a schema, the reply is streamed only if the provider enforces it.
@@ -241,12 +242,11 @@ class ModelRequests:
         self.count(usage_of(reply, active.settings.prices), reply.usage_metadata)
         return reply
 
-    async def answer_after(self, sentence: str, hint: str = "") -> tuple[AIMessage, Exception | None]:
+    async def answer_after(self, sentence: str) -> tuple[AIMessage, Exception | None]:
         """Ask for an answer that follows a fixed sentence, streamed as one message.
 
         Args:
             sentence: The beginning of the message.
-            hint: The end of the message if the model answers; empty for none.
 
         Returns:
             The message, and the error of the last model if the message holds the sentence alone.
@@ -268,27 +268,27 @@ class ModelRequests:
                 mode=active.mode,
                 recover=recover,
                 watch=self.stream,
-                answer_in=self._answer_in,
-                hint=hint,
             )
             if failure is None:
                 self.count(usage_of(message, active.settings.prices), message.usage_metadata)
-        if failure is None:
-            body = message.text.removeprefix(sentence).removesuffix(hint).strip()
-            below = message.model_copy(update={"content": body})
-            answer = self._answer_in(below)
-            await self.stream.finish(message.text, message.text if answer == body else None)
-            if answer != body:
-                message = with_text(message, "\n\n".join([sentence, answer, hint] if answer else [sentence]).rstrip())
-                if self.stream.text:
-                    stream_rest(message, self.stream.text)
-            refusal = refusal_text(below, visible=True)
-        else:
-            refusal = REFUSED if is_content_refusal(failure) else None
-        if refusal is None:
+        if failure is not None and not is_content_refusal(failure):
             return message, failure
-        active.warn_of_refusal()
-        return message.model_copy(update={"content": f"{sentence}\n\n{refusal}"}), None
+        body = message.text.removeprefix(sentence).strip()
+        below = message.model_copy(update={"content": body})
+        answer = self._answer_in(below)
+        await self.stream.finish(message.text, message.text if answer == body else None)
+        whole = message.text if body else sentence
+        shown = whole if answer == body else "\n\n".join(filter(None, [sentence, answer]))
+        refusal = refusal_text(below, visible=True) if failure is None else REFUSED
+        if refusal is not None:
+            active.warn_of_refusal()
+            # Below the text so far, which may have been streamed.
+            shown = "\n\n".join(filter(None, [shown, refusal.removeprefix(body).strip()]))
+        if shown != message.text:
+            message = with_text(message, shown)
+            if self.stream.text:
+                stream_rest(message, self.stream.text)
+        return message, None
 
     def _answer_in(self, reply: AIMessage) -> str:
         return answer_in(reply, self.active.deps, self.active.mode, self.active.history)
@@ -313,9 +313,7 @@ class ModelRequests:
         with self._extra_usage():
             while True:
                 self.active.fit()
-                self.stream = (
-                    StreamWatch(visibility) if self._reader is None else StreamForwarder(self._reader, visibility)
-                )
+                self.stream = StreamWatch(visibility) if self._forwarder is None else self._forwarder(visibility)
                 try:
                     return await ask(self.stream)
                 except RefusedError as refused:

@@ -10,11 +10,11 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from graph_agent.errors import SlowSchemaError
-from graph_agent.events.types import event
 from graph_agent.models.finish_reasons import cause_of, cut_off
 from graph_agent.models.visibility import is_blank
 from graph_agent.planning.requests import ModelRequests
-from graph_agent.response_format import ResponseSchema, is_json
+from graph_agent.settings.response_format import ResponseSchema, is_json
+from graph_agent.state.events import event
 
 EMPTY_ANSWER = "Your answer was empty. No tool can be called any more: answer from what you know."
 """The message sent to a model after an empty answer."""
@@ -85,10 +85,15 @@ async def ask_for_structure(
             return StructuredAnswer(reply, error=("response_schema", str(error)))
         except ValueError as error:
             fault = str(error)
+            if (correction := response.correction(error, reply)) is None:
+                return _misfit(reply, f": {fault}")
         if requests.stream.seen and attempt < REPAIRS:
             requests.active.events.append(
                 event("warning", requests.active.loop["step"], message=replaced_answer_warning(fault))
             )
-        tail += [reply, HumanMessage(f"That does not fit: {fault} Send the corrected object.")]
-    message = f"The answer did not fit the response format after {REPAIRS} repairs: {fault}"
-    return StructuredAnswer(reply, error=("response_format", message))
+        tail += [reply, HumanMessage(correction)]
+    return _misfit(reply, f" after {REPAIRS} repairs: {fault}")
+
+
+def _misfit(reply: AIMessage, how: str) -> StructuredAnswer:
+    return StructuredAnswer(reply, error=("response_format", f"The answer did not fit the response format{how}"))

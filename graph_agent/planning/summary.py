@@ -1,7 +1,7 @@
 """Summaries of the older part of a conversation, which requests hold in its place.
 
 When a request would fill a given share of the model's context window, the model summarizes the older part. The summary
-is a `summary` event; the messages and the events of the session stay complete. The bookkeeping refers to the event, so
+is a `summary` event; the messages and the events of the session stay complete. The loop state refers to the event, so
 a summary is stored once and holds until the next one replaces it.
 """
 
@@ -15,18 +15,17 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemM
 from langchain_core.messages.utils import count_tokens_approximately
 
 from graph_agent._internal.failure_log import log_traceback
-from graph_agent.budgets import LimitMetError, usage_of
 from graph_agent.errors import UserError
-from graph_agent.events.types import StoredEvent, event
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import refusal_text
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.planning.active_model import ActiveModel
+from graph_agent.planning.active_model import ActiveModel, plan_request
 from graph_agent.planning.compaction import find_cut, is_note, newest_input
-from graph_agent.planning.prompt import plan_request
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.prompts import Prompts
-from graph_agent.state.schema import Bookkeeping, Summary
+from graph_agent.settings.budgets import LimitMetError, usage_of
+from graph_agent.state.events import StoredEvent, event
+from graph_agent.state.schema import LoopState, Summary
 from graph_agent.tools.truncation import truncate
 from graph_agent.types import NO_USAGE
 
@@ -103,8 +102,12 @@ async def renew_summary(
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; a note replaces the summary
         log_traceback(logger, "The request for a summary", error)
         active.record(unsummarized=True)
-        reason = "The reply was empty." if isinstance(error, NoSummaryError) else describe_model_error(error)
-        active.warn(f"The older part of the conversation could not be summarized: {reason}")
+        public, logged = [
+            "The reply was empty." if isinstance(error, NoSummaryError) else describe_model_error(error, public=public)
+            for public in (True, False)
+        ]
+        what = "The older part of the conversation could not be summarized"
+        active.warn(f"{what}: {public}", f"{what}: {logged}")
         active.shorten()
         return
     _use(active, text, kept_from, older, len(stored) + len(new) + len(active.events), request[cut:])
@@ -146,18 +149,22 @@ class NoSummaryError(Exception):
 
 
 def _request_tokens(active: ActiveModel) -> int:
-    """Return the tokens of the next request: as the provider counted the newest reply, and an estimate of the rest."""
+    """Return the tokens of the next request: the larger of the provider's count and an estimate.
+
+    The provider's count is that of the newest reply, with an estimate of the messages since. Some providers report too
+    little, or nothing but zeros.
+    """
     conversation = active.conversation
+    estimated = active.estimated_request_tokens()
     # Counts from before a summary include the replaced messages.
     since = (active.loop.get("summary") or {"at": 0})["at"]
     for index in range(len(conversation) - 1, since - 1, -1):
         message = conversation[index]
         if isinstance(message, AIMessage) and (usage := message.usage_metadata):
             reasoning = (usage.get("output_token_details") or {}).get("reasoning") or 0
-            return usage["total_tokens"] - reasoning + count_tokens_approximately(conversation[index + 1 :])
-    return count_tokens_approximately(
-        plan_request(active.deps, active.prepared_history, active.settings, active.mode, active.planner)
-    )
+            later = count_tokens_approximately(conversation[index + 1 :])
+            return max(estimated, usage["total_tokens"] - reasoning + later)
+    return estimated
 
 
 def _summary_request(prompts: Prompts, messages: Sequence[AnyMessage], tokens: int) -> HumanMessage:
@@ -229,11 +236,11 @@ def _use(
     }
     replaced = sum(not is_note(message) for message in older)
     active.events.append(event("summary", active.loop["step"], content=text, messages=replaced))
-    cuts = {id_: chars for id_, chars in active.loop.get("cuts", {}).items() if id_ in cut_ids}
-    loop: Bookkeeping = {**active.loop, "summary": summary, "cuts": cuts}
+    cuts = {id_: chars for id_, chars in active.loop.get("truncations", {}).items() if id_ in cut_ids}
+    loop: LoopState = {**active.loop, "summary": summary, "truncations": cuts}
     loop.pop("kept_from", None)
     if not cuts:
-        loop.pop("cuts")
+        loop.pop("truncations")
     active.loop, active.summary = loop, text
     logger.info("Summarized %d messages of the conversation", replaced)
 

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 from langchain_core.messages import AIMessage, AnyMessage
-from langchain_core.runnables import RunnableConfig
-from langgraph.runtime import Runtime
 
 from graph_agent._internal.failure_log import IN_HISTORY
 from graph_agent._internal.text import as_text, plain, text_of
-from graph_agent.budgets import LOGGED, RECURSION_LIMIT, STEPS_FOR_A_WAVE, LimitMet, budget_met, has_budget, limit_met
-from graph_agent.context import coerce_context, set_fields
-from graph_agent.deps import AgentDeps
-from graph_agent.events.calls import announce, answers_of_wave, failed_ids, is_structured, results_of_wave, since_plan
-from graph_agent.events.types import StoredEvent, event
+from graph_agent.deps import Task
 from graph_agent.execution.delegate_call import calls_waiting_for_person, unanswered_result
 from graph_agent.execution.settlement import settle, skipped_result
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.models.usage import add_usage, fresh
 from graph_agent.planning.approvals import start_calls
+from graph_agent.prompts import Prompts
 from graph_agent.runs.inbox import NoteKind
 from graph_agent.runs.notes import listen, take_follow_ups
-from graph_agent.runs.run import run_of
+from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import spent
-from graph_agent.state.channels import status_event
-from graph_agent.state.messages import new_user_messages, rewrite
-from graph_agent.state.remote import RemoteTask
-from graph_agent.state.schema import INITIAL_BOOKKEEPING, Bookkeeping, LoopOutcome, PlanState, bookkeeping_of_new_input
+from graph_agent.settings.budgets import LOGGED, STEPS_FOR_A_WAVE, LimitMet, budget_met, has_budget, limit_met
+from graph_agent.settings.context import coerce_context, set_fields
+from graph_agent.state.call_events import (
+    announce,
+    answers_of_wave,
+    failed_ids,
+    is_structured,
+    results_of_wave,
+    since_plan,
+)
+from graph_agent.state.channels import RemoteTask, status_event
+from graph_agent.state.events import SUCCESSES, StoredEvent, event
+from graph_agent.state.messages import new_user_messages, newest_in_call_order, rewrite
+from graph_agent.state.schema import INITIAL_LOOP, LoopOutcome, LoopState, PlanState, loop_of_new_input
 from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
+from graph_agent.usage import add_usage, fresh
 from graph_agent.waves.schema import Selection, select
 
 logger = logging.getLogger(__name__)
@@ -38,38 +44,56 @@ logger = logging.getLogger(__name__)
 _AT_LIMIT = "Not run: the limit was reached before its turn came."
 _ENDED_BY_HOOK = "Not run: a hook ended the work with this reply."
 _CYCLE = "Not run: it needs calls that need it."
+_TOO_MANY = "Not run: of the {count} calls of one reply, only the first {most} run. Call it again if it is needed."
 _ABORTED = "Not run: the run was stopped before its turn came."
+
+
+def limit_event(prompts: Prompts, step: int, name: str, limit: float) -> StoredEvent:
+    """Log the limit that ends an input, with advice for the developer, and return its event.
+
+    Args:
+        prompts: The agent's prompts.
+        step: The step.
+        name: The limit's name, a key of `LOGGED`.
+        limit: The limit's value.
+    """
+    text, hint = LOGGED[name], prompts.render("limit_hint", reason=name, limit=limit)
+    for line in filter(None, [text % limit if "%g" in text else text, hint]):
+        logger.warning("%s", line, extra=IN_HISTORY)
+    return event("limit", step, reason=name, limit=limit, **({"hint": hint} if hint else {}))
 
 
 class PlanUpdate:
     """The input of one pass through `plan`, and the state update that the pass builds.
 
     Args:
-        state: The node's state.
-        deps: The agent.
-        config: The node's config.
-        runtime: The node's runtime.
+        task: The task of the node. The pass has a loop state and settings of its own, which change.
     """
 
-    def __init__(self, state: PlanState, deps: AgentDeps, config: RunnableConfig, runtime: Runtime[Any]) -> None:
-        self.state = state
-        self.deps = deps
-        self.config = config
-        self.runtime = runtime
-        self.run = run_of(config)
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.state = state = cast("PlanState", task.state)
+        self.deps = task.deps
+        self.run = task.run
         self.history = state["messages"]
-        self.loop: Bookkeeping = {**INITIAL_BOOKKEEPING, **state.get("loop", INITIAL_BOOKKEEPING)}
+        self.loop: LoopState = {**INITIAL_LOOP, **task.loop}
         self.loop["events_before"] = len(state.get("events", ()))
-        self.settings = deps.settings(runtime, config, self.loop)
+        self.settings = task.settings
         self.events: list[StoredEvent] = []
         self.changes: dict[str, Any] = {}
         self.own_writes: list[tuple[str, Any]] = []
         """Writes to own state fields."""
         remote = state.get("remote")
         self.waiting_delegations = (
-            calls_waiting_for_person(remote, state["ready"]) if remote and state.get("arrived") else []
+            calls_waiting_for_person(remote, state["ready"]) if remote and state.get("wave_finished") else []
         )
         """Delegations of the wave that wait for a person's answer."""
+        if state.get("wave_finished"):
+            self._set_deadline()
+        self.begins = False
+        """Whether the pass begins an input."""
+        self.steered = False
+        """Whether a note has steered the input in this pass."""
         self.newest_reply: AIMessage | None = None
         """The reply of this pass's newest plan; None before the first."""
         self.streamed: StreamWatch | None = None
@@ -87,7 +111,9 @@ class PlanUpdate:
             await self.withdraw(remote["open"])
         if remote and remote.get("after"):
             self.changes["remote"] = {**self.changes.get("remote", {"contexts": {}, "open": {}}), "after": None}
-        await self.deps.prepare()
+        self.run.begin_input()
+        self._set_deadline()
+        await self.prepare()
         await self.settle()
         self.reset_counters()
         if users := new_user_messages(self.history, self.loop["last_input_id"]):
@@ -97,25 +123,34 @@ class PlanUpdate:
         status = self.state.get("status", SessionStatus.CREATED.value)
         if status != SessionStatus.RUNNING:
             self.events.append(status_event(status, SessionStatus.RUNNING.value, 0))
-        self.events += [event("warning", 0, message=warning) for warning in self.deps.warnings]
+        warnings = (*self.deps.warnings, *self.run.warnings)
+        self.events += [event("warning", 0, message=warning) for warning in warnings]
         self.changes |= {
             "status": SessionStatus.RUNNING.value,
             "stop_reason": None,
             "structured_response": None,
         }
 
+    async def prepare(self) -> None:
+        """Load the delegates' descriptions and changed tools, unless the run is stopped before."""
+        if self.deps.toolbox.needs_refresh:
+            with suppress(WorkStoppedError):
+                await self.run.stoppable(self.deps.prepare(), "Loading the descriptions of delegates and tools")
+
+    def _set_deadline(self) -> None:
+        self.run.worked_s(self.loop.get("worked_s", 0.0))
+        self.run.deadline_s = self.settings.deadline_s
+
     async def settle(self, *, continues: bool = False) -> None:
         """Add results for the open calls of an earlier run; if the input continues, only for calls that cannot run."""
         tools = self.deps.toolbox
         runs_again = (lambda name: not tools.writes(name) or tools.repeatable(name)) if continues else None
-        settled, events, self.own_writes = await settle(
-            self.history, self.config, self.runtime, self.loop, tools.writes, runs_again=runs_again
-        )
+        settled, events, self.own_writes = await settle(self.task, self.history, self.loop, runs_again=runs_again)
         self.replace_history(settled)
         self.events += events
 
     def replace_history(self, messages: list[AnyMessage]) -> None:
-        """Replace the history; call it before `add_message`.
+        """Replace the history; it has all messages of `add_message` so far.
 
         Args:
             messages: The new history; an unchanged message must be the same object, or it is removed and added again.
@@ -127,28 +162,29 @@ class PlanUpdate:
     def reset_counters(self) -> None:
         """Reset steps, usage and time for a new input."""
         last = self.loop
-        context = coerce_context(self.runtime.context, self.deps.context_schema)
-        self.loop = bookkeeping_of_new_input(last, set_fields(context) if context is not None else {})
-        if self.loop.get("changed", {}) != last.get("changed", {}) or last.get("approve") != self.loop.get("approve"):
-            self.settings = self.deps.settings(self.runtime, self.config, self.loop)
-        self.run.begin_input()
+        context = coerce_context(self.task.runtime.context, self.deps.context_schema)
+        self.loop = loop_of_new_input(last, set_fields(context) if context is not None else {})
+        before, now = ((loop.get("config_overrides") or {}, loop.get("approve")) for loop in (last, self.loop))
+        if now != before:
+            self.settings = self.task.settings_with(self.loop)
+        self._set_deadline()
         self.changes["usage"] = fresh(NO_USAGE)
 
     async def receive_notes(self, kinds: Sequence[NoteKind]) -> bool:
         """Receive the notes sent to the session since the last call; True if one of them steers the input."""
-        changed = self.loop.get("changed")
+        changed = self.loop.get("config_overrides")
         notes = await listen(self.run, self.loop, kinds, self.loop["step"], self._check_change)
         self.events += notes.events
         for message in notes.messages:
             self.add_message(message)
             self.history = [*self.history, message]
-        if self.loop.get("changed") is not changed:
-            self.settings = self.deps.settings(self.runtime, self.config, self.loop)
+        if self.loop.get("config_overrides") is not changed:
+            self.settings = self.task.settings_with(self.loop)
         return bool(notes.messages)
 
-    async def _check_change(self, loop: Bookkeeping) -> None:
+    async def _check_change(self, loop: LoopState) -> None:
         """Raise `ConfigError` if the changed configuration names a model that cannot be built."""
-        await self.deps.models.chain(self.deps.settings(self.runtime, self.config, loop))
+        await self.deps.models.chain(self.task.settings_with(loop))
 
     def stop_at_abort_or_budget(self) -> bool:
         """Stop at an abort or an exhausted budget and answer the waiting calls; False if there is neither."""
@@ -176,20 +212,6 @@ class PlanUpdate:
         replies = self.history if newest is None else [newest]
         return budget_met(spent(self.run, self.loop, usage, replies, self.settings), self.settings)
 
-    def resend_waiting_delegations(self) -> bool:
-        """Run the delegations that wait for a person again, to raise their interrupts; False if there are none."""
-        if not self.waiting_delegations:
-            return False
-        if self.state["remaining_steps"] < self.steps_for_a_wave:
-            self._answer_waiting_delegations()
-            self.skip([(call, _AT_LIMIT) for call in self.loop["waiting"]])
-            self.loop["waiting"] = []
-            self.stop_at_recursion_limit()
-        else:
-            self.changes["ready"] = self.waiting_delegations
-            self.run.plan_calls((call["id"] for call in self.waiting_delegations), stored_first=True)
-        return True
-
     async def withdraw_waiting_delegations(self) -> None:
         """If planning is over, end the remote tasks that wait for a person."""
         remote = self.state.get("remote")
@@ -210,19 +232,20 @@ class PlanUpdate:
             self.events.append(response)
 
     async def continue_wave(self) -> bool:
-        """Run the waiting calls of the wave that are ready; False if there are none."""
-        if not self.loop["waiting"]:
+        """Run the waiting calls of the wave that are ready, and ask what its delegations ask; False for neither."""
+        if not self.loop["waiting"] and not self.waiting_delegations:
             return False
         wave = [*since_plan(self.state["events"]), *self.events]
         calls, chosen = self.loop["waiting"], self._select(wave)
         self.skip(chosen.skipped)
         self.loop["waiting"] = chosen.waiting
-        if not chosen.ready:
+        if not chosen.ready and not self.waiting_delegations:
             # No call is running, so a person's edit has made the waiting calls need each other.
             self.skip([(call, _CYCLE) for call in chosen.waiting])
             self.loop["waiting"] = []
             return False
         if self.state["remaining_steps"] < self.steps_for_a_wave:
+            self._answer_waiting_delegations()
             self.skip([(call, _AT_LIMIT) for call in [*chosen.ready, *chosen.waiting]])
             self.loop["waiting"] = []
             self.stop_at_recursion_limit()
@@ -241,12 +264,12 @@ class PlanUpdate:
         return limit_met(self.loop["step"], self.loop["turn"], self.settings)
 
     def _select(self, wave: Sequence[StoredEvent]) -> Selection:
-        """Select the waiting calls that can run now; no call of the wave is running."""
+        """Select the waiting calls that can run now; only delegations that wait for a person are running."""
         waiting = self.loop["waiting"]
         if not is_structured(wave):
             return Selection(waiting, [], [])
         results, failed = results_of_wave(wave), failed_ids(wave)
-        known = {*results, *failed, *(call["id"] for call in waiting)}
+        known = {*results, *failed, *(call["id"] for call in [*waiting, *self.waiting_delegations])}
         removed = {need for call in waiting for need in call.get("needs", ()) if need not in known}
         return select(waiting, results, failed | removed)
 
@@ -275,15 +298,28 @@ class PlanUpdate:
             self.loop["ledger"] = True
         else:
             self.loop.pop("ledger", None)
-        self.events += announce(calls, wave or (), self.loop["step"], self.runtime.stream_writer)
+        self.events += announce(calls, wave or (), self.loop["step"], self.task.runtime.stream_writer)
 
     def skip(self, calls: Sequence[tuple[Call, str]]) -> None:
         """Add a result for each call that will not run, with its reason."""
-        for call, reason in calls:
-            message, result = skipped_result(call["id"], call["name"], reason, self.loop["step"])
-            self.add_message(message)
-            self.history = [*self.history, message]
-            self.events.append(result)
+        results = [skipped_result(call["id"], call["name"], reason, self.loop["step"]) for call, reason in calls]
+        messages = [message for message, _ in results]
+        self.changes["messages"] = [*self.changes.get("messages", []), *messages]
+        self.history = [*self.history, *messages]
+        self.events += [result for _, result in results]
+        self.order_results()
+
+    def order_results(self) -> None:
+        """Put the results of the newest calls in the order of the calls."""
+        self.replace_history(newest_in_call_order(self.history))
+
+    def within_limit(self, calls: list[Call]) -> list[Call]:
+        """Return the first `max_calls_per_wave` calls of a reply, and skip the others."""
+        most = self.settings.max_calls_per_wave
+        if len(calls) > most:
+            reason = _TOO_MANY.format(count=len(calls), most=most)
+            self.skip([(call, reason) for call in calls[most:]])
+        return calls[:most]
 
     def end_without_calls(self, message: AIMessage, calls: Sequence[Call], *, answers: bool) -> None:
         """End planning with a reply without running its calls.
@@ -320,10 +356,10 @@ class PlanUpdate:
 
         They are the answer if every call of the wave is of a tool with `return_direct` and has succeeded.
         """
-        if self.loop["waiting"] or not self.deps.toolbox.return_direct:
+        if self.loop["waiting"] or self.waiting_delegations or not self.deps.toolbox.return_direct:
             return False
         answers, direct = answers_of_wave(self.state["events"]), self.deps.toolbox.return_direct
-        if not answers or any(entry["status"] != "success" or entry.get("name") not in direct for entry in answers):
+        if not answers or any(entry["status"] not in SUCCESSES or entry.get("name") not in direct for entry in answers):
             return False
         text = "\n\n".join(text_of(entry["content"]) or as_text(entry["content"]) for entry in answers)
         self.conclude({"stop_reason": "completed", "draft": AIMessage(text), "unguarded": True})
@@ -349,21 +385,24 @@ class PlanUpdate:
             self._report_limit(reason, limit)
         self.conclude(outcome)
 
+    def stop_at_abort_or_deadline(self, *, cut_short: bool = False) -> None:
+        """End planning because an abort or the deadline has stopped work of this pass; `cut_short` as for `stop`."""
+        if self.run.aborted:
+            self.stop("aborted", None, cut_short=cut_short)
+        else:
+            self.stop("deadline", self.settings.deadline_s, cut_short=cut_short)
+
     def stop_at_recursion_limit(self) -> None:
         """End planning because LangGraph's recursion limit, nearer than `max_steps`, allows no further wave."""
-        limit = self.config["recursion_limit"]
-        self._report_limit(RECURSION_LIMIT, limit)
-        self.conclude({"stop_reason": "step_limit", "limit": limit, "limit_name": RECURSION_LIMIT})
+        self.stop("recursion_limit", self.task.config["recursion_limit"])
 
     def _report_limit(self, name: str, limit: float) -> None:
-        text = LOGGED[name]
-        logger.warning(text % limit if "%g" in text else text, extra=IN_HISTORY)
-        self.events.append(event("limit", self.loop["step"], reason=name, limit=limit))
+        self.events.append(limit_event(self.deps.prompts, self.loop["step"], name, limit))
 
-    def fail(self, kind: str, message: str, cause: Exception) -> None:
-        """End planning because of an error, which `finalize` reports."""
-        self.events.append(event("error", self.loop["step"], kind=kind, message=message))
-        self.run.cause = cause
+    def fail(self, error: StoredEvent, cause: Exception) -> None:
+        """End planning because of an error, whose event is given, and which `finalize` reports."""
+        self.events.append(error)
+        self.run.record_cause(cause)
         outcome: LoopOutcome = {"stop_reason": "failed"}
         if self.streamed is not None and self.streamed.text:
             outcome["draft"] = AIMessage(self.streamed.text, id=self.streamed.id)

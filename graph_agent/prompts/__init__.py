@@ -21,7 +21,7 @@ VARIABLES: dict[str, frozenset[str]] = {
     "finalize": frozenset({"schema", "plan"}),
     "limit": frozenset({"reason", "limit"}),
     "failure": frozenset({"kind", "message"}),
-    "limit_hint": frozenset({"limit"}),
+    "limit_hint": frozenset({"reason", "limit"}),
     "account": frozenset({"finished", "failed", "unknown", "skipped"}),
     "delegate": frozenset({"name", "description"}),
     "summary": frozenset({"conversation", "words"}),

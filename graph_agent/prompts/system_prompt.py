@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
-from graph_agent._internal.exception_text import exception_text
+from langchain_core.messages import BaseMessage, SystemMessage
+
+from graph_agent._internal.failure_log import exception_text, log_user_error
 from graph_agent.errors import ConfigError
+from graph_agent.prompts import Prompts
+
+logger = logging.getLogger(__name__)
 
 
-def system_prompt_source(given: object, state: Callable[[], dict[str, Any]] = dict) -> Callable[[], str]:
+Content: TypeAlias = str | list[str | dict[Any, Any]]
+"""Text, or content blocks."""
+
+
+def system_prompt_source(given: object, state: Callable[[], dict[str, Any]] = dict) -> Callable[[], Content]:
     """Return a function that provides the system prompt of each request.
 
     Args:
-        given: Text, or a function that returns text, without parameters or with one, which receives the state.
+        given: Text or a `SystemMessage`, or a function that returns one, without parameters or with one, which receives
+            the state.
         state: Returns the state of the running node.
 
     Raises:
         ConfigError: If it is neither. The returned function raises it if the given function fails or returns no text.
     """
-    if isinstance(given, str):
-        return lambda: given
+    if (fixed := _content(given)) is not None:
+        return lambda: fixed
     if not callable(given):
-        raise ConfigError(f"system_prompt={given!r}: give text, or a function that returns text.")
+        raise ConfigError(
+            f"system_prompt={given!r}: give text or a SystemMessage, or a function that returns one of them."
+        )
     name = getattr(given, "__name__", repr(given))
     if inspect.iscoroutinefunction(given):
         raise ConfigError(f"system_prompt: {name} is a coroutine function; give a plain function that returns text.")
@@ -35,16 +48,33 @@ def system_prompt_source(given: object, state: Callable[[], dict[str, Any]] = di
             "arguments; give its other parameters defaults, or pass e.g. functools.partial or a lambda."
         )
 
-    def source() -> str:
+    def source() -> Content:
         try:
             text = given(state()) if needed else given()
         except Exception as error:
+            log_user_error(logger, f"The system_prompt function {name}", error)
             raise ConfigError(f"system_prompt: the function {name} failed: {exception_text(error)}") from error
-        if not isinstance(text, str):
-            raise ConfigError(f"system_prompt: the function {name} returned {text!r}; return text.")
-        return text
+        if (content := _content(text)) is None:
+            raise ConfigError(f"system_prompt: the function {name} returned {text!r}; return text or a SystemMessage.")
+        return content
 
     return source
+
+
+def joined(sections: Sequence[Content]) -> Content:
+    """Return the sections of a system prompt as one content, without empty ones; blocks stay as they are."""
+    given = [section for section in sections if section]
+    if all(isinstance(section, str) for section in given):
+        return "\n\n".join(section for section in given if isinstance(section, str))
+    blocks = [[{"type": "text", "text": section}] if isinstance(section, str) else section for section in given]
+    return [block for section in blocks for block in section]
+
+
+def _content(given: object) -> Content | None:
+    """Return the content of text or a `SystemMessage`; None for another object."""
+    if isinstance(given, SystemMessage):
+        return given.content
+    return given if isinstance(given, str) else None
 
 
 def _needed_parameters(function: Callable[..., object]) -> list[inspect.Parameter]:
@@ -58,3 +88,47 @@ def _needed_parameters(function: Callable[..., object]) -> list[inspect.Paramete
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
+
+
+M = TypeVar("M", bound=BaseMessage)
+
+
+def tools_in_text(prompts: Prompts, schemas: Sequence[Mapping[str, Any]], *, plan: bool) -> str:
+    """Render the descriptions of tools; empty without tools.
+
+    Args:
+        prompts: The agent's prompts.
+        schemas: OpenAI schemas.
+        plan: Whether the model writes its calls as structured plans.
+    """
+    if not schemas:
+        return ""
+    # A caller's function may lack these keys.
+    absent = {"description": "", "parameters": {}}
+    return prompts.render("text_tools", tools=[{**absent, **schema["function"]} for schema in schemas], plan=plan)
+
+
+def replace_tools_text(messages: Sequence[M], before: str, after: str) -> list[M]:
+    """Replace the descriptions of tools in the system prompt of a request; unchanged if they do not occur.
+
+    Args:
+        messages: The request.
+        before: The descriptions in its system prompt; not empty.
+        after: Their replacement.
+    """
+    return [
+        _replace_in(message, before, after) if isinstance(message, SystemMessage) else message for message in messages
+    ]
+
+
+def _replace_in(message: M, before: str, after: str) -> M:
+    content = message.content
+    if isinstance(content, str):
+        return message.model_copy(update={"content": content.replace(before, after)})
+    blocks = [
+        {**block, "text": str(block.get("text", "")).replace(before, after)}
+        if isinstance(block, dict) and block.get("type") == "text"
+        else block
+        for block in content
+    ]
+    return message.model_copy(update={"content": blocks})

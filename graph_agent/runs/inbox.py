@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from graph_agent._internal.sync_bridge import await_uninterrupted, in_blocking_run
+from graph_agent._internal.sync_bridge import end_or_abandon, in_blocking_run
 
 if TYPE_CHECKING:
     # LangGraph's Store takes long to import, and commands that only send a note do not need it.
     from langgraph.store.base import BaseStore, Op
 
+T = TypeVar("T")
 NoteKind = Literal["steer", "follow_up", "abort", "configure"]
 
 _PAGE = 100
@@ -45,6 +47,9 @@ class Note:
 class Inbox(Protocol):
     """Storage of notes until the session has processed them. A note stays until it is removed with `forget`."""
 
+    is_silent: bool
+    """Whether its newest operation was stopped, did not end, and was left to itself."""
+
     async def add(self, session_id: str, note: Note) -> None:
         """Append a note."""
         ...
@@ -60,6 +65,8 @@ class Inbox(Protocol):
 
 class MemoryInbox:
     """An `Inbox` in this process's memory. Thread-safe."""
+
+    is_silent = False
 
     def __init__(self) -> None:
         self._notes: dict[str, dict[str, Note]] = {}
@@ -131,11 +138,16 @@ class StoreInbox:
     Args:
         store: The store; one with blocking methods only is called in a thread.
         kind: The first label of its namespaces; inboxes of different kinds are separate.
+        stopped_for_s: Returns the seconds since the run of the session was stopped.
     """
 
-    def __init__(self, store: BaseStore, kind: str = "inbox") -> None:
+    def __init__(
+        self, store: BaseStore, kind: str = "inbox", *, stopped_for_s: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self._store = store
         self._kind = kind
+        self._stopped_for_s = stopped_for_s
+        self.is_silent = False
 
     async def add(self, session_id: str, note: Note) -> None:
         """As `Inbox.add`."""
@@ -172,7 +184,7 @@ class StoreInbox:
     async def _is_empty(self, namespace: tuple[str, ...]) -> bool:
         """Whether the store reports the namespace as empty, if it can at less than the cost of a search."""
         peek = getattr(self._store, "is_empty", None)
-        return peek is not None and self._is_on_its_loop() and bool(await peek(namespace))
+        return peek is not None and self._is_on_its_loop() and bool(await self._answer(peek(namespace)))
 
     def _is_on_its_loop(self) -> bool:
         # The locks and futures of a store with a loop of its own work on that loop only.
@@ -182,7 +194,19 @@ class StoreInbox:
     async def _do(self, ops: Sequence[Op]) -> list[Any]:
         if self._is_on_its_loop():
             try:
-                return await await_uninterrupted(self._store.abatch(ops))
+                return await self._answer(self._store.abatch(ops))
             except NotImplementedError:
                 pass  # a store with blocking methods only
         return await asyncio.to_thread(self._store.batch, ops)
+
+    async def _answer(self, operation: Coroutine[Any, Any, T]) -> T:
+        """Await an operation as `await_uninterrupted` does, but wait once for all operations of a stopped run."""
+        task = asyncio.ensure_future(operation)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            spent_s = math.inf if self.is_silent else self._stopped_for_s()
+            await end_or_abandon(task, "An operation of the Store", cancels=False, spent_s=spent_s)
+            raise
+        finally:
+            self.is_silent = not task.done()

@@ -23,6 +23,9 @@ INPUT_ID = "graph_agent_input"
 """Key of an input's id in checkpoint metadata, and in the `configurable` of a run of the bare graph."""
 INPUT_DIGEST = "graph_agent_digest"
 """Key of an input's digest in checkpoint metadata."""
+ANSWERS = "graph_agent_answers"
+"""Checkpoint namespace of the results of inputs with an id whose own checkpoints were pruned: for each, its last
+checkpoint, with the messages and events of that input alone."""
 RECENT_INPUTS = "graph_agent_inputs"
 """Key in checkpoint metadata of the inputs before the checkpoint's own, or of the checkpoint that has them."""
 MOST_INPUTS = 32

@@ -6,22 +6,22 @@ back, which proves that it was stored.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import HumanMessage
 
-from graph_agent.config import LoopConfig
-from graph_agent.context import AgentContext, set_fields
 from graph_agent.errors import ConfigError
-from graph_agent.events.types import StoredEvent, event
-from graph_agent.runs.inbox import Note, NoteKind
-from graph_agent.runs.run import Run
+from graph_agent.runs.inbox import MemoryInbox, Note, NoteKind
+from graph_agent.runs.run import Run, WorkStoppedError
+from graph_agent.settings.config import LoopConfig
+from graph_agent.settings.context import AgentContext, set_fields
+from graph_agent.state.events import StoredEvent, event
 from graph_agent.state.messages import STEERING_MARK
 
 if TYPE_CHECKING:
-    from graph_agent.state.schema import Bookkeeping
+    from graph_agent.state.schema import LoopState
 
 _NOTE = "note-"
 """Prefix of the ids of messages made from notes."""
@@ -38,16 +38,16 @@ class ReceivedNotes:
 
 async def listen(
     run: Run,
-    loop: Bookkeeping,
+    loop: LoopState,
     kinds: Collection[NoteKind],
     step: int,
-    check: Callable[[Bookkeeping], Awaitable[None]] | None = None,
+    check: Callable[[LoopState], Coroutine[Any, Any, None]] | None = None,
 ) -> ReceivedNotes:
     """Process the new notes of some kinds; aborts are always processed.
 
     Args:
         run: The run.
-        loop: The state's bookkeeping, which is updated: keys of processed notes, and changed configuration.
+        loop: The loop state, which is updated: keys of processed notes, and changed configuration.
         kinds: Kinds of notes to process; the others stay in the inbox.
         step: The step of the events.
         check: Raises `ConfigError` for an impossible configuration; the change is then left out, with a warning.
@@ -57,36 +57,49 @@ async def listen(
         if note.kind not in kinds:
             continue
         if note.kind == "configure":
-            received.events += await _reconfigure(loop, note, step, check)
+            try:
+                received.events += await _reconfigure(run, loop, note, step, check)
+            except WorkStoppedError:
+                break
         else:
             received.messages.append(message_of(note))
             received.events.append(event("steering", step, content=_content(note)))
-        loop["taken"] = [*loop.get("taken", []), note.key]
+        loop["consumed_notes"] = [*loop.get("consumed_notes", []), note.key]
     return received
 
 
-async def take_follow_ups(run: Run, loop: Bookkeeping, messages: Iterable[HumanMessage]) -> None:
+async def take_follow_ups(run: Run, loop: LoopState, messages: Iterable[HumanMessage]) -> None:
     """Record the follow-ups among new input as processed.
 
     Args:
         run: The run.
-        loop: The state's bookkeeping, which is updated.
+        loop: The loop state, which is updated.
         messages: The user's new messages.
     """
     keys = [message.id.removeprefix(_NOTE) for message in messages if message.id and message.id.startswith(_NOTE)]
     if keys:
         # Read the inbox first: this drops the keys that an earlier run has stored, and these are not stored yet.
         await listen(run, loop, (), 0)
-        loop["taken"] = [*loop.get("taken", []), *keys]
+        loop["consumed_notes"] = [*loop.get("consumed_notes", []), *keys]
 
 
-async def _new_notes(run: Run, loop: Bookkeeping) -> list[Note]:
+async def _new_notes(run: Run, loop: LoopState) -> list[Note]:
+    """Return the notes that no run has processed; none if the run is stopped before the Store answers."""
+    if isinstance(run.inbox, MemoryInbox):
+        return await _read_notes(run, loop)
+    try:
+        return await run.stoppable(_read_notes(run, loop), "The Store")
+    except WorkStoppedError:
+        return []
+
+
+async def _read_notes(run: Run, loop: LoopState) -> list[Note]:
     notes = await run.inbox.read(run.session_id)
     obsolete = run.process_aborts(notes)
-    taken = set(loop.get("taken", ()))
+    taken = set(loop.get("consumed_notes", ()))
     if taken and not run.has_read_inbox:
         obsolete += [note.key for note in notes if note.key in taken]
-        loop.pop("taken", None)
+        loop.pop("consumed_notes", None)
     run.has_read_inbox = True
     if obsolete:
         await run.inbox.forget(run.session_id, obsolete)
@@ -105,15 +118,15 @@ def _content(note: Note) -> Any:
 
 
 async def _reconfigure(
-    loop: Bookkeeping, note: Note, step: int, check: Callable[[Bookkeeping], Awaitable[None]] | None
+    run: Run, loop: LoopState, note: Note, step: int, check: Callable[[LoopState], Coroutine[Any, Any, None]] | None
 ) -> list[StoredEvent]:
     try:
-        changed = {**loop.get("changed", {}), **checked_fields(note.content)}
+        changed = {**loop.get("config_overrides", {}), **checked_fields(note.content)}
         if check is not None:
-            await check({**loop, "changed": changed})
+            await run.stoppable(check({**loop, "config_overrides": changed}), "Building the model")
     except ConfigError as error:
         return [event("warning", step, message=f"A change of the configuration was left out: {error}")]
-    loop["changed"] = changed
+    loop["config_overrides"] = changed
     return []
 
 

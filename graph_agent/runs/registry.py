@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import math
 import os
 import time
 import weakref
-from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +24,97 @@ from langgraph.types import Checkpointer
 from graph_agent._compat import default_executor_of
 from graph_agent._internal.daemon_threads import DaemonExecutor
 from graph_agent._internal.polling import poll_forever
-from graph_agent._internal.sync_bridge import await_thread_future
-from graph_agent.errors import SessionBusyError
-from graph_agent.runs.database_identity import place_of, place_of_blocking
-from graph_agent.runs.dispatch import is_dispatched, take_when_free, until_cancelled
+from graph_agent._internal.sync_bridge import GRACE_S, await_thread_future
+from graph_agent.errors import RunHungError, SessionBusyError, SessionLostError
+from graph_agent.locks.database_identity import place_of, place_of_blocking
+from graph_agent.locks.files import create_if_missing, is_missing
+from graph_agent.locks.locks import SessionLocks, guards_processes
 from graph_agent.runs.inbox import Inbox, MemoryInbox, StoreInbox
-from graph_agent.runs.lock_files import create_if_missing, is_missing
-from graph_agent.runs.locks import SessionLocks, guards_processes
-from graph_agent.runs.maintenance import Maintenance
 from graph_agent.runs.run import READERSHIP, RUN, Run, RunScope
+
+DISPATCH_S = 30.0
+"""Seconds that a dispatched run waits for its session, and after the loss of it for its cancellation."""
+RECENT_RUNS = "graph_agent_runs"
+"""Key in checkpoint metadata: ids of the runs that a server dispatched to the session before this one, oldest first."""
+MOST_RECENT = 8
+"""Maximum number of these ids. A server delivers a run again within minutes, so few runs come in between."""
+_POLL_S = 0.25
+
+
+def is_dispatched(configurable: Mapping[str, Any]) -> bool:
+    """Whether a server has dispatched a run: it sets the run's id.
+
+    Args:
+        configurable: The run's `configurable`.
+    """
+    return bool(configurable.get("run_id"))
+
+
+def runs_until(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the ids of the latest dispatched runs of a session, with that of its newest checkpoint as the last.
+
+    Args:
+        metadata: The metadata of that checkpoint.
+    """
+    recent, newest = tuple(metadata.get(RECENT_RUNS, ())), metadata.get("run_id")
+    return (*(each for each in recent if each != newest), *([newest] if newest else []))[-MOST_RECENT:]
+
+
+async def take_when_free(take: Callable[[], Awaitable[bool]]) -> bool:
+    """Acquire a session that another delivery of the run, or another run, holds; False after `DISPATCH_S` seconds.
+
+    Args:
+        take: Attempts to acquire it.
+    """
+    clock = asyncio.get_running_loop()
+    until = clock.time() + DISPATCH_S
+    while clock.time() < until:
+        await asyncio.sleep(_POLL_S)
+        if await take():
+            return True
+    return False
+
+
+@asynccontextmanager
+async def until_cancelled() -> AsyncIterator[None]:
+    """Delay the loss of a dispatched run's session until the server cancels the run, for up to `DISPATCH_S` seconds.
+
+    The server cancels a run whose lease another process has. An error would become the run's state in the server's
+    records, although the other process continues the run.
+    """
+    try:
+        yield
+    except SessionLostError:
+        await asyncio.sleep(DISPATCH_S)
+        raise
+
+
+@dataclass(slots=True)
+class Maintenance:
+    """The hold on a session."""
+
+    session_id: str
+    verify: Callable[[], Future[None]] | None
+    """Verifies the locks of the process; None if they cannot be lost."""
+    is_held: bool = False
+    """Whether runs are excluded; false when one is under way."""
+    lost: str = ""
+    """Why the hold was lost; empty if it was not."""
+
+    async def confirm(self) -> None:
+        """Verify that runs are still excluded, and have been since the beginning.
+
+        Raises:
+            SessionLostError: If they are not.
+        """
+        if self.verify is not None:
+            await await_thread_future(self.verify())
+        if self.lost:
+            raise SessionLostError(
+                f"The maintenance of session {self.session_id!r} stopped, and its last step was not stored: {self.lost}"
+                " Nothing of the session is lost. Run the command again."
+            )
+
 
 logger = logging.getLogger(__name__)
 ABORTED = "__graph_agent_aborted"
@@ -42,7 +126,11 @@ _ENDING_S = 10.0
 _MAINTENANCE_S = 30.0
 """Maximum seconds that a run waits while its session is locked for maintenance."""
 _MAINTENANCE_POLL_S = 0.005
+_ENDING_TICKS = 10
+"""Iterations of the event loop in which the end of a run may show, such as the cancellation by a dropped generator."""
 _under_way: dict[tuple[Hashable, str], Run] = {}
+_releasing: dict[tuple[Hashable, str], Future[None]] = {}
+"""Ends of the runs that are over and give their session's lock back."""
 _maintained: dict[tuple[Hashable, str], Maintenance] = {}
 _inboxes: dict[Hashable, MemoryInbox] = {}
 
@@ -91,12 +179,12 @@ async def inbox_of(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> 
 
     In memory, all savers of one database share an inbox; the inbox of any other saver lives as long as the saver.
     """
-    return _inbox(await place_of(saver), saver, store)
+    return _inbox(await place_of(saver), saver, store, Run())
 
 
-def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> Inbox:
+def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | None, run: Run) -> Inbox:
     if store is not None:
-        return StoreInbox(store)
+        return StoreInbox(store, stopped_for_s=run.stopped_for_s)
     if place not in _inboxes and place == id(saver):
         # Another saver may get the same `id`.
         weakref.finalize(saver, _inboxes.pop, place, None).atexit = False
@@ -160,12 +248,12 @@ async def running(
     use_daemon_threads()
     run = _new_run(configurable)
     run.task = asyncio.current_task()
-    with run.attached():
+    with run.attached(), _ended_in_time(run):
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
             yield run
             return
         place = await place_of(checkpointer)
-        run.inbox = _inbox(place, checkpointer, store)
+        run.inbox = _inbox(place, checkpointer, store, run)
         run.confirm_lock = _locks.confirmation(place)
         dispatched = is_dispatched(configurable)
         guard = until_cancelled() if dispatched else nullcontext()
@@ -188,6 +276,48 @@ async def running(
 
 
 @contextmanager
+def _ended_in_time(run: Run) -> Iterator[None]:
+    """Cancel the run's task if the run has not ended `2 * GRACE_S` seconds after it was stopped.
+
+    Parts of nodes end earlier, see `Run.stoppable`. LangGraph itself waits for the checkpointer, whatever happens.
+
+    Raises:
+        RunHungError: If the task was cancelled for that reason.
+    """
+    loop, task = asyncio.get_running_loop(), run.task
+    assert task is not None
+    before, is_forced, stopped_at = task.cancelling(), False, math.inf
+    timer: asyncio.TimerHandle
+
+    def look() -> None:
+        nonlocal timer, is_forced, stopped_at
+        is_left = run.readership is not None and run.readership.is_left
+        is_stopped = run.aborted or is_left or run.left_s == 0 or task.cancelling() > before
+        stopped_at = min(stopped_at, loop.time()) if is_stopped and not run.at_consumer else math.inf
+        if loop.time() - stopped_at < 2 * GRACE_S:
+            timer = loop.call_later(POLL_S, look)
+        else:
+            is_forced = True
+            # A write that ends later must not be stored on top of a later run's.
+            run.fence.close("it was stopped and did not end")
+            task.cancel()
+
+    timer = loop.call_later(POLL_S, look)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not is_forced or task.uncancel() > before:
+            raise
+        raise RunHungError(
+            f"The run of session {run.session_id!r} was stopped, and did not end within {2 * GRACE_S:g} s: its "
+            "checkpointer does not answer. The session has what was stored before; once the checkpointer answers, "
+            "resume the session or send new input."
+        ) from None
+    finally:
+        timer.cancel()
+
+
+@contextmanager
 def running_blocking(
     configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None
 ) -> Iterator[Run]:
@@ -198,7 +328,7 @@ def running_blocking(
             yield run
             return
         place = place_of_blocking(checkpointer)
-        run.inbox = _inbox(place, checkpointer, store)
+        run.inbox = _inbox(place, checkpointer, store, run)
         run.confirm_lock = _locks.confirmation(place)
         key = (place, run.session_id)
         taken = _take_blocking(key)
@@ -211,16 +341,17 @@ def running_blocking(
                 yield run
         finally:
             if taken:
-                _locks.give_back(*key).result()
-                run.ended.set_result(None)
+                with _released(key, run):
+                    _locks.give_back(*key).result()
 
 
 def _new_run(configurable: Mapping[str, Any]) -> Run:
     parent: Run | None = configurable.get(RUN)
-    reader = parent.reader if isinstance(parent, RunScope) else None
-    run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent, reader=reader)
+    forwarder = parent.forwarder if isinstance(parent, RunScope) else None
+    run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent, forwarder=forwarder)
     run.readership = configurable.get(READERSHIP)
-    run.mark = parent.mark if isinstance(parent, RunScope) else None
+    if isinstance(parent, RunScope):
+        run.mark, run.warnings = parent.mark, parent.warnings
     if configurable.get(ABORTED):
         run.abort()
     return run
@@ -295,10 +426,7 @@ def _take_after_maintenance_blocking(key: tuple[Hashable, str]) -> bool:
 @asynccontextmanager
 async def _session(place: Hashable, run: Run, *, dispatched: bool = False) -> AsyncIterator[None]:
     key = (place, run.session_id)
-    taken = await _take(key)
-    if not taken and (ending := _ending(key)) is not None:
-        await asyncio.wait([asyncio.wrap_future(ending)], timeout=_ENDING_S)
-        taken = await _take(key)
+    taken = await _take(key) or (await _wait_for_ending(key) and await _take(key))
     taken = taken or await _take_after_maintenance(key)
     if not taken and dispatched:
         taken = await take_when_free(lambda: _take(key))
@@ -307,10 +435,8 @@ async def _session(place: Hashable, run: Run, *, dispatched: bool = False) -> As
             yield
     finally:
         if taken:
-            try:
+            with _released(key, run):
                 await await_thread_future(_locks.give_back(*key))
-            finally:
-                run.ended.set_result(None)
 
 
 async def _take(key: tuple[Hashable, str]) -> bool:
@@ -337,11 +463,25 @@ def _take_blocking(key: tuple[Hashable, str]) -> bool:
 def _ending(key: tuple[Hashable, str]) -> Future[None] | None:
     """Return a future of the end of a session's run; None if it is not ending, or runs in another process."""
     run = _under_way.get(key)
-    if run is None or not run.is_ending:
+    if run is None:
+        return _releasing.get(key)
+    if not run.is_ending:
         return None
     if run.readership is not None:
         run.readership.close_if_left()
     return run.ended
+
+
+async def _wait_for_ending(key: tuple[Hashable, str]) -> bool:
+    """Wait for the end of a session's run in this process that is about to end; False if its run goes on."""
+    for _ in range(_ENDING_TICKS):
+        if (ending := _ending(key)) is not None:
+            await asyncio.wait([asyncio.wrap_future(ending)], timeout=_ENDING_S)
+            return True
+        if key not in _under_way:
+            return False
+        await asyncio.sleep(0)
+    return False
 
 
 def _release_if_taken(taken: Future[bool], key: tuple[Hashable, str]) -> None:
@@ -362,7 +502,19 @@ def _registered(key: tuple[Hashable, str], run: Run, *, taken: bool) -> Iterator
     try:
         yield
     finally:
+        _releasing[key] = run.ended
         del _under_way[key]
+
+
+@contextmanager
+def _released(key: tuple[Hashable, str], run: Run) -> Iterator[None]:
+    """Record the end of a run, whose lock is given back in the context."""
+    try:
+        yield
+    finally:
+        if _releasing.get(key) is run.ended:
+            del _releasing[key]
+        run.ended.set_result(None)
 
 
 def _busy(session_id: str) -> SessionBusyError:
@@ -390,6 +542,7 @@ async def _watch_for_abort(run: Run) -> None:
 def _reset_after_fork() -> None:
     _locks.forget()
     _under_way.clear()
+    _releasing.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -15,18 +15,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from langchain_core.runnables import RunnableConfig
+from langgraph.runtime import RunControl
 
 from graph_agent._compat import inherits_durability
-from graph_agent._internal.sync_bridge import await_thread_future
-from graph_agent.runs.checkpoint_fence import CheckpointFence
+from graph_agent._internal.sync_bridge import (
+    await_thread_future,
+    await_without_cancelling,
+    end_or_abandon,
+    result_of,
+    start,
+)
+from graph_agent.errors import HookError, RunFailedError
+from graph_agent.runs.fence import CheckpointFence
 from graph_agent.runs.inbox import Inbox, MemoryInbox, Note
 
 if TYPE_CHECKING:
     from graph_agent._internal.closing_stream import Readership
-    from graph_agent.errors import RunFailedError
-    from graph_agent.models.stream_watch import Reader
-    from graph_agent.runs.deferred_writes import DeferredWrites
+    from graph_agent.models.stream_watch import Forwarder
+    from graph_agent.runs.fence import DeferredWrites
     from graph_agent.runs.input_marks import InputMark
+
 
 T = TypeVar("T")
 
@@ -36,6 +44,10 @@ READERSHIP = "__graph_agent_readership"
 """Key of the `Readership` of a run's stream in its `configurable`."""
 WATCHED = "__graph_agent_watched"
 """Key in a run's `configurable`: whether the parts of delegates' runs go to its custom stream."""
+
+
+class WorkStoppedError(Exception):
+    """An abort or a deadline stopped work of a run; see `Run.stoppable`."""
 
 
 @dataclass(eq=False, repr=False)
@@ -48,8 +60,8 @@ class Run:
     """The session; empty for a run that stores nothing."""
     parent: Run | None = None
     """The run that contains this one as a delegate or a subgraph; its abort applies to this run too."""
-    reader: Reader | None = None
-    """Consumer of the answer's tokens outside the graph's stream; None for none."""
+    forwarder: Forwarder | None = None
+    """Builds the watch that forwards a reply to a reader outside the graph's stream; None for no reader."""
     readership: Readership | None = None
     """State of the run's stream; None if the run has no stream, or it is unknown."""
     ended: Future[None] = field(default_factory=Future)
@@ -59,6 +71,8 @@ class Run:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started_ns: int = field(default_factory=time.time_ns)
     """Wall clock at the start, to distinguish aborts of this run from earlier ones in its inbox."""
+    warnings: tuple[str, ...] = ()
+    """Faults of the request that the run answers; a `warning` event reports each when the run begins an input."""
     planned: set[str] = field(default_factory=set)
     """Ids of the calls made ready in this run, which no earlier run can have started."""
     started_tasks: set[str] = field(default_factory=set)
@@ -86,6 +100,7 @@ class Run:
     """Verifies the session's lock; None if the lock cannot be lost."""
     _old_aborts: frozenset[str] | None = None
     _stopped: bool = False
+    _stopped_at: float | None = None
     _children: set[Run] = field(default_factory=set)
     _scopes: dict[anyio.CancelScope, asyncio.AbstractEventLoop] = field(default_factory=dict)
     _shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
@@ -97,6 +112,10 @@ class Run:
     """Whether neither a model request nor a call is next, but the reading of a reply, or the answer."""
     updates_only: bool = False
     """Whether it locks the session for `update_state` only, and runs no node."""
+    deadline_s: float | None = None
+    """Seconds that its input may take, the answer included; None for no limit, or before the input began."""
+    at_consumer: bool = False
+    """Whether the consumer of its stream has the newest part, and the run waits for it."""
     _worked_s: float | None = None
     _since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - resolved at call time, so that a test can set the clock
 
@@ -134,10 +153,29 @@ class Run:
         return self._stopped or (self.parent is not None and self.parent.aborted)
 
     @property
+    def left_s(self) -> float | None:
+        """Seconds that its input may still take; None for no limit."""
+        return None if self.deadline_s is None else max(0.0, self.deadline_s - self.worked_s(0.0))
+
+    @property
     def is_ending(self) -> bool:
         """Whether it is about to end: it was aborted or cancelled, or its stream was left."""
         cancelled = self.task is not None and self.task.cancelling() > 0
         return cancelled or self.aborted or (self.readership is not None and self.readership.is_left)
+
+    def stopped_for_s(self) -> float:
+        """Return the seconds since this run or one that contains it was found stopped; 0.0 if none of them is.
+
+        Nested runs share the time in which stopped work may end, so that each level does not add its own.
+        """
+        now, seconds = time.monotonic(), 0.0
+        run: Run | None = self
+        while run is not None:
+            if run.is_ending or run.left_s == 0:
+                run._stopped_at = run._stopped_at or now
+                seconds = max(seconds, now - run._stopped_at)
+            run = run.parent
+        return seconds
 
     def abort(self) -> None:
         """Abort the run: cancel its current work, and start nothing more."""
@@ -208,6 +246,37 @@ class Run:
         """
         return _Interruptible(self, seconds)
 
+    async def stoppable(self, work: Coroutine[Any, Any, T], what: str, seconds: float | None = None) -> T:
+        """Await work that calls a user's code: a tool, hook, middleware, policy, delegate, cache, model or Store.
+
+        An abort, a timeout and a cancellation of the caller end the wait, also if that code suppresses cancellations
+        (see `end_or_abandon`).
+
+        Args:
+            work: The work.
+            what: The work, as the subject of a sentence.
+            seconds: The timeout; None for what is left of the input's deadline.
+
+        Returns:
+            Its result, also one that it returns after it was stopped.
+
+        Raises:
+            WorkStoppedError: If an abort or the timeout stopped it.
+        """
+        with self.interruptible(self.left_s if seconds is None else seconds) as scope:
+            if scope.cancel_called:
+                work.close()
+                raise WorkStoppedError
+            task = start(work)
+            try:
+                await await_without_cancelling(task)
+            finally:
+                if not task.done():
+                    await end_or_abandon(task, what)
+        if scope.cancelled_caught and (not task.done() or task.cancelled()):
+            raise WorkStoppedError
+        return result_of(task)
+
     @contextmanager
     def attached(self) -> Iterator[None]:
         """Register this run with its parent, so that an abort of the parent reaches it."""
@@ -246,9 +315,13 @@ class Run:
         held: T = self._held[key]
         return held
 
+    def record_cause(self, error: BaseException) -> None:
+        """Record the exception that fails the input; for an error of a hook, the hook's own exception."""
+        self.cause = error.__cause__ if isinstance(error, HookError) and error.__cause__ is not None else error
+
     def begin_input(self) -> None:
         """Restart the working time for a new input."""
-        self._worked_s, self._since = 0.0, time.monotonic()
+        self._worked_s, self._since, self._stopped_at = 0.0, time.monotonic(), None
 
     def worked_s(self, before_s: float) -> float:
         """Return the working seconds of this input, without the time between its runs.
@@ -336,3 +409,35 @@ def run_of(config: RunnableConfig) -> Run:
     """Return the run a node belongs to; a new one for a node that is called outside a compiled agent."""
     run = config["configurable"].get(RUN)
     return run if isinstance(run, Run) else Run()
+
+
+class AnsweringControl(RunControl):
+    """A caller's control of a run, which lets the run end if its calls are done and `finalize` is next.
+
+    Otherwise a run whose answer has been streamed would be stopped before the answer is stored.
+
+    Args:
+        control: The caller's control.
+        run: The run.
+    """
+
+    __slots__ = ("_control", "_run")
+
+    def __init__(self, control: RunControl, run: Run) -> None:
+        super().__init__()
+        self._control = control
+        self._run = run
+
+    def request_drain(self, reason: str = "shutdown") -> None:
+        """Request the drain of the caller's control."""
+        self._control.request_drain(reason)
+
+    @property
+    def drain_requested(self) -> bool:
+        """Whether the run stops before its next task."""
+        return self._control.drain_requested and not self._run.answering
+
+    @property
+    def drain_reason(self) -> str | None:
+        """The reason of the caller's request; None without one."""
+        return self._control.drain_reason

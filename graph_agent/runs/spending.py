@@ -6,21 +6,19 @@ from collections.abc import Sequence
 
 from langchain_core.messages import AIMessage, AnyMessage
 
-from graph_agent.budgets import BudgetUsage, cost_of, work_s
-from graph_agent.config import LoopConfig
 from graph_agent.runs.run import Run
-from graph_agent.state.schema import Bookkeeping
+from graph_agent.settings.budgets import BudgetUsage, cost_of, work_s
+from graph_agent.settings.config import LoopConfig
+from graph_agent.state.schema import LoopState
 from graph_agent.types import Usage
 
 
-def spent(
-    run: Run, loop: Bookkeeping, usage: Usage, history: Sequence[AnyMessage], settings: LoopConfig
-) -> BudgetUsage:
+def spent(run: Run, loop: LoopState, usage: Usage, history: Sequence[AnyMessage], settings: LoopConfig) -> BudgetUsage:
     """Return the usage of the input so far.
 
     Args:
         run: The run.
-        loop: The state's bookkeeping.
+        loop: The loop state.
         usage: Tokens and model calls of the input.
         history: The conversation; its newest reply is the estimate for the next model call.
         settings: The run's configuration.
@@ -41,14 +39,14 @@ def _newest_reply(history: Sequence[AnyMessage]) -> AIMessage | None:
     return next((message for message in reversed(history) if isinstance(message, AIMessage)), None)
 
 
-def work_left_s(run: Run, loop: Bookkeeping, settings: LoopConfig) -> float | None:
+def work_left_s(run: Run, loop: LoopState, settings: LoopConfig) -> float | None:
     """Return the seconds that planning and calls may still take; None without a deadline."""
     if settings.deadline_s is None:
         return None
     return max(0.0, work_s(settings.deadline_s, settings) - run.worked_s(loop.get("worked_s", 0.0)))
 
 
-def answer_left_s(run: Run, loop: Bookkeeping, settings: LoopConfig) -> float | None:
+def answer_left_s(run: Run, loop: LoopState, settings: LoopConfig) -> float | None:
     """Return the seconds that the answer may still take; None without a deadline."""
     if settings.deadline_s is None:
         return None

@@ -5,8 +5,31 @@ Needs the extra `server`. Outside this package, only the commands `graph-agent s
 
 from __future__ import annotations
 
-from graph_agent.server.app import create_app
-from graph_agent.server.hosting.sources import of_file, of_served
-from graph_agent.server.settings import ServerSettings
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from graph_agent._internal.extras import missing_extra
+
+if TYPE_CHECKING:
+    from graph_agent.server.app import create_app
+    from graph_agent.server.hosting.host import of_file, of_served
+    from graph_agent.server.settings import ServerSettings
 
 __all__ = ["ServerSettings", "create_app", "of_file", "of_served"]
+
+_MODULES = {
+    "ServerSettings": "settings",
+    "create_app": "app",
+    "of_file": "hosting.host",
+    "of_served": "hosting.host",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on access, so that `graph-agent serve` checks its options, its file and its address first.
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    except ImportError as missing:
+        raise missing_extra(__name__, "server", missing) from None

@@ -2,50 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from graph_agent._internal.signals import drain_on_sigterm
 from graph_agent.server import health_routes
-from graph_agent.server.a2a.mount import CARD_PATH, PATHS, a2a_routes
 from graph_agent.server.admission.gate import OPEN, guard
 from graph_agent.server.admission.shared_limits import limits_of
-from graph_agent.server.anthropic import routes as anthropic_routes
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.handler import Chat
-from graph_agent.server.errors.responses import on_invalid
-from graph_agent.server.hosting.host import open_host
-from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.errors.problems import stopping
+from graph_agent.server.errors.responses import on_invalid, path_of
+from graph_agent.server.hosting.host import AgentSource, open_host
 from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.server.monitoring.readiness import Readiness
-from graph_agent.server.openai import routes as openai_routes
-from graph_agent.server.parameters import Services
-from graph_agent.server.responses import conversation_routes
-from graph_agent.server.responses import routes as responses_routes
+from graph_agent.server.parameters import SESSION_HEADER, Services
 from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.records import deleting_expired
-from graph_agent.server.sessions import routes as control_routes
-from graph_agent.server.settings import ServerSettings
+from graph_agent.server.settings import CARD_PATH, REST_PATH, RPC_PATH, ServerSettings
 from graph_agent.server.shared_folder import is_to_stop_at_once
 
+_APIS = {
+    "graph_agent.server.openai.responses": ("/v1/chat/", "/v1/models"),
+    "graph_agent.server.responses.routes": ("/v1/responses",),
+    "graph_agent.server.responses.conversations": ("/v1/conversations",),
+    "graph_agent.server.anthropic.responses": ("/v1/messages",),
+    "graph_agent.server.sessions.routes": ("/sessions", "/memory/"),
+}
+"""Module of an API's routes → the beginnings of their paths."""
+_A2A = "graph_agent.server.a2a.mount"
+ON_DEMAND = (*_APIS, _A2A)
+"""Modules that are imported at the first request for one of their paths."""
 GUARDED = (
     "/v1/*",
     "/memory/*",
     "/sessions",
     "/sessions/*",
-    *PATHS,
+    # In `langgraph dev`, other paths below the first belong to its server.
+    RPC_PATH,
+    f"{RPC_PATH}/",
+    f"{REST_PATH}/*",
     CARD_PATH,
     "/health",
     "/ready",
     "/metrics",
     "/openapi.json",
     "/docs",
+    "/",
 )
 """Paths of this application; a trailing `/*` includes all paths below."""
 
@@ -86,8 +99,21 @@ def create_app(
         ):
             app.state.background_responses = background
             app.state.graph_agent = Services(Chat(runs, limits), streams, Readiness(host, metrics, runs))
-            async with a2a_routes(runs, limits, tasks, db or source.db) as routes:
-                app.router.routes[:0] = routes
+            async with AsyncExitStack() as stack:
+                routes: list[BaseRoute] = []
+                opening = asyncio.Lock()
+
+                async def open_a2a() -> None:
+                    async with opening:
+                        if not routes:
+                            mount = await asyncio.to_thread(import_module, _A2A)
+                            opened = mount.a2a_routes(runs, limits, tasks, db or source.db)
+                            routes.extend(await stack.enter_async_context(opened))
+                            app.router.routes[:0] = routes
+
+                if mounted or a2a_only:
+                    await open_a2a()
+                app.state.open_a2a = open_a2a
                 with drain_on_sigterm(
                     runs,
                     settings.drain_s,
@@ -97,39 +123,88 @@ def create_app(
                     try:
                         yield
                     finally:
-                        app.state.graph_agent = app.state.background_responses = None
+                        app.state.graph_agent = app.state.background_responses = app.state.open_a2a = None
                         app.router.routes[:] = [route for route in app.router.routes if route not in routes]
 
     app = FastAPI(
         title=source.name,
+        version=metadata.version("graph-agent"),
         description=source.description,
         lifespan=lifespan,
         openapi_url=None if mounted or a2a_only else "/openapi.json",
-        docs_url=None if mounted or a2a_only else "/docs",
+        docs_url=None,
         redoc_url=None,
     )
+    apis = _Apis(app, {} if a2a_only else _APIS)
     if not a2a_only:
-        for module in (
-            openai_routes,
-            responses_routes,
-            conversation_routes,
-            anthropic_routes,
-            control_routes,
-            health_routes,
-        ):
-            app.include_router(module.router)
-        if not mounted:
+        app.include_router(health_routes.router)
+        if mounted:
+            # LangGraph's server copies the routes before the first request.
+            apis.include_all()
+        else:
             app.include_router(health_routes.metrics_router)
+            app.include_router(health_routes.pages_router)
+    app.add_middleware(_RoutesOnDemand, owner=app, apis=apis)
     app.add_exception_handler(RequestValidationError, on_invalid)
-    guarded = tuple(path for path in GUARDED if not mounted or path not in ("/metrics", "/openapi.json", "/docs"))
+    guarded = tuple(path for path in GUARDED if not mounted or path not in ("/metrics", "/openapi.json", "/docs", "/"))
     guard(app, settings, guarded)
-    app.openapi = _openapi(app, needs_key=bool(settings.keys))  # type: ignore[method-assign]  # FastAPI's way to customize OpenAPI
+    app.openapi = _openapi(app, apis, settings)  # type: ignore[method-assign]  # FastAPI's way to customize OpenAPI
     return app
 
 
-def _openapi(app: FastAPI, *, needs_key: bool) -> Callable[[], dict[str, Any]]:
+class _Apis:
+    """The APIs whose routes an application does not have yet."""
+
+    def __init__(self, app: FastAPI, paths: Mapping[str, tuple[str, ...]]) -> None:
+        self._app = app
+        self._missing = dict(paths)
+
+    def include_all(self) -> None:
+        """Add the routes of every API."""
+        for name in list(self._missing):
+            self._include(name)
+
+    async def include_for(self, path: str) -> None:
+        """Add the routes of the API with a path."""
+        for name in [name for name, paths in self._missing.items() if path.startswith(paths)]:
+            await asyncio.to_thread(import_module, name)
+            self._include(name)
+
+    def _include(self, name: str) -> None:
+        if self._missing.pop(name, None):
+            self._app.include_router(import_module(name).router)
+
+
+class _RoutesOnDemand:
+    """ASGI middleware that adds the routes of an API at the first request for one of its paths.
+
+    To import every API would take a third of the CPU time of a server's start.
+    """
+
+    def __init__(self, app: ASGIApp, *, owner: FastAPI, apis: _Apis) -> None:
+        self._app = app
+        self._owner = owner
+        self._apis = apis
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            path = path_of(scope)
+            await self._apis.include_for(path)
+            if path.startswith((RPC_PATH, CARD_PATH)):
+                if (open_a2a := getattr(self._owner.state, "open_a2a", None)) is None:
+                    raise stopping()
+                await open_a2a()
+        await self._app(scope, receive, send)
+
+
+def _renamed(parameter: dict[str, Any], name: str) -> dict[str, Any]:
+    return {**parameter, "name": name, "schema": {**parameter["schema"], "title": name}}
+
+
+def _openapi(app: FastAPI, apis: _Apis, settings: ServerSettings) -> Callable[[], dict[str, Any]]:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
+            apis.include_all()
             schema = get_openapi(
                 title=app.title, version=app.version, description=app.description or None, routes=app.routes
             )
@@ -140,13 +215,19 @@ def _openapi(app: FastAPI, *, needs_key: bool) -> Callable[[], dict[str, Any]]:
                         del operation["responses"]["422"]
                     if path in OPEN:
                         operation["security"] = []
+                    if "parameters" in operation:
+                        operation["parameters"] = [
+                            _renamed(each, settings.session_header) if each["name"] == SESSION_HEADER else each
+                            for each in operation["parameters"]
+                            if settings.session_header or each["name"] != SESSION_HEADER
+                        ]
             for name in ("HTTPValidationError", "ValidationError"):
                 schema.get("components", {}).get("schemas", {}).pop(name, None)
             bearer = {"type": "http", "scheme": "bearer"}
             header = {"type": "apiKey", "in": "header", "name": "x-api-key"}
             schema.setdefault("components", {})["securitySchemes"] = {"bearer": bearer, "x-api-key": header}
             # An empty entry makes the key optional.
-            schema["security"] = [{"bearer": []}, {"x-api-key": []}, *([] if needs_key else [{}])]
+            schema["security"] = [{"bearer": []}, {"x-api-key": []}, *([] if settings.keys else [{}])]
             app.openapi_schema = schema
         return app.openapi_schema
 

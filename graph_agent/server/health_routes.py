@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from graph_agent._internal.text import html_table
 from graph_agent.server.monitoring.readiness import OK
 from graph_agent.server.parameters import Services, services
 from graph_agent.server.response_models import ControlError, Health, Readiness
@@ -17,6 +19,41 @@ _FOREIGN: dict[str, Any] = {**_ERROR, "description": "Sent by a page of another 
 
 router = APIRouter(tags=["Health"])
 metrics_router = APIRouter(tags=["Health"])
+pages_router = APIRouter(include_in_schema=False)
+_LINKS = {
+    "docs": "/docs",
+    "openapi": "/openapi.json",
+    "health": "/health",
+    "ready": "/ready",
+    "chat completions": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
+    "agent card": "/.well-known/agent-card.json",
+}
+_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head><body>
+<h1>{title}</h1><p>{description}</p><p>The whole description is in <a href="{root}/openapi.json">openapi.json</a>.</p>
+{operations}</body></html>"""
+
+
+@pages_router.get("/")
+async def root(request: Request) -> dict[str, Any]:
+    """Return what this server is, and where its documentation and APIs are."""
+    base = request.scope.get("root_path", "")
+    return {"name": request.app.title, "links": {name: f"{base}{path}" for name, path in _LINKS.items()}}
+
+
+@pages_router.get("/docs")
+async def docs(request: Request) -> HTMLResponse:
+    """Return a page that lists the operations; it has no script and loads nothing from elsewhere."""
+    schema = request.app.openapi()
+    rows = [
+        (f"{method.upper()} {path}", operation.get("description") or operation.get("summary", ""))
+        for path, operations in schema["paths"].items()
+        for method, operation in operations.items()
+    ]
+    info = {name: html.escape(str(schema["info"].get(name, ""))) for name in ("title", "description")}
+    text = html_table(f"Operations of version {schema['info']['version']}", rows)
+    return HTMLResponse(_PAGE.format(**info, root=html.escape(request.scope.get("root_path", "")), operations=text))
 
 
 @router.get("/health", responses={403: _FOREIGN})

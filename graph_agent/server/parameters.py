@@ -12,22 +12,25 @@ from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from graph_agent.server.admission.body import off_loop
 from graph_agent.server.admission.gate import caller
 from graph_agent.server.admission.keys import Caller
-from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.off_loop import off_loop
+from graph_agent.server.admission.shared_limits import Limits
 from graph_agent.server.chat.handler import Chat, ChatDialect
 from graph_agent.server.chat.idempotency import with_key
 from graph_agent.server.chat.request import ChatRequest
-from graph_agent.server.chat.schemas import SESSION_ID, check_amount
+from graph_agent.server.chat.schemas import SESSION_ID, check_amount, checked_session_id
 from graph_agent.server.errors.problems import ProblemError, stopping
 from graph_agent.server.monitoring.readiness import Readiness
 
+SESSION_HEADER = "X-Session-Id"
+"""The default name of the header that names a session."""
+_AFFINITY_HEADER = "x-session-affinity"
 SessionHeader = Annotated[
     str | None,
     Header(
-        alias="X-Session-Id",
-        pattern=SESSION_ID,
+        alias=SESSION_HEADER,
+        json_schema_extra={"pattern": SESSION_ID},
         description="Id of the session to continue or create; without it, no session is kept.",
     ),
 ]
@@ -141,11 +144,20 @@ class ChatEndpoint:
     request: Request
     caller: Caller
     services: Services
-    session_id: str | None
-    """The session in the headers, which overrides that of the body."""
+    session_in_header: str | None
     progress_as_field: bool
     idempotency_key: str | None = None
     """The key in the headers; None without one."""
+
+    def session_of(self, in_body: str | None) -> str | None:
+        """Return the session of the request: that of the header, or else of the body; None without a session.
+
+        Raises:
+            ProblemError: If it is no session id.
+        """
+        if self.session_in_header is not None:
+            return checked_session_id(self.session_in_header, self.services.chat.runs.host.settings.session_header)
+        return None if in_body is None else checked_session_id(in_body)
 
     async def answer(self, body: B, read: Callable[[B], ChatRequest], dialect: Callable[[B], ChatDialect]) -> Response:
         """Answer the request.
@@ -162,7 +174,7 @@ class ChatEndpoint:
         chat_request = await off_loop(self.request, read, body)
         chat_request = replace(
             chat_request,
-            session_id=self.session_id or chat_request.session_id,
+            session_id=self.session_of(chat_request.session_id) if chat_request.is_stored else None,
             progress_as_field=self.progress_as_field,
         )
         chat_request = await off_loop(self.request, partial(with_key, key=self.idempotency_key), chat_request)
@@ -179,6 +191,12 @@ async def chat_endpoint(
     idempotency_key: IdempotencyKey = None,
 ) -> ChatEndpoint:
     """Return a chat request except its body; a dependency of routes."""
+    header = server.chat.runs.host.settings.session_header
+    if header != SESSION_HEADER:
+        session = request.headers.get(header) if header else None
+    if session is not None and request.headers.get(_AFFINITY_HEADER) == session:
+        # The client names its conversation to load balancers, and sends the whole history itself.
+        session = None
     return ChatEndpoint(request, sender, server, session, progress == "field", idempotency_key)
 
 
@@ -195,7 +213,7 @@ def error_responses(model: type[BaseModel], failures: Mapping[int, str]) -> dict
         403: "Sent by a page of another origin to a server without keys",
         404: "No such model",
         408: "The body did not arrive in time",
-        409: "A later request of the session came before the one with this idempotency key was finished",
+        409: "Another request of the session came first: it answered the question, or replaced the one with this key",
         413: "The body is too large",
         422: "The idempotency key belongs to a different request",
         429: "Too many requests, or the session is busy",

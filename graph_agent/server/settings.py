@@ -6,13 +6,23 @@ import ipaddress
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt, SecretStr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+)
 
-from graph_agent._internal.validation_text import explain
+from graph_agent._internal.validation_text import CheckedModel, describe_fields, field_docs
+from graph_agent._internal.yaml_files import load_yaml
 from graph_agent.errors import ConfigError
+from graph_agent.settings.config import Texts
 
 KEYS_VARIABLE = "GRAPH_AGENT_API_KEYS"
 """Environment variable with the keys, separated by commas or newlines, each `key` or `name:key`."""
@@ -27,14 +37,22 @@ class ApiKey(BaseModel):
     key: SecretStr
 
 
-class ServerSettings(BaseModel):
+CARD_PATH = "/.well-known/agent-card.json"
+RPC_PATH = "/a2a"
+REST_PATH = "/a2a/rest"
+
+A2A_DEFAULTS: Mapping[str, Any] = {"max_steps": 10}
+"""Context overrides of A2A runs, unless the agent sets them."""
+
+
+class ServerSettings(CheckedModel):
     """Keys, limits and times of a server. Frozen, and validated once at construction.
 
     Raises:
         ConfigError: If a field is unknown or a value is out of range.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(json_schema_extra=describe_fields)
 
     keys: tuple[ApiKey, ...] = ()
     """Keys that are accepted; empty to admit every client that reaches the address."""
@@ -76,24 +94,26 @@ class ServerSettings(BaseModel):
     """Maximum number of such requests per key; the oldest are deleted first."""
     response_s: PositiveFloat = 2_592_000
     """Seconds to keep stored responses of the Responses API, at least; their sessions remain."""
+    session_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]*$")] = "X-Session-Id"
+    """Header that names the session to continue or create, in requests and answers; an empty text switches it off."""
+    unsupported_tools: Literal["ignore", "refuse"] = "ignore"
+    """What to do with tools of a request that are no functions, such as a provider's web search: `ignore` leaves them
+    out with a `warning` event, `refuse` answers with an error."""
     show_calls: bool = False
     """Whether the Responses API shows the agent's own calls, as `mcp_call` items; requests may set `show_calls`."""
     drain_s: NonNegativeInt = 30
     """Seconds that runs get to reach a step boundary when the server stops."""
+    worker_timeout_s: PositiveFloat = 60
+    """Seconds without progress after which a process of `--workers` is ended and replaced: it answers no health check
+    and, until it has started, uses no CPU time."""
     public_url: str = ""
     """URL of this server for clients, in the agent card; empty for the address of the card's request. Without keys, its
     host name is the only one with a dot that requests may name."""
-    cors_origins: tuple[str, ...] = ()
+    cors_origins: Texts = ()
     """Origins whose pages may call this server; empty for none."""
-    credential_headers: dict[str, str] = {}
+    credential_headers: dict[str, str] = Field(default={})
     """Credential name → the request header that may carry it, in addition to those of the agent file, e.g.
     {token: X-User-Token}."""
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise ConfigError(explain(error, type(self).__name__, type(self))) from None
 
     def checked_for(self, host: str) -> Self:
         """Return these settings if they are safe for an address.
@@ -156,16 +176,17 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _parse(text: str, where: str, example: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return load_yaml(text)
     except yaml.YAMLError:
         raise ConfigError(f"{where}: the value is no YAML; write e.g. '{example}'.") from None
 
 
 def describe_settings() -> str:
     """List the fields that `--set` accepts, each with its default, description and environment variable."""
+    docs = field_docs(ServerSettings)
     fields = {name: field for name, field in ServerSettings.model_fields.items() if name != "keys"}
     return "\n".join(
-        f"{name}={_as_json(field.default)}\n    {' '.join((field.description or '').split())} [{variable_of(name)}]"
+        f"{name}={_as_json(field.default)}\n    {' '.join(docs[name].split())} [{variable_of(name)}]"
         for name, field in fields.items()
     )
 

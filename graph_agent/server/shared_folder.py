@@ -8,8 +8,6 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-FOLDER_VARIABLE = "GRAPH_AGENT_SERVE_SHARED"
-"""Environment variable with the folder's path; empty for a single process."""
 _AT_ONCE = "stop-at-once"
 
 _warned: set[Path | None] = set()
@@ -34,12 +32,6 @@ def warn_of_folder(folder: Path | None, error: Exception) -> None:
         can,
         error,
     )
-
-
-def shared_folder() -> Path | None:
-    """Return the folder that this process shares with other workers; None for a single process."""
-    folder = os.environ.get(FOLDER_VARIABLE, "")
-    return Path(folder) if folder else None
 
 
 def stop_at_once(shared: Path) -> None:

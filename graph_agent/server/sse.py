@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
+from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 # Many clients split with `str.splitlines`, which splits at these characters too; JSON can escape them.
 _LINE_ENDS = str.maketrans({end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"})
@@ -40,7 +42,7 @@ class EventStream(Response):
     Args:
         frames: The frames, in order.
         send_timeout_s: Seconds a client may leave a frame unread.
-        close: Called once, when the stream has ended for any reason.
+        close: Called when the stream has ended for any reason, and before its last byte; may be called twice.
         headers: Further headers.
     """
 
@@ -83,6 +85,7 @@ class EventStream(Response):
         async for text in self._frames:
             async with asyncio.timeout(self._send_timeout_s):
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+        await self._close()
         async with asyncio.timeout(self._send_timeout_s):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -91,3 +94,24 @@ async def wait_for_disconnect(receive: Receive) -> None:
     """Wait until the client of a request disconnects; the request's body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+ANTHROPIC_HEADER = "request-id"
+OPENAI_HEADER = "x-request-id"
+
+
+def new_request_id() -> str:
+    """Return a unique request id."""
+    return f"req_{uuid.uuid4().hex}"
+
+
+def with_request_id(send: Send) -> Send:
+    """Return a `send` that sets both headers to the response's existing request id, or to a new one."""
+
+    async def send_with_id(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.setdefault(OPENAI_HEADER, headers.setdefault(ANTHROPIC_HEADER, new_request_id()))
+        await send(message)
+
+    return send_with_id

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from langgraph.graph.state import CompiledStateGraph
-
 if TYPE_CHECKING:
+    from langgraph.graph.state import CompiledStateGraph
+
     from graph_agent.compiled import AgentStateGraph
     from graph_agent.state.own_fields import OwnFields
+
+
+NO_SAVER = (
+    "This agent stores no sessions; pass checkpointer=… to create_graph_agent(), such as InMemorySaver() of "
+    "langgraph.checkpoint.memory, or a saver of graph_agent.persistence.open_saver(). A run with on_approval=… "
+    "needs none."
+)
 
 
 def builder_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> AgentStateGraph | None:

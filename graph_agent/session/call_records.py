@@ -9,12 +9,12 @@ from typing import Literal
 from langgraph.checkpoint.base import CheckpointTuple, PendingWrite
 from langgraph.types import StateSnapshot
 
-from graph_agent.events.calls import OUTCOMES
-from graph_agent.events.types import StoredEvent
 from graph_agent.execution.ledger import WaveRecovery, wave_recovery
 from graph_agent.runs.run import Run
-from graph_agent.session.run_result import PlannedCall, planned_calls, since_last_input
-from graph_agent.state.schema import INITIAL_BOOKKEEPING
+from graph_agent.session.run_result import TrackedCall, planned_calls, since_last_input
+from graph_agent.state.call_events import OUTCOMES
+from graph_agent.state.events import StoredEvent
+from graph_agent.state.schema import INITIAL_LOOP
 
 CallProgress = Literal["planned", "started", "finished", "failed", "skipped", "unknown"]
 
@@ -51,13 +51,13 @@ def call_records(
         writes: Whether a call may write, by name; None if unknown.
     """
     events = since_last_input(snapshot.values.get("events", []))
-    ledger = snapshot.values.get("loop", INITIAL_BOOKKEEPING).get("ledger", False)
+    ledger = snapshot.values.get("loop", INITIAL_LOOP).get("ledger", False)
     recovery = wave_recovery(stored, before)
     pending = [("", *write) for writes in recovery.finished.values() for write in writes]
     pending += (stored.pending_writes if stored else None) or []
     interrupted = _interrupted(snapshot, recovery)
 
-    def state(call: PlannedCall) -> CallProgress:
+    def state(call: TrackedCall) -> CallProgress:
         id_, name = call.planned["id"], call.planned["name"]
         if call.result is not None:
             return OUTCOMES[call.result["status"]]

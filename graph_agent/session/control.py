@@ -9,13 +9,15 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 
+from graph_agent._internal.text import check_session_id, html_table
+from graph_agent.checkpoints.reading import edit_ancestors, load
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.execution.checkpoints import edit_ancestors, load
 from graph_agent.runs.inbox import Inbox, Note, NoteKind, new_note
 from graph_agent.runs.notes import checked_fields
 from graph_agent.runs.registry import ABORTED, POLL_S, find_run, inbox_of, is_idle, sees_other_processes
-from graph_agent.session.built_agent import builder_of
-from graph_agent.types import SessionStatus
+from graph_agent.session.built_agent import NO_SAVER, builder_of
+from graph_agent.settings.config import LoopConfig
+from graph_agent.types import SessionStatus, with_fields_of
 
 if TYPE_CHECKING:
     from graph_agent.session.call_records import CallRecord
@@ -43,13 +45,20 @@ class SessionCommands:
 
     def __init__(self, graph: CompiledStateGraph[Any, Any, Any, Any], session_id: str) -> None:
         if not isinstance(graph.checkpointer, BaseCheckpointSaver):
-            raise ConfigError("This graph stores no sessions: compile it with a checkpointer to have sessions.")
-        self.id = session_id
+            raise ConfigError(NO_SAVER)
+        self.id = check_session_id(session_id)
         """The session's id, which is the `thread_id` of its graph."""
         self._graph = graph
         self._saver = graph.checkpointer
         self._store = graph.store
         self._thread: RunnableConfig = {"configurable": {"thread_id": session_id}}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._graph!r}, {self.id!r})"
+
+    def _repr_html_(self) -> str:
+        shown = [("id", self.id), ("agent", repr(self._graph)), ("checkpointer", type(self._saver).__name__)]
+        return html_table(type(self).__name__, shown)
 
     async def steer(self, text: str) -> None:
         """Send a message to the model before its next plan, also while a wave runs; with the next input when idle.
@@ -71,6 +80,7 @@ class SessionCommands:
         """
         await self._send(new_note("follow_up", _checked_text(text, "follow_up")))
 
+    @with_fields_of(LoopConfig)
     async def configure(self, **fields: Any) -> None:
         """Change fields of `LoopConfig`, such as `reasoning_effort` or `max_steps`, from the next model call on.
 
@@ -173,7 +183,7 @@ class SessionControl(SessionCommands):
         state = await self._graph.aget_state(self._thread)
         if state.tasks or state.values.get("status") not in _ANSWERED:
             return None
-        taken = set(state.values.get("loop", {}).get("taken", ()))
+        taken = set(state.values.get("loop", {}).get("consumed_notes", ()))
         return next((note for note in notes if note.key not in taken), None)
 
     async def check_next(self, note: Note) -> None:
@@ -187,7 +197,7 @@ class SessionControl(SessionCommands):
 
     async def withdraw_follow_ups(self) -> list[str]:
         """Remove the queued follow-ups that no run has processed, and return their texts, in order."""
-        taken = set((await self._graph.aget_state(self._thread)).values.get("loop", {}).get("taken", ()))
+        taken = set((await self._graph.aget_state(self._thread)).values.get("loop", {}).get("consumed_notes", ()))
         inbox = await self._inbox()
         notes = [note for note in await inbox.read(self.id) if note.kind == "follow_up" and note.key not in taken]
         await inbox.forget(self.id, [note.key for note in notes])
@@ -195,7 +205,7 @@ class SessionControl(SessionCommands):
 
     async def pending(self, kind: NoteKind) -> list[str]:
         """Return the texts of queued notes of a kind (steering or follow-ups), in order."""
-        taken = set((await self._graph.aget_state(self._thread)).values.get("loop", {}).get("taken", ()))
+        taken = set((await self._graph.aget_state(self._thread)).values.get("loop", {}).get("consumed_notes", ()))
         notes = await (await self._inbox()).read(self.id)
         return [str(note.content) for note in notes if note.kind == kind and note.key not in taken]
 

@@ -2,16 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graph_agent.events.types import StoredEvent
-from graph_agent.session.event_tail import read_tail
+from graph_agent.state.events import StoredEvent
+from graph_agent.state.lengths import CheckedWrites, lengths_of
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
     from langgraph.graph.state import CompiledStateGraph
+
+
+_MAX_TAIL_CHECKPOINTS = 1000
+"""Checkpoints to walk back before the whole history is read instead."""
+
+
+async def read_tail(
+    saver: BaseCheckpointSaver[Any],
+    newest: CheckpointTuple,
+    whole: Callable[[], Awaitable[list[StoredEvent]]],
+    *,
+    last: int | None = None,
+    after: int = -1,
+    pending: bool = False,
+) -> tuple[int, list[StoredEvent]]:
+    """Return the newest events up to a checkpoint.
+
+    The writes of the checkpoint's ancestors are read, newest first. Their number before a plan is in the loop state
+    that the plan wrote. The whole history is read instead if the ancestors reach back to a full copy of it, or if a
+    person has overwritten it.
+
+    Args:
+        saver: The saver.
+        newest: The checkpoint.
+        whole: Reads the whole history.
+        last: Maximum number of events; None for all after `after`.
+        after: Only events with a higher index.
+        pending: Whether the writes of the newest checkpoint itself count, as in a session's current state.
+
+    Returns:
+        The index of the first event, and the events.
+    """
+
+    def begin(total: int) -> int:
+        return min(total, max(after + 1, 0 if last is None else total - last))
+
+    unfinished = _written(newest) if pending else []
+    batches: list[list[StoredEvent]] = [unfinished or []]
+    at, count = newest, len(batches[0])
+    total = None if not pending or (counted := _counted(newest)) is None else counted + count
+    for _ in range(_MAX_TAIL_CHECKPOINTS if unfinished is not None else 0):
+        if "events" in at.checkpoint["channel_values"]:
+            break
+        if at.parent_config is None:
+            if lengths_of(at.metadata).get("events"):
+                break  # a damaged session, which the whole history reports
+            total = count
+        elif total is None or count < total - begin(total):
+            before = await saver.aget_tuple(at.parent_config)
+            batch = _written(before) if before is not None else None
+            if before is None or batch is None or lacks_events(len(batch), before, at):
+                break
+            batches.append(batch)
+            count += len(batch)
+            if total is None and (counted := _counted(before)) is not None:
+                total = counted + count
+            at = before
+        if total is not None and count >= total - begin(total):
+            events = [event for batch in reversed(batches) for event in batch]
+            return begin(total), events[count - (total - begin(total)) :]
+    events = await whole()
+    return begin(len(events)), events[begin(len(events)) :]
+
+
+def _written(at: CheckpointTuple) -> list[StoredEvent] | None:
+    """Return the events that the steps after a checkpoint wrote; None if one of them set the whole history."""
+    writes = [value for _, channel, value in at.pending_writes or [] if channel == "events"]
+    return [event for write in writes for event in write] if all(isinstance(each, list) for each in writes) else None
+
+
+def lacks_events(found: int, before: CheckpointTuple, at: CheckpointTuple) -> bool:
+    """Whether events between a checkpoint and its parent are lost; the whole history then reports a damaged session.
+
+    Args:
+        found: The number of events between them that were found.
+        before: The parent.
+        at: The checkpoint.
+    """
+    unknown = None if "events" in before.checkpoint["channel_versions"] else 0
+    first, last = lengths_of(before.metadata).get("events", unknown), lengths_of(at.metadata).get("events")
+    return first is not None and last is not None and found < last - first
+
+
+def _counted(at: CheckpointTuple) -> int | None:
+    """Return the number of events at a checkpoint if a plan that began there has counted them.
+
+    Other steps write the count of an earlier plan, which the checkpoint itself holds, too.
+    """
+    held = _count_in(at.checkpoint["channel_values"].get("loop"))
+    written = [_count_in(value) for _, channel, value in at.pending_writes or [] if channel == "loop"]
+    return next((count for count in written if count is not None and count != held), None)
+
+
+def _count_in(loop: Any) -> int | None:
+    count = loop.get("events_before") if isinstance(loop, dict) else None
+    return count if isinstance(count, int) else None
+
 
 _MAX_CHECKPOINTS = 500
 """Checkpoints to walk back before the whole session is read instead."""
@@ -89,13 +186,15 @@ class EventReader:
             # The steps before a full copy may have been pruned; then its parent is an earlier checkpoint.
             if at is None or at.parent_config is None or "events" in at.checkpoint["channel_values"]:
                 return None
-            at = await self._saver.aget_tuple(at.parent_config)
+            after, at = at, await self._saver.aget_tuple(at.parent_config)
             if at is None:
                 return None
             writes = [value for _, channel, value in at.pending_writes or [] if channel == "events"]
             if not all(isinstance(write, list) for write in writes):
                 return None
             batches.append([event for write in writes for event in write])
+            if lacks_events(len(batches[-1]), at, after):
+                return None
             if at.checkpoint["id"] == self._seen:
                 return [event for batch in reversed(batches) for event in batch]
         return None
@@ -121,6 +220,8 @@ class EventReader:
                 events += written
             else:
                 events = list(_unwrapped(written) or ())
+        if isinstance(history["writes"], CheckedWrites):
+            history["writes"].check(len(events))
         return events
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from graph_agent._internal.text import check_session_id
 from graph_agent.errors import ConfigError
-from graph_agent.events.types import Event, StoredEvent, read_events
-from graph_agent.session.event_tail import read_tail
+from graph_agent.session.built_agent import NO_SAVER
+from graph_agent.session.event_reader import read_tail
+from graph_agent.state.events import Event, StoredEvent, read_events
 from graph_agent.types import SessionStatus
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ class SessionMemory:
 
     def __init__(self, graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
         if not graph.checkpointer or graph.checkpointer is True:
-            raise ConfigError("This graph stores no sessions: compile it with a checkpointer to read its sessions.")
+            raise ConfigError(NO_SAVER)
         self._graph = graph
         self._saver = graph.checkpointer
 
@@ -48,7 +50,7 @@ class SessionMemory:
         Returns:
             The events; empty for a session that does not exist.
         """
-        config: RunnableConfig = {"configurable": {"thread_id": session_id}}
+        config: RunnableConfig = {"configurable": {"thread_id": check_session_id(session_id)}}
         if checkpoint_id is not None:
             config["configurable"]["checkpoint_id"] = checkpoint_id
 
@@ -70,7 +72,7 @@ class SessionMemory:
 
         Only the newest checkpoint is read.
         """
-        newest = await self._saver.aget_tuple({"configurable": {"thread_id": session_id}})
+        newest = await self._saver.aget_tuple({"configurable": {"thread_id": check_session_id(session_id)}})
         values = newest.checkpoint["channel_values"] if newest is not None else {}
         return SessionStatus(values.get("status", SessionStatus.CREATED))
 

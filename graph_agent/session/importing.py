@@ -5,26 +5,163 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
-from uuid import uuid4
 
+from langchain_core.messages import BaseMessage, message_to_dict
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver
-from langgraph.store.base import BaseStore
+from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent.errors import InputError
-from graph_agent.persistence.maintenance import open_tables
-from graph_agent.persistence.open import open_store
-from graph_agent.runs.inbox import Note, StoreInbox, inbox_namespace, note_from
-from graph_agent.runs.registry import lock_idle_session
-from graph_agent.session.exporting import FORMAT, VERSION
+from graph_agent._compat.deltas import delta_snapshot
+from graph_agent._internal.text import check_session_id
+from graph_agent.checkpoints.maintenance import open_tables
+from graph_agent.checkpoints.open import open_store
+from graph_agent.checkpoints.pruning.answers import answer_of
+from graph_agent.checkpoints.pruning.plan import CHANNELS, NamespacePlan, Rule, delta_values
+from graph_agent.checkpoints.pruning.tables import StoredWrite, Tables, UnreadableCheckpointError
+from graph_agent.checkpoints.pruning.threads import plan_with_answers, rule
+from graph_agent.errors import InputError, SessionBusyError
+from graph_agent.runs.inbox import StoreInbox, inbox_namespace, note_from
+from graph_agent.runs.input_marks import ANSWERS
+from graph_agent.runs.registry import is_idle, lock_idle_session
+from graph_agent.session.summaries import summarize_session
+from graph_agent.state.events import as_value, read_events
+from graph_agent.state.schema import AgentState
+
+FORMAT, VERSION = "graph-agent-session", 1
+_INTERNAL = ("__", "branch:")
+"""Prefixes of LangGraph's own channels."""
+_ALL = Rule(not_before="")
+"""Keeps every checkpoint."""
+
+
+async def export_session(url: str, session_id: str, *, all_checkpoints: bool = False) -> AsyncIterator[dict[str, Any]]:
+    """Yield the lines of a session's export.
+
+    Args:
+        url: The database: `sqlite:///FILE` or `postgresql://…`.
+        session_id: The session.
+        all_checkpoints: Whether to export every checkpoint, so that the imported session can be continued from each;
+            otherwise only those that remain after `prune` with `keep_last=1`.
+
+    Raises:
+        ConfigError: If the database does not exist or cannot be opened.
+        InputError: If there is no such session.
+    """
+    count = 0
+    async for line in _lines(url, session_id, _ALL if all_checkpoints else rule()):
+        count += 1
+        yield line
+    yield {"type": "end", "lines": count}
+
+
+async def _lines(url: str, session_id: str, keep: Rule) -> AsyncIterator[dict[str, Any]]:
+    check_session_id(session_id)
+    async with open_tables(url) as (tables, saver), open_store(url) as store:
+        newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
+        if newest is None:
+            raise InputError(f"There is no session {session_id!r}; `graph-agent sessions` lists them.")
+
+        async def is_running(_: str) -> bool:
+            return not await is_idle(saver, session_id)
+
+        summary = asdict(await summarize_session(saver, session_id, newest, is_running))
+        yield {"type": "session", "format": FORMAT, "version": VERSION, **summary, "state": _own_state(newest)}
+        try:
+            plans = await plan_with_answers(tables, saver, session_id, keep)
+        except UnreadableCheckpointError as error:
+            raise UnreadableCheckpointError(f"Session {session_id!r} cannot be exported: {error}.") from None
+        history = await read_history(saver, session_id, newest)
+        for message in history["messages"]:
+            yield {"type": "message", "message": _message(message)}
+        for event in read_events(history["events"], session_id):
+            yield {"type": "event", "event": event}
+        async for line in _checkpoints(tables, saver, session_id, plans):
+            yield line
+        for note in await StoreInbox(store).read(session_id):
+            yield {"type": "note", "key": note.key, "kind": note.kind, "content": note.content}
+
+
+async def read_history(saver: BaseCheckpointSaver[Any], session_id: str, newest: CheckpointTuple) -> dict[str, Any]:
+    """Return the messages and events of a session at its newest checkpoint, by channel.
+
+    Raises:
+        DamagedSessionError: If some are lost or unreadable.
+    """
+    values, versions = newest.checkpoint["channel_values"], newest.checkpoint["channel_versions"]
+    stored = {name: getattr(values[name], "value", values[name]) for name in CHANNELS if name in values}
+    missing = [name for name in CHANNELS if name in versions and name not in stored]
+    rebuilt = await delta_values(saver, (session_id, ""), newest.checkpoint["id"], missing) if missing else {}
+    return {**dict.fromkeys(CHANNELS, ()), **stored, **rebuilt}
+
+
+def _own_state(newest: CheckpointTuple) -> dict[str, Any]:
+    values = newest.checkpoint["channel_values"]
+    names = [name for name in values if name not in AgentState.__annotations__ and not name.startswith(_INTERNAL)]
+    return {name: as_value(values[name]) for name in sorted(names)}
+
+
+def _message(message: Any) -> Any:
+    return as_value(message_to_dict(message) if isinstance(message, BaseMessage) else message)
+
+
+async def _checkpoints(
+    tables: Tables, saver: BaseCheckpointSaver[Any], session_id: str, plans: dict[str, NamespacePlan]
+) -> AsyncIterator[dict[str, Any]]:
+    writes: dict[tuple[str, str], list[StoredWrite]] = {}
+    for write in await tables.stored_writes(session_id):
+        writes.setdefault((write.namespace, write.checkpoint_id), []).append(write)
+    for id_ in plans[""].answers if "" in plans else ():
+        checkpoint, metadata = await answer_of(saver, session_id, id_)
+        packed = _packed(*saver.serde.dumps_typed(checkpoint))
+        line = {"namespace": ANSWERS, "id": id_, "parent": None, "metadata": metadata, "checkpoint": packed}
+        yield {"type": "checkpoint", **line, "writes": []}
+    for namespace, plan in reversed(plans.items()):
+        gone = plan.nodes.keys() - plan.kept
+        for id_ in plan.parents_first():
+            if id_ in gone:
+                continue
+            at: RunnableConfig = {
+                "configurable": {"thread_id": session_id, "checkpoint_ns": namespace, "checkpoint_id": id_}
+            }
+            found = await saver.aget_tuple(at)
+            if found is None:
+                raise SessionBusyError(f"Session {session_id!r} was pruned during its export; export it again.")
+            parent = plan.remaining_ancestor(id_, gone)
+            copies = await delta_values(saver, (session_id, namespace), id_, plan.folds.get(id_, ()))
+            yield {
+                "type": "checkpoint",
+                "namespace": namespace,
+                "id": id_,
+                "parent": parent if parent in plan.nodes else None,  # another program may have removed it
+                "metadata": found.metadata,
+                "checkpoint": _packed(*saver.serde.dumps_typed(_with_copies(found, copies))),
+                "writes": [
+                    {
+                        "task_id": write.task_id,
+                        "task_path": write.task_path,
+                        "channel": write.channel,
+                        "value": _packed(write.type, write.value),
+                    }
+                    for write in writes.get((namespace, id_), ())
+                ],
+            }
+
+
+def _with_copies(found: CheckpointTuple, copies: Mapping[str, Any]) -> dict[str, Any]:
+    values = {**found.checkpoint["channel_values"], **{name: delta_snapshot(each) for name, each in copies.items()}}
+    return {**found.checkpoint, "channel_values": values}
+
+
+def _packed(kind: str, stored: bytes) -> list[str]:
+    return [kind, base64.b64encode(stored or b"").decode()]
+
 
 Line = dict[str, Any]
-_PAGE = 100
-"""Items that one search of the Store returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +175,12 @@ class _Checkpoint:
     writes: list[tuple[str, str, str, Any]]
     """Task id, task path, channel and value."""
 
-    async def store(self, saver: BaseCheckpointSaver[Any], session_id: str) -> None:
-        """Store it under a session's id."""
+    def store(self, saver: BaseCheckpointSaver[Any], session_id: str) -> None:
+        """Store it under a session's id, with the blocking methods of a saver."""
         at: RunnableConfig = {"configurable": {"thread_id": session_id, "checkpoint_ns": self.namespace}}
         if self.parent is not None:
             at["configurable"]["checkpoint_id"] = self.parent
-        stored = await saver.aput(at, self.checkpoint, self.metadata, self.checkpoint["channel_versions"])
+        stored = saver.put(at, self.checkpoint, self.metadata, self.checkpoint["channel_versions"])
         for (task_id, path), of_task in groupby(self.writes, key=lambda write: write[:2]):
             listed = [(channel, value) for _, _, channel, value in of_task]
             # LangGraph stores the writes to special channels under fixed numbers, and the others in their order.
@@ -53,7 +190,7 @@ class _Checkpoint:
                 *([each] for each in special),
             ):
                 if writes:
-                    await saver.aput_writes(stored, writes, task_id, path)
+                    saver.put_writes(stored, writes, task_id, path)
 
 
 async def import_session(
@@ -61,14 +198,14 @@ async def import_session(
 ) -> str:
     """Store an exported session in a database, and return its id.
 
-    Its open interrupts can be answered there, and its unread notes take effect. Nothing is stored if a line is invalid
-    or missing.
+    Its open interrupts can be answered there, and its unread notes take effect. The import is one transaction: after an
+    error, or if the process is killed, the database is as before.
 
     Args:
         url: The database: `sqlite:///FILE`, created if it does not exist, or `postgresql://…`.
         lines: The lines of the export.
         session_id: The id of the imported session; None for that of the export.
-        replace: Whether to delete a session of the same id first.
+        replace: Whether to replace a session of the same id.
 
     Raises:
         ConfigError: If the database cannot be opened.
@@ -80,39 +217,26 @@ async def import_session(
     id_ = session_id or str(numbered[0][1].get("id") or "")
     if not id_:
         raise InputError("Line 1 has no session id; give one.")
-    async with open_tables(url, create=True) as (_, saver), open_store(url) as store:
+    check_session_id(id_)
+    async with _open(url, create=True) as (tables, saver):
         read = {number: _checkpoint(number, line, saver) for number, line in numbered if line["type"] == "checkpoint"}
         _check_ancestry(read)
-        checkpoints = [*read.values()]
+        recorder, statements = tables.recorder(saver.serde)
+        # Read from memory first, so that no session is replaced with one that cannot be read.
+        _store(InMemorySaver(serde=saver.serde), id_, read.values())
+        _store(recorder, id_, read.values())
         notes = [note_from(str(line.get("key")), line) for _, line in numbered if line["type"] == "note"]
+        items = [(note.key, note.as_value()) for note in notes if note is not None]
         async with lock_idle_session(saver, id_):
-            if await saver.aget_tuple({"configurable": {"thread_id": id_}}) is not None:
-                if not replace:
-                    raise InputError(
-                        f"The session {id_!r} exists already; import it under another id, or replace the existing one."
-                    )
-                # Stored under another id first, so that the session is deleted only for one that can be read.
-                rehearsal = f"{id_}/import/{uuid4().hex}"
-                try:
-                    await _store(saver, store, rehearsal, checkpoints, [])
-                finally:
-                    await _delete(saver, store, rehearsal)
-                await _delete(saver, store, id_)
-            try:
-                await _store(saver, store, id_, checkpoints, notes)
-            except BaseException:
-                await _delete(saver, store, id_)
-                raise
+            if not replace and await saver.aget_tuple({"configurable": {"thread_id": id_}}) is not None:
+                raise InputError(
+                    f"The session {id_!r} exists already; import it under another id, or replace the existing one."
+                )
+            await tables.replace(id_, statements, ".".join(inbox_namespace(id_)), items)
     return id_
 
 
-async def _store(
-    saver: BaseCheckpointSaver[Any],
-    store: BaseStore,
-    session_id: str,
-    checkpoints: Iterable[_Checkpoint],
-    notes: Iterable[Note | None],
-) -> None:
+def _store(saver: BaseCheckpointSaver[Any], session_id: str, checkpoints: Iterable[_Checkpoint]) -> None:
     """Store a session, and read its newest checkpoint.
 
     Raises:
@@ -120,44 +244,40 @@ async def _store(
     """
     try:
         for each in checkpoints:
-            await each.store(saver, session_id)
-        await saver.aget_tuple({"configurable": {"thread_id": session_id}})
+            each.store(saver, session_id)
+        if isinstance(saver, InMemorySaver):
+            saver.get_tuple({"configurable": {"thread_id": session_id}})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"The export has a checkpoint that cannot be stored: {error!r}. Export it again.") from error
-    for note in notes:
-        if note is not None:
-            await StoreInbox(store).add(session_id, note)
 
 
-async def remove_session(saver: BaseCheckpointSaver[Any], store: BaseStore, session_id: str) -> bool:
-    """Delete a session: its checkpoints, its effect ledger in them, and what the Store holds for it.
+async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncIterator[str]:
+    """Delete sessions, each in one transaction: its checkpoints, its effect ledger in them, and its unread notes.
 
     Args:
-        saver: The saver of the session.
-        store: The Store of the same database.
-        session_id: The session.
+        url: The database: `sqlite:///FILE` or `postgresql://…`.
+        session_ids: The sessions.
 
-    Returns:
-        Whether there was such a session.
+    Yields:
+        The id of each session that existed, after its removal.
 
     Raises:
-        SessionBusyError: If a run of it is under way.
+        SessionBusyError: If a run of one is under way; the earlier ones stay deleted.
     """
-    async with lock_idle_session(saver, session_id):
-        existed = await saver.aget_tuple({"configurable": {"thread_id": session_id}}) is not None
-        await _delete(saver, store, session_id)
-    return existed
+    async with _open(url) as (tables, saver):
+        for id_ in map(check_session_id, session_ids):
+            async with lock_idle_session(saver, id_):
+                existed = await saver.aget_tuple({"configurable": {"thread_id": id_}}) is not None
+                await tables.replace(id_, (), ".".join(inbox_namespace(id_)), ())
+            if existed:
+                yield id_
 
 
-async def _delete(saver: BaseCheckpointSaver[Any], store: BaseStore, session_id: str) -> None:
-    await saver.adelete_thread(session_id)
-    package, _, name = inbox_namespace(session_id)
-    for namespace in await store.alist_namespaces(prefix=(package,), suffix=(name,)):
-        while found := [
-            each for each in await store.asearch(namespace, limit=_PAGE) if each.namespace[:3] == namespace
-        ]:
-            for item in found:
-                await store.adelete(item.namespace, item.key)
+@asynccontextmanager
+async def _open(url: str, *, create: bool = False) -> AsyncIterator[tuple[Tables, BaseCheckpointSaver[Any]]]:
+    async with open_tables(url, create=create) as opened, open_store(url) as store:
+        await StoreInbox(store).read("")  # creates the tables of the Store
+        yield opened
 
 
 def _complete(lines: Iterable[str]) -> list[tuple[int, Line]]:

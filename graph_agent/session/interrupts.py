@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Interrupt, StateSnapshot
 
-from graph_agent.approvals.decisions import Decision, as_decision, listed_decisions, read_decisions
-from graph_agent.approvals.requests import HeldCall, calls_of_request, is_single_call, request_of
+from graph_agent._internal.text import visible
+from graph_agent.approvals.decisions import Decision, as_decision, listed_decisions, read_decisions, split_decisions
+from graph_agent.approvals.requests import (
+    HeldCall,
+    calls_of_request,
+    is_single_call,
+    joined_request,
+    request_of,
+    requests_of,
+)
 from graph_agent.errors import DecisionError, InputError, SlowSchemaError
 from graph_agent.session.built_agent import builder_of
-from graph_agent.session.repeated_input import is_by_id
+from graph_agent.session.repeated_input import is_by_id, not_open
 from graph_agent.session.run_result import open_interrupts
+
+
+def joint_question(interrupts: Sequence[Interrupt]) -> tuple[list[Interrupt], Any]:
+    """Return the open interrupts that a person answers next, and their question.
+
+    One question asks about the calls of all approval requests. Of other interrupts, the first is asked alone, with its
+    value; the others follow its answer.
+
+    Args:
+        interrupts: The open interrupts; at least one.
+    """
+    if requests := requests_of(interrupts):
+        return [each for each in interrupts if each.id in requests], joined_request([*requests.values()])
+    return [interrupts[0]], interrupts[0].value
 
 
 def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
@@ -22,25 +44,37 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
     LangGraph would use an answer without an id for the next interrupt, which may be another one.
 
     Args:
-        answer: The person's answer, or a mapping of interrupt id → answer, which is returned unchanged.
+        answer: The person's answer, or a mapping of interrupt id → answer, which is returned unchanged. An answer
+            without ids decides on the calls of all open approval requests (see `split_decisions`).
         asked: The session's open interrupts.
 
     Raises:
-        InputError: When no interrupt is open, when the answer names only interrupts that are not open, or when several
-            are open and the answer names none.
+        InputError: When no interrupt is open, when the answer names one that is not open, or when several are open,
+            none of them an approval request, and the answer names none; or when it does not fit the requests.
     """
     if not asked:
         raise InputError(
             f"The session has no open interrupt for the answer {answer!r}; resume without an answer, or run an input."
         )
-    known = ", ".join(f"{interrupt.id}: {interrupt.value!r}" for interrupt in asked)
     if is_by_id(answer):
-        if answer.keys().isdisjoint(interrupt.id for interrupt in asked):
-            raise InputError(f"The answers {answer!r} match no interrupt that is open; open: {known}.")
+        # LangGraph checks again when the run has the session's lock.
+        if unknown := sorted(answer.keys() - {interrupt.id for interrupt in asked}):
+            raise InputError(not_open(unknown, [interrupt.id for interrupt in asked]))
         return dict(answer)
     if len({interrupt.id for interrupt in asked}) > 1:
+        if requests := requests_of(asked):
+            return split_decisions(requests, answer)
+        known = ", ".join(f"{interrupt.id} ({_named(interrupt)})" for interrupt in asked)
         raise InputError(f"Several interrupts are open; answer with a mapping of id to answer. Open: {known}.")
     return {asked[0].id: answer}
+
+
+def _named(interrupt: Interrupt) -> str:
+    """Return the names of the calls that an interrupt is about, without their arguments."""
+    if (request := request_of(interrupt)) is not None:
+        return ", ".join(visible(call["name"]) for call in calls_of_request(request))
+    name = interrupt.value.get("name") if isinstance(interrupt.value, Mapping) else None
+    return visible(name) if isinstance(name, str) else "a question"
 
 
 def checked_answers(
@@ -64,24 +98,27 @@ def checked_answers(
         raise InputError(f"decided_by={decided_by!r}: give the person's name, or None for `user`.")
     asked = open_interrupts(state)
     answers = answers_by_id(answer, asked)
-    requests = {each.id: request for each in asked if (request := request_of(each)) is not None}
+    requests = requests_of(asked)
     for id_ in answers.keys() & requests.keys():
         calls, given, ids = calls_of_request(requests[id_]), answers[id_], requests[id_].get("call_ids")
         # The request of a delegate has other calls, whose tools are not the agent's.
-        own = ids == [call["id"] for call in state.values.get("loop", {}).get("asked", ())]
+        held = [call["id"] for call in state.values.get("loop", {}).get("awaiting_approval", ())]
+        own = ids == held and "delegate" not in requests[id_]
         builder = builder_of(graph) if own else None
         edit_fault = builder.edit_fault if builder is not None else None
         decided = read_decisions(calls, given, edit_fault)
-        by = decided_by or decided[0].by
+        names = {decided_by} if decided_by else {each.by for each in decided}
+        by = {"decided_by": names.pop()} if len(names) == 1 else {}
         schemas = [each.response_schema for each in asked if each.id == id_ and is_single_call(each.value)]
         if schemas:
             (decision,) = listed_decisions(calls, decided)
             _check(decision, schemas[0], calls[0])
-            answers[id_] = {**decision, "decided_by": by}
-        elif ids is None:
-            answers[id_] = {"decisions": listed_decisions(calls, decided), "decided_by": by}
+            answers[id_] = {**decision, **by}
         else:
-            answers[id_] = {"decisions": {each.call["id"]: as_decision(each) for each in decided}, "decided_by": by}
+            listed = listed_decisions(calls, decided) if ids is None else [as_decision(each) for each in decided]
+            named = [one if by else {**one, "decided_by": each.by} for one, each in zip(listed, decided, strict=True)]
+            by_id = {each.call["id"]: one for each, one in zip(decided, named, strict=True)}
+            answers[id_] = {"decisions": named if ids is None else by_id, **by}
     return answers
 
 

@@ -1,27 +1,31 @@
-"""A repeated input: its mark, the wait for its run in another task or process, and the parts of its stored result."""
+"""The run of one input, and its repetition: its mark, the wait for its run elsewhere, and its stored result."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.errors import UnknownInterruptError
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
 
-from graph_agent.context import AgentContext, effective_config
+from graph_agent._compat import STRICT_RESUME
+from graph_agent.checkpoints.reading import load
 from graph_agent.errors import InputError
-from graph_agent.execution.checkpoints import load
 from graph_agent.runs.input_marks import InputMark, check_input_id, digest_of, mark_in
 from graph_agent.runs.registry import POLL_S, find_run, is_idle
+from graph_agent.runs.run import RUN, Run, RunScope
 from graph_agent.session.built_agent import builder_of, own_fields_of
-from graph_agent.session.run_result import RunResult, run_result
-from graph_agent.session.typed_result import typed_result
-from graph_agent.state.messages import failure_error, failure_of
+from graph_agent.session.run_result import RunResult, run_result, typed_result
+from graph_agent.settings.context import AgentContext, effective_config
 from graph_agent.types import SessionStatus
 
 _BEGINNING_S = 1.0
@@ -29,6 +33,73 @@ _BEGINNING_S = 1.0
 
 
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class InputRun:
+    """The run of one input, which reads its result before the session's lock is released.
+
+    If the lock was lost, another run may have continued the session, so the result is read from a checkpoint of the
+    input's own run.
+
+    Args:
+        read: Reads the result of a run; for None, the session's newest result.
+        before: Checks, once the session is locked, that the run may begin; None for no check.
+        mark: The input's id; None for an input without an id.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Run | None], Awaitable[RunResult]],
+        before: Callable[[], Awaitable[None]] | None = None,
+        mark: InputMark | None = None,
+    ) -> None:
+        self._read = read
+        self._before = before
+        self._mark = mark
+        self._result: RunResult | None = None
+        self._run: Run | None = None
+        self.aborted = False
+        """Whether the run was aborted, also if its answer was complete before."""
+
+    @contextmanager
+    def opened(self, configurable: Mapping[str, Any]) -> Iterator[RunnableConfig]:
+        """Yield the run's config; meanwhile an abort of the surrounding run also aborts this one.
+
+        Args:
+            configurable: The `configurable` of the run.
+
+        Raises:
+            InputError: If the answer names an interrupt that another run has answered, or that never existed.
+        """
+        surrounding = configurable.get(RUN) or ensure_config().get("configurable", {}).get(RUN)
+        scope = RunScope(parent=surrounding, before=self._before, after=self._set_result, mark=self._mark)
+        with scope.attached():
+            try:
+                yield {"configurable": {**configurable, RUN: scope, STRICT_RESUME: True}}
+            except UnknownInterruptError as error:
+                raise InputError(not_open(error.interrupt_ids, error.pending_ids)) from error
+
+    async def result(self) -> RunResult:
+        """Return the result of the input. A graph of another package does not report its end: it is read now."""
+        return self._result or await self._read(None)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its deadline has passed."""
+        return self._run is not None and self._run.left_s == 0
+
+    @property
+    def is_store_silent(self) -> bool:
+        """Whether it ended while its Store did not answer."""
+        return self._run is not None and self._run.inbox.is_silent
+
+    def set_stored(self, result: RunResult) -> None:
+        """Set the result of an input that was run before."""
+        self._result = result
+
+    async def _set_result(self, run: Run) -> None:
+        self._run = run
+        self._result, self.aborted = await self._read(run), run.aborted
 
 
 def mark_of(given: Any, input_id: str | None, graph: CompiledStateGraph[Any, Any, Any, Any]) -> InputMark | None:
@@ -66,6 +137,14 @@ def is_by_id(answer: Any) -> bool:
         isinstance(answer, Mapping)
         and bool(answer)
         and all(isinstance(key, str) and _INTERRUPT_ID.fullmatch(key) for key in answer)
+    )
+
+
+def not_open(unknown: Sequence[str], known: Sequence[str]) -> str:
+    """Return the text of the error for an answer to interrupts that are not open; `known` are those that are."""
+    return (
+        f"The answer is for interrupts that are not open: {', '.join(unknown)}. Open: {', '.join(known) or 'none'}. "
+        "Nothing was changed; answer those that are open."
     )
 
 
@@ -119,8 +198,7 @@ def stored_result(
     builder = builder_of(graph)
     built = builder.config if builder is not None else None
     if built is not None and result.status == SessionStatus.FAILED:
-        changed = state.values["loop"].get("changed")
+        changed = state.values["loop"].get("config_overrides")
         if effective_config(built, context, changed=changed).on_failure == "raise":
-            failed = failure_of(state.values["messages"][-1]) or {}
-            raise failure_error(result.error, kind=failed.get("error", ""), answer=result.answer)
+            result.raise_for_status()
     return typed_result(result, graph, context)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
-from graph_agent.events.types import Event
-from graph_agent.session.run_result import RunResult, Waiting
+from graph_agent.session.run_result import RunCall, RunResult, Waiting
+from graph_agent.state.events import Event, ResultStatus
+from graph_agent.types import ResponseT, Usage
 
 __all__ = [
     "CallState",
@@ -18,41 +19,47 @@ __all__ = [
     "Part",
     "PlanText",
     "Progress",
+    "RunCall",
     "RunPart",
     "RunResult",
     "Token",
+    "Usage",
     "Waiting",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of the answer's text."""
+    """A piece of the text of a message, which is the answer unless a `PlanText` with its `message_id` follows.
+
+    The texts of the other tokens, joined, are `RunResult.answer`.
+    """
 
     text: str
     type: Literal["token"] = "token"
     reports_failure: bool = False
     """Whether it reports a failure in place of the answer or of its rest."""
+    message_id: str = field(default="", compare=False)
+    """Id of the message; pieces of one message have the same id."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanText:
-    """The text of a plan that has calls.
-
-    If planning may answer (`finalize` is `auto` or `direct`), it may have been streamed as tokens before.
-    """
+    """Text that is not the answer: that of a plan with calls, or an answer that the run has replaced."""
 
     text: str
     type: Literal["plan_text"] = "plan_text"
+    message_id: str = field(default="", compare=False)
+    """Id of the message whose streamed tokens turned out to be commentary; empty if no token was streamed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallState:
-    """A call was planned, or has its result."""
+    """A call is about to run, or has its result; a call known not to run has its result only."""
 
     id: str
     name: str
-    status: Literal["started", "success", "error", "unknown", "skipped"]
+    status: ResultStatus | Literal["started"]
     type: Literal["call"] = "call"
 
 
@@ -109,14 +116,19 @@ class DelegatePart:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Done(Generic[ResponseT]):
     """The end of an input; the last part of every stream, and of each follow-up in it."""
 
-    result: RunResult
+    result: RunResult[ResponseT]
     type: Literal["done"] = "done"
 
 
 RunPart: TypeAlias = Token | PlanText | CallState | Progress | DelegateProgress | DelegatePart | Custom | EventAdded
 """A part of a run in progress."""
-Part: TypeAlias = RunPart | Done
-"""A part of `Session.stream`; a union tagged by `type`."""
+if TYPE_CHECKING:
+    Part: TypeAlias = RunPart | Done[ResponseT]
+    """A part of `Session.stream`; a union tagged by `type`."""
+else:
+    # Without the argument, programs can pass the union to `isinstance`.
+    Part = RunPart | Done
+    """A part of `Session.stream`; a union tagged by `type`."""

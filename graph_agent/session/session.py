@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
@@ -18,33 +19,39 @@ from langgraph.types import Command, Interrupt
 
 from graph_agent._internal.closing_stream import ClosingStream, Readership
 from graph_agent._internal.failure_log import log_failure
-from graph_agent.context import AgentContext, checked_context
+from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
+from graph_agent._internal.text import check_session_id
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.events.types import Event
 from graph_agent.runs.inbox import Note
 from graph_agent.runs.input_marks import InputMark, InputStoredError
 from graph_agent.runs.notes import message_of
 from graph_agent.runs.registry import refuse_within
 from graph_agent.runs.run import READERSHIP, WATCHED, Run
-from graph_agent.session.built_agent import own_fields_of
+from graph_agent.session.built_agent import NO_SAVER, builder_of, own_fields_of
 from graph_agent.session.control import SessionCommands, SessionControl
 from graph_agent.session.history import SessionMemory
-from graph_agent.session.input_run import InputRun
-from graph_agent.session.repeated_input import answer_content, mark_of, stored_result, wait_for_input
-from graph_agent.session.run_result import RunResult, open_interrupts, run_result
-from graph_agent.session.typed_result import typed_result
-from graph_agent.types import SessionStatus
+from graph_agent.session.repeated_input import InputRun, answer_content, mark_of, stored_result, wait_for_input
+from graph_agent.session.run_result import Cause, RunResult, open_interrupts, run_result, typed_result
+from graph_agent.settings.context import checked_context
+from graph_agent.state.events import Event
+from graph_agent.types import ContextT, ResponseT, SessionStatus, with_parameters_of
 
 if TYPE_CHECKING:
+    from graph_agent.compiled import CompiledAgentGraph
+    from graph_agent.session.auto_approval import OnApproval
     from graph_agent.session.results import Part
 
-logger = logging.getLogger(__name__)
 
-Context = AgentContext | Mapping[str, Any]
+logger = logging.getLogger(__name__)
+_FOLLOW_UP_S = 10.0
+"""Maximum seconds to look for a follow-up after an input."""
+_LATE_FOLLOW_UP_S = 2.0
+"""The same after an input whose deadline has passed."""
+
 Given = str | Sequence[BaseMessage]
 
 
-class Session(SessionCommands):
+class Session(SessionCommands, Generic[ResponseT, ContextT]):
     """One session of an agent: a LangGraph thread, with its runs, its status and its history.
 
     It has one run at a time. Any number of `Session` objects, in any thread or process, may refer to the same session.
@@ -53,10 +60,35 @@ class Session(SessionCommands):
         graph: A compiled agent with a checkpointer.
         session_id: The thread's id; a new id begins a new session.
         configurable: Additional keys of the runs' `configurable`.
+        on_approval: Decides on each call of a run that waits for approval: True, False, or a decision of
+            `graph_agent.approvals`; None to return to the caller, who resumes. With it, or with that of a run, an agent
+            without a checkpointer has its session in memory, as long as this object exists.
 
     Raises:
-        ConfigError: When the graph has no checkpointer.
+        ConfigError: When the graph is no agent with a checkpointer. An agent without one raises it at the first run
+            without `on_approval`.
+        InputError: When the id is no Unicode text.
     """
+
+    @overload
+    def __init__(
+        self,
+        graph: CompiledAgentGraph[ResponseT, ContextT],
+        session_id: str,
+        *,
+        configurable: Mapping[str, Any] | None = None,
+        on_approval: OnApproval | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Session[Any, Any],
+        graph: CompiledStateGraph[Any, Any, Any, Any],
+        session_id: str,
+        *,
+        configurable: Mapping[str, Any] | None = None,
+        on_approval: OnApproval | None = None,
+    ) -> None: ...
 
     def __init__(
         self,
@@ -64,14 +96,28 @@ class Session(SessionCommands):
         session_id: str,
         *,
         configurable: Mapping[str, Any] | None = None,
+        on_approval: OnApproval | None = None,
     ) -> None:
         if not isinstance(graph, Pregel):
             raise ConfigError(f"A session needs a compiled agent, not {graph!r}; make one with create_graph_agent().")
         if not isinstance(session_id, str) or not session_id:
             raise ConfigError(f"session_id={session_id!r}: a session needs an id; pass any text that is not empty.")
+        check_session_id(session_id)
+        self._is_stored = graph.checkpointer is not None or on_approval is not None
+        if graph.checkpointer is None and (builder := builder_of(graph)) is not None:
+            from langgraph.checkpoint.memory import InMemorySaver
+
+            saver = InMemorySaver()
+            graph = builder.compile(checkpointer=saver, store=graph.store, cache=graph.cache, name=graph.name)
+        # Imported here: it loads the parsers of decisions.
+        from graph_agent.session.auto_approval import AutoApproval
+
+        self._approval = AutoApproval(on_approval)
         self._memory = SessionMemory(graph)
         super().__init__(graph, session_id)
         self._control = SessionControl(graph, session_id)
+        own = builder_of(graph)
+        self._own_context = own is None or own.user_context is None
         self._configurable: dict[str, Any] = {**(configurable or {}), "thread_id": session_id}
         self._config: RunnableConfig = {"configurable": self._configurable}
 
@@ -79,10 +125,11 @@ class Session(SessionCommands):
         self,
         given: Given,
         *,
-        context: Context | None = None,
+        context: ContextT | Mapping[str, Any] | None = None,
         state: Mapping[str, Any] | None = None,
         input_id: str | None = None,
-    ) -> RunResult:
+        on_approval: OnApproval | None = None,
+    ) -> RunResult[ResponseT]:
         """Run one input to its end, then each follow-up that is queued by then.
 
         With an `input_id`, the input is run once: the same id again, in any process and after any crash, resumes the
@@ -93,6 +140,8 @@ class Session(SessionCommands):
             context: Overrides and credentials for this run and its follow-ups.
             state: Values of own state fields (see `state_schema`), which this input sets; None to set none.
             input_id: The input's id, unique in the session: 1 to 255 printable characters; None for none.
+            on_approval: Decides on the calls of this run and its follow-ups, in place of the session's own
+                `on_approval`; None for that.
 
         Returns:
             The result of this input; `follow_ups` has the results of the follow-ups. A follow-up that raises is logged.
@@ -104,17 +153,19 @@ class Session(SessionCommands):
             SessionBusyError: When the session is running.
             RunFailedError: When the input failed, and `on_failure="raise"` is set.
         """
+        self._check_stored(on_approval)
         graph_input = self._with_state(given, state)
-        return await self._to_end(graph_input, context, mark_of(graph_input, input_id, self._graph))
+        return await self._to_end(graph_input, context, mark_of(graph_input, input_id, self._graph), on_approval)
 
     async def resume(
         self,
         answer: Any = None,
         *,
-        context: Context | None = None,
+        context: ContextT | Mapping[str, Any] | None = None,
         decided_by: str | None = None,
         input_id: str | None = None,
-    ) -> RunResult:
+        on_approval: OnApproval | None = None,
+    ) -> RunResult[ResponseT]:
         """Resume the session: with an answer to its open interrupt, or after a crash.
 
         Args:
@@ -123,6 +174,7 @@ class Session(SessionCommands):
             context: As for `run`.
             decided_by: Name of the person who decided on calls, for the history; None for `user`.
             input_id: The answer's own id, as for `run`; None for none.
+            on_approval: As for `run`.
 
         Raises:
             InputError: When there is nothing to resume, the answer matches no open interrupt, or a decision does not
@@ -130,18 +182,40 @@ class Session(SessionCommands):
             InputConflictError, InputSupersededError: As for `run`.
             SessionBusyError: When the session is running.
         """
+        self._check_stored(on_approval)
         mark = mark_of(answer_content(answer), input_id, self._graph)
-        return await self._to_end(await self._answer(answer, decided_by, mark), context, mark)
+        return await self._to_end(await self._answer(answer, decided_by, mark), context, mark, on_approval)
+
+    @with_parameters_of(run)
+    def run_sync(self, given: Given, **options: Any) -> RunResult[ResponseT]:
+        """As `run`, with the same options, for a script: blocks until the end.
+
+        Raises:
+            SyncInLoopError: In the thread of a running event loop, as in a notebook: use `await session.run(...)`.
+        """
+        refuse_running_loop("Session.run_sync", "session.run")
+        return blocking(self.run)(given, **options)
+
+    @with_parameters_of(resume)
+    def resume_sync(self, answer: Any = None, **options: Any) -> RunResult[ResponseT]:
+        """As `resume`, and blocking as `run_sync`.
+
+        Raises:
+            SyncInLoopError: As for `run_sync`.
+        """
+        refuse_running_loop("Session.resume_sync", "session.resume")
+        return blocking(self.resume)(answer, **options)
 
     def stream(
         self,
         given: Given,
         *,
-        context: Context | None = None,
+        context: ContextT | Mapping[str, Any] | None = None,
         control: RunControl | None = None,
         state: Mapping[str, Any] | None = None,
         input_id: str | None = None,
-    ) -> AsyncGenerator[Part]:
+        on_approval: OnApproval | None = None,
+    ) -> AsyncGenerator[Part[ResponseT]]:
         """Run one input to its end and yield the parts of the run as they occur; `Done` is last.
 
         Objects that tools write with `get_stream_writer` are `Custom` parts. The run of a delegate in this process, its
@@ -160,47 +234,76 @@ class Session(SessionCommands):
             state: As for `run`.
             input_id: As for `run`. The parts of a stored result are its events, and its answer as one `Token`; those of
                 a resumed input begin where it is resumed.
+            on_approval: As for `run`. The stream goes on after its decisions, without a `Done` between.
 
         Raises:
             InputError: As for `run`.
             SessionBusyError: When the session is running; raised by the first part.
             RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
         """
+        self._check_stored(on_approval)
         readership = Readership()
         graph_input = self._with_state(given, state)
         mark = mark_of(graph_input, input_id, self._graph)
-        return ClosingStream(self._stream(graph_input, context, control, readership, mark), readership)
+        return ClosingStream(self._stream(graph_input, context, control, readership, mark, on_approval), readership)
+
+    @with_parameters_of(stream)
+    def stream_sync(self, given: Given, **options: Any) -> Iterator[Part[ResponseT]]:
+        """As `stream`, with the same options, for a script. Leaving the loop before the last part stops the run.
+
+        Raises:
+            SyncInLoopError: As for `run_sync`.
+        """
+        refuse_running_loop("Session.stream_sync", "session.stream")
+        return self._parts_sync(self.stream(given, **options))
+
+    def _parts_sync(self, parts: AsyncGenerator[Part[ResponseT]]) -> Iterator[Part[ResponseT]]:
+        async def take() -> Part[ResponseT] | None:
+            return await anext(parts, None)
+
+        async def close() -> None:
+            await parts.aclose()
+
+        try:
+            while (part := blocking(take)()) is not None:
+                yield part
+        finally:
+            blocking(close)()
 
     def stream_resume(
         self,
         answer: Any = None,
         *,
-        context: Context | None = None,
+        context: ContextT | Mapping[str, Any] | None = None,
         decided_by: str | None = None,
         control: RunControl | None = None,
         input_id: str | None = None,
-    ) -> AsyncGenerator[Part]:
+        on_approval: OnApproval | None = None,
+    ) -> AsyncGenerator[Part[ResponseT]]:
         """As `resume`, but yield the parts of the run as `stream` does."""
+        self._check_stored(on_approval)
         mark, readership = mark_of(answer_content(answer), input_id, self._graph), Readership()
-        return ClosingStream(self._stream_answer(answer, context, decided_by, control, readership, mark), readership)
+        parts = self._stream_answer(answer, context, decided_by, control, readership, mark, on_approval)
+        return ClosingStream(parts, readership)
 
     async def _stream_answer(
         self,
         answer: Any,
-        context: Context | None,
+        context: Any,
         decided_by: str | None,
         control: RunControl | None,
         readership: Readership,
         mark: InputMark | None,
-    ) -> AsyncGenerator[Part]:
+        on_approval: OnApproval | None,
+    ) -> AsyncGenerator[Part[ResponseT]]:
         given = await self._answer(answer, decided_by, mark)
-        async with aclosing(self._stream(given, context, control, readership, mark)) as parts:
+        async with aclosing(self._stream(given, context, control, readership, mark, on_approval)) as parts:
             async for part in parts:
                 yield part
 
     async def run_follow_ups(
-        self, *, context: Context | None = None, control: RunControl | None = None
-    ) -> list[RunResult]:
+        self, *, context: ContextT | Mapping[str, Any] | None = None, control: RunControl | None = None
+    ) -> list[RunResult[ResponseT]]:
         """Run the queued follow-ups one after the other, as `run` does after its own input.
 
         Args:
@@ -211,19 +314,21 @@ class Session(SessionCommands):
             Their results, in order; empty if none is queued, the session is running, or its newest input was not
             answered.
         """
+        self._check_stored()
         refuse_within(self.id)
-        results: list[RunResult] = []
+        results: list[RunResult[ResponseT]] = []
         await self._run_queued(results, context, control)
         return results
 
     async def _stream(
         self,
         given: Any,
-        context: Context | None,
+        context: Any,
         control: RunControl | None,
         readership: Readership,
         mark: InputMark | None = None,
-    ) -> AsyncGenerator[Part]:
+        on_approval: OnApproval | None = None,
+    ) -> AsyncGenerator[Part[ResponseT]]:
         # Imported here: only streams need them.
         from graph_agent.session.results import Done, Token
         from graph_agent.session.stream_parts import MODES, parts_of_run, stored_parts
@@ -236,7 +341,11 @@ class Session(SessionCommands):
                 stream_parts = await parts_of_run(self._graph, self.id, given, mark)
                 with run.opened({**self._configurable, READERSHIP: readership, WATCHED: True}) as config:
                     stream = self._graph.astream(
-                        given, config, context=checked_context(context), stream_mode=MODES, control=control
+                        given,
+                        config,
+                        context=checked_context(context, own=self._own_context),
+                        stream_mode=MODES,
+                        control=control,
                     )
                     async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
                         async for mode, payload in chunks:
@@ -259,11 +368,20 @@ class Session(SessionCommands):
             result = await run.result()
             if mark is not None and not has_streamed and result.answer:
                 yield Token(result.answer)  # streamed by the run that is resumed
-            yield Done(result)
             mark = None
-            if run.aborted or (note := await self._next_follow_up(control)) is None:
+            if (resumed := await self._decided(run, on_approval)) is not None:
+                given, note = resumed, None
+                continue
+            yield Done(result)
+            if run.aborted or (note := await self._next_follow_up(control, run)) is None:
                 return
             given = _input([message_of(note)])
+
+    def _check_stored(self, on_approval: OnApproval | None = None) -> None:
+        """Raise `ConfigError` for an agent without a checkpointer, unless approvals are decided within a run."""
+        self._is_stored = self._is_stored or on_approval is not None
+        if not self._is_stored:
+            raise ConfigError(NO_SAVER)
 
     def _with_state(self, given: Given, state: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the graph's input for an input of the user and values of own state fields."""
@@ -281,80 +399,116 @@ class Session(SessionCommands):
             last: Maximum number of events, the newest ones; None for all.
             after: Only events whose `seq` is higher.
         """
+        self._check_stored()
         return await self._memory.get_session_events(self.id, last=last, after=after)
 
     async def status(self) -> SessionStatus:
         """Return the session's status; `CREATED` before its first input."""
+        self._check_stored()
         return await self._memory.get_session_status(self.id)
 
     async def interrupts(self) -> list[Interrupt]:
         """Return the open interrupts, which `resume` answers; empty if the session does not wait."""
+        self._check_stored()
         return open_interrupts(await self._graph.aget_state(self._config))
 
-    async def _to_end(self, given: Any, context: Context | None, mark: InputMark | None = None) -> RunResult:
+    async def _to_end(
+        self, given: Any, context: Any, mark: InputMark | None, on_approval: OnApproval | None
+    ) -> RunResult:
         refuse_within(self.id)
-        run = await self._run_one(given, context, mark=mark)
+        run = await self._run_one(given, context, mark=mark, on_approval=on_approval)
         result, follow_ups = await run.result(), list[RunResult]()
         try:
             if not run.aborted:
-                await self._run_queued(follow_ups, context)
+                await self._run_queued(follow_ups, context, after=run, on_approval=on_approval)
         except Exception as error:  # noqa: BLE001 - an error of a follow-up must not hide the answer of the input before it
             log_failure(logger, f"A follow-up of the session {self.id!r}", error)
         return replace(result, follow_ups=tuple(follow_ups))
 
     async def _run_queued(
-        self, results: list[RunResult], context: Context | None, control: RunControl | None = None
+        self,
+        results: list[RunResult],
+        context: Any,
+        control: RunControl | None = None,
+        after: InputRun | None = None,
+        on_approval: OnApproval | None = None,
     ) -> None:
-        """Run the queued follow-ups; append each result to `results` when it ends."""
-        while (note := await self._next_follow_up(control)) is not None:
+        """Run the queued follow-ups, `after` an input; append each result to `results` when it ends."""
+        run = after
+        while (note := await self._next_follow_up(control, run)) is not None:
             try:
-                run = await self._run_one(_input([message_of(note)]), context, control, note)
+                given = _input([message_of(note)])
+                run = await self._run_one(given, context, control, note, on_approval=on_approval)
             except SessionBusyError:
                 return  # the run that has the session takes the follow-up
             results.append(await run.result())
             if run.aborted:
                 return
 
-    async def _next_follow_up(self, control: RunControl | None) -> Note | None:
-        stopping = control is not None and control.drain_requested
-        return None if stopping else await self._control.next_follow_up()
+    async def _next_follow_up(self, control: RunControl | None, after: InputRun | None) -> Note | None:
+        if control is not None and control.drain_requested:
+            return None
+        if after is not None and after.is_store_silent:
+            logger.warning("Follow-ups of the session %r stay queued: its Store does not answer.", self.id)
+            return None
+        try:
+            async with asyncio.timeout(_LATE_FOLLOW_UP_S if after is not None and after.is_late else _FOLLOW_UP_S):
+                return await self._control.next_follow_up()
+        except TimeoutError as error:
+            # The deadline of the input before it does not cover this.
+            log_failure(logger, f"Looking for follow-ups of the session {self.id!r}", error)
+            return None
 
     async def _run_one(
         self,
         given: Any,
-        context: Context | None,
+        context: Any,
         control: RunControl | None = None,
         note: Note | None = None,
         mark: InputMark | None = None,
+        on_approval: OnApproval | None = None,
     ) -> InputRun:
-        run = self._input_run(note, context, mark)
+        """Run an input, and resume it as long as its approvals need no person."""
         while True:
+            run = self._input_run(note, context, mark)
             try:
                 with run.opened(self._configurable) as config:
-                    await self._graph.ainvoke(given, config, context=checked_context(context), control=control)
+                    await self._graph.ainvoke(
+                        given, config, context=checked_context(context, own=self._own_context), control=control
+                    )
             except InputStoredError as stored:
                 run.set_stored(stored_result(stored.state, self._graph, context))
             except SessionBusyError:
                 if not await self._waits_for(mark):
                     raise
                 continue
-            return run
+            if (resumed := await self._decided(run, on_approval)) is None:
+                return run
+            given, note, mark = resumed, None, None
+
+    async def _decided(self, run: InputRun, on_approval: OnApproval | None) -> Any:
+        """Return the graph's input that resumes an ended run; None if it does not wait, or waits for a person."""
+        asked = [] if run.aborted else (await run.result()).interrupts
+        answers = await self._approval.answers(asked, on_approval)
+        return await self._answer(answers, None, None) if answers else None
 
     async def _waits_for(self, mark: InputMark | None) -> bool:
         """Wait for the end of the run of an input; False for an input without an id, and if another input runs."""
         return mark is not None and await wait_for_input(self._saver, self.id, mark)
 
-    def _input_run(self, note: Note | None, context: Context | None, mark: InputMark | None = None) -> InputRun:
+    def _input_run(self, note: Note | None, context: Any, mark: InputMark | None = None) -> InputRun:
         async def read(run: Run | None) -> RunResult:
-            return typed_result(await self._result(run), self._graph, context)
+            result = typed_result(await self._result(run), self._graph, context)
+            has_failed = result.status == SessionStatus.FAILED and run is not None and run.cause is not None
+            return replace(result, cause=Cause(run.cause)) if has_failed and run is not None else result
 
         return InputRun(read, partial(self._control.check_next, note) if note is not None else None, mark)
 
     async def _answer(self, answer: Any, decided_by: str | None, mark: InputMark | None) -> Any:
         """Return the graph's input that resumes the session; None for an answer that it has received already."""
         # Imported here: only answers need them.
-        from graph_agent.execution.inputs import Admission
-        from graph_agent.session.interrupts import checked_answers
+        from graph_agent.inputs.admission import Admission
+        from graph_agent.session.interrupts import answers_by_id, checked_answers
 
         # After a crash between a step's last write and its checkpoint, `next` is empty, but `tasks` is not.
         state = await self._graph.aget_state(self._config)
@@ -365,7 +519,10 @@ class Session(SessionCommands):
         if answer is None:
             return None
         try:
-            return Command(resume=checked_answers(answer, self._graph, state, decided_by))
+            checked = checked_answers(answer, self._graph, state, decided_by)
+            asked = open_interrupts(state)
+            self._approval.remember(answers_by_id(answer, asked), asked, decided_by)
+            return Command(resume=checked)
         except InputError:
             if not received:
                 raise

@@ -9,9 +9,6 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot, StreamMode
 
-from graph_agent.events.approvals import is_approval
-from graph_agent.events.calls import call_name, recorded_ids
-from graph_agent.events.types import Event, StoredEvent
 from graph_agent.models.message_gate import message_text
 from graph_agent.runs.input_marks import InputMark, mark_in
 from graph_agent.session.results import (
@@ -26,6 +23,8 @@ from graph_agent.session.results import (
     Token,
 )
 from graph_agent.session.run_result import input_at, run_result
+from graph_agent.state.call_events import call_name, recorded_ids
+from graph_agent.state.events import Event, StoredEvent, is_approval
 from graph_agent.state.messages import failure_of
 from graph_agent.types import delegation_name
 
@@ -92,6 +91,8 @@ class StreamParts:
         self._session_id = session_id
         self._order = _HistoryOrder(seq, running)
         self._is_agent = is_agent
+        self._streamed: dict[str, list[str]] = {}
+        """Message id → the text of its tokens; the last message may be the answer, the others are commentary."""
         self._reported: set[str] = set()
         """Ids of the calls whose end was reported before their event had its place."""
 
@@ -112,12 +113,28 @@ class StreamParts:
         """Return the parts of finished calls that come after a call that has not finished; call it after the run."""
         yield from self._placed(self._order.rest())
 
-    def _tokens(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Sequence[Token]:
+    def _tokens(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Sequence[RunPart]:
         answers = not self._is_agent or metadata.get("langgraph_node") in _ANSWERING
         # The same node also stores follow-ups, which are user messages. `isinstance` is slow for a subclass.
         if not answers or not isinstance(message, (AIMessageChunk, AIMessage)) or not (text := message_text(message)):
             return ()
-        return (Token(text, reports_failure=failure_of(message) is not None),)
+        token = Token(text, reports_failure=failure_of(message) is not None, message_id=message.id or "")
+        if not self._is_agent:
+            return (token,)
+        if (pieces := self._streamed.get(token.message_id)) is not None:
+            pieces.append(text)
+            return (token,)
+        # Another message begins, so that the one before is not the answer.
+        parts = (*self._commentary(), token)
+        self._streamed[token.message_id] = [text]
+        return parts
+
+    def _commentary(self, plan: str = "") -> list[RunPart]:
+        """Return the part that marks the newest message as commentary, as the text of a plan if there is one."""
+        message_id, pieces = self._streamed.popitem() if self._streamed else ("", [])
+        if not pieces or plan.startswith(streamed := "".join(pieces)):
+            return [PlanText(plan, message_id=message_id)] if plan else []
+        return [PlanText(streamed, message_id=message_id), *([PlanText(plan)] if plan else [])]
 
     def _events(self, update: Mapping[str, Any]) -> Iterator[RunPart]:
         events = _added_events(update)
@@ -132,7 +149,9 @@ class StreamParts:
     def _placed(self, events: Iterable[tuple[int, StoredEvent]]) -> Iterator[RunPart]:
         for seq, event in events:
             yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self._session_id}))
-            if event["type"] not in _RESULTS:
+            if event["type"] == "plan" and event["calls"]:
+                yield from self._commentary(event["reasoning"])
+            elif event["type"] not in _RESULTS:
                 yield from _parts_of(event)
             elif event["id"] in self._reported:
                 self._reported.discard(event["id"])
@@ -219,8 +238,8 @@ def is_event(value: Any) -> bool:
 
 def _parts_of(event: StoredEvent) -> list[RunPart]:
     match event["type"]:
-        case "plan":
-            return [PlanText(event["reasoning"])] if event["calls"] and event["reasoning"] else []
+        case "tool_call" | "delegation_request" if "refused" in event:
+            return []
         case "tool_call":
             return [CallState(event["id"], event["name"], "started")]
         case "delegation_request":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from graph_agent._internal.text import text_of
-from graph_agent.errors import NewerFormatError
+from graph_agent.errors import DamagedSessionError, NewerFormatError
 from graph_agent.session.history import list_threads
 from graph_agent.types import SessionStatus
 
@@ -19,7 +19,7 @@ TITLE_LENGTH = 60
 _INTERRUPT, _RESUME = "__interrupt__", "__resume__"
 """Channels of the pending writes of an interrupt and of its answer."""
 
-Activity = Literal["running", "waiting", "interrupted", "idle", "newer"]
+Activity = Literal["running", "waiting", "interrupted", "idle", "newer", "damaged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class SessionSummary:
     """Its status; `RUNNING` while it waits for a person."""
     activity: Activity
     """`running`: a run is under way; `waiting`: for a person's answer; `interrupted`: its process ended in the middle
-    of a run; `idle`: its newest input has ended; `newer`: a newer version of this package stored it, and the other
-    fields have no values."""
+    of a run; `idle`: its newest input has ended; `newer`: a newer version of this package stored it, or `damaged`: it
+    cannot be read, and the other fields have no values."""
 
 
 async def summarize_sessions(
@@ -56,11 +56,11 @@ async def summarize_sessions(
     for session_id in await list_threads(saver, limit=limit):
         try:
             newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
-        except NewerFormatError:
-            summaries.append(SessionSummary(session_id, "", "", 0, SessionStatus.CREATED, "newer"))
-            continue
-        if newest is not None:
-            summaries.append(await summarize_session(saver, session_id, newest, is_running))
+            if newest is not None:
+                summaries.append(await summarize_session(saver, session_id, newest, is_running))
+        except (NewerFormatError, DamagedSessionError) as error:
+            unread: Activity = "newer" if isinstance(error, NewerFormatError) else "damaged"
+            summaries.append(SessionSummary(session_id, "", "", 0, SessionStatus.CREATED, unread))
     return summaries
 
 
@@ -79,7 +79,7 @@ async def summarize_session(
         is_running: As for `summarize_sessions`.
     """
     values = newest.checkpoint["channel_values"]
-    bookkeeping = values.get("loop")
+    loop = values.get("loop")
     # A thread of another graph may have a field of the same name.
     status = next((known for known in SessionStatus if known == values.get("status")), SessionStatus.CREATED)
     activity: Activity = "idle"
@@ -90,7 +90,7 @@ async def summarize_session(
         id=session_id,
         title=title_of(await _first_checkpoint(saver, session_id)),
         updated_at=newest.checkpoint["ts"],
-        turns=bookkeeping.get("turn", 0) if isinstance(bookkeeping, dict) else 0,
+        turns=loop.get("turn", 0) if isinstance(loop, dict) else 0,
         status=status,
         activity=activity,
     )

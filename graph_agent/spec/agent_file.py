@@ -17,16 +17,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from graph_agent._internal.attribute_docs import describe_fields
 from graph_agent._internal.credential_headers import check_headers
-from graph_agent._internal.validation_text import explain
+from graph_agent._internal.validation_text import describe_fields, explain
 from graph_agent._internal.yaml_files import parse_yaml
-from graph_agent.config import LoopConfig
+from graph_agent.checkpoints.urls import check_cache
 from graph_agent.errors import ConfigError, did_you_mean
-from graph_agent.persistence.urls import check_cache
-from graph_agent.spec.credentials import CredentialSource, check_sources
+from graph_agent.settings.config import LoopConfig
+from graph_agent.spec.credentials import CredentialSource, check_sources, keys_from, loop_fields_from
 from graph_agent.spec.delegates import DelegateSpec, SkillSpec
-from graph_agent.spec.environment import keys_from, loop_fields_from
 from graph_agent.spec.hooks import HookSpec, MiddlewareSpec
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
@@ -71,7 +69,8 @@ class AgentSpec(BaseModel):
     push_notifications: bool = False
     """Whether A2A clients may subscribe to changes of their tasks, sent to a URL of theirs on the public network."""
     hooks: list[HookSpec] = []
-    """Loop hooks, each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
+    """Loop hooks, each `module.Class`, or `{use: module.Class, with: {argument: value}}`; `history_compression` and
+    `web_search` are hooks of this package."""
     middleware: list[MiddlewareSpec] = []
     """LangChain middleware, outermost first: the name of one in `langchain.agents.middleware`, or written as a hook."""
     response_format: str | dict[str, Any] | None = None
@@ -150,7 +149,7 @@ def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> 
     Args:
         path: The file.
         environment: Environment variables, of which `GRAPH_AGENT_MODEL`, `GRAPH_AGENT_LOOP_MAX_STEPS` and similar ones
-            replace keys of the file; see `graph_agent.spec.environment`.
+            replace keys of the file; see `graph_agent.spec.credentials`.
 
     Raises:
         ConfigError: If it is missing, is not YAML, or has an invalid key or value; the message names the file, the

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from graph_agent._internal.attribute_docs import describe_fields
-from graph_agent._internal.validation_text import explain
-from graph_agent._internal.variables import expand
+from graph_agent._internal.extras import missing_extra
+from graph_agent._internal.validation_text import describe_fields, explain
+from graph_agent._internal.yaml_files import expand
 from graph_agent.errors import ConfigError
 from graph_agent.spec.imports import load_attribute, make
 
@@ -86,7 +86,7 @@ class DelegateSpec(BaseModel):
             ConfigError: If it cannot be created.
         """
         # Imported here: reading an agent file needs no part of LangGraph.
-        from graph_agent.graph_delegate import GraphDelegate
+        from graph_agent.delegates.graph_delegate import GraphDelegate
 
         if opened is not None:
             return GraphDelegate(self.name or opened.name, self.description or opened.description, opened.graph)
@@ -97,16 +97,16 @@ class DelegateSpec(BaseModel):
         graph = factory if hasattr(factory, "ainvoke") else make(name, factory, "a compiled graph")
         if not hasattr(graph, "ainvoke"):
             raise ConfigError(f"{name!r} gave {graph!r}; a delegate's factory returns a compiled graph.")
-        from graph_agent.graph_delegate import GraphDelegate
+        from graph_agent.delegates.graph_delegate import GraphDelegate
 
         return GraphDelegate(self.name, self.description, graph)
 
     def _remote(self) -> Delegate:
         try:
-            from graph_agent.a2a.client.auth import A2AAuth
-            from graph_agent.a2a.delegate import A2ADelegate
-        except ModuleNotFoundError as error:
-            raise self._without_extra(error) from None
+            from graph_agent.delegates.a2a_delegate import A2ADelegate
+            from graph_agent.delegates.a2a_http import A2AAuth
+        except ImportError as error:
+            raise missing_extra(f"delegate {self.name!r}", "server", error) from None
         assert self.url is not None
         given: dict[str, Any] = {
             name: value
@@ -120,14 +120,9 @@ class DelegateSpec(BaseModel):
         try:
             return A2ADelegate(self.name, expand(self.url), self.description or None, auth=auth, **given)
         except ImportError as error:
-            raise self._without_extra(error) from None
+            raise missing_extra(f"delegate {self.name!r}", "server", error) from None
         except ValueError as error:
             raise ConfigError(f"delegate {self.name!r}: {_first_fault(error)}") from None
-
-    def _without_extra(self, error: ImportError) -> ConfigError:
-        return ConfigError(
-            f"delegate {self.name!r}: a remote agent needs {error.name!r}; install 'graph-agent[server]'."
-        )
 
 
 class SkillSpec(BaseModel):

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, overload
 
-from graph_agent._internal.exception_text import exception_text
+from graph_agent._internal.extras import extra_of, missing_extra
+from graph_agent._internal.failure_log import clause, exception_text
 from graph_agent.errors import ConfigError, did_you_mean
 
 
@@ -41,9 +42,11 @@ def load_attribute(name: str, folder: Path, *, missing_ok: bool = False) -> Any 
     try:
         module = _module(module_name, folder)
     except ModuleNotFoundError as error:
+        if (extra := extra_of(error.name)) is not None:
+            raise missing_extra(repr(name), extra, error) from error
         parents = [module_name[:at] for at, letter in enumerate(module_name) if letter == "."]
         if error.name not in [module_name, *parents]:
-            raise ConfigError(f"{name!r}: importing {module_name!r} failed: {error}.") from error
+            raise ConfigError(f"{name!r}: importing {module_name!r} failed: {clause(error)}.") from error
         if missing_ok:
             return None
         raise ConfigError(
@@ -51,7 +54,7 @@ def load_attribute(name: str, folder: Path, *, missing_ok: bool = False) -> Any 
             f"{_hint(folder, module_name)}"
         ) from error
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{name!r}: importing {module_name!r} failed: {exception_text(error)}.") from error
+        raise ConfigError(f"{name!r}: importing {module_name!r} failed: {clause(exception_text(error))}.") from error
     found: Any = module
     for attribute in attributes:
         if not hasattr(found, attribute):
@@ -83,7 +86,7 @@ def make(name: str, factory: Any, what: str, **arguments: Any) -> Any:
         raise
     except (Exception, SystemExit) as error:
         given = f" with {', '.join(sorted(arguments))}" if arguments else " without arguments"
-        raise ConfigError(f"{name!r}: calling it{given} failed: {exception_text(error)}.") from error
+        raise ConfigError(f"{name!r}: calling it{given} failed: {clause(exception_text(error))}.") from error
 
 
 def is_dotted_name(name: str) -> bool:

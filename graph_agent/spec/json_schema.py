@@ -13,22 +13,18 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from graph_agent.a2a.client.auth import A2AAuth
-from graph_agent.config import LoopConfig
-from graph_agent.mcp.connections import (
-    COMMON_KEYS,
-    CONNECT_TIMEOUT_S,
-    STRAY_OUTPUT,
-    TRANSPORT_KEYS,
-    TRANSPORTS,
-)
+from graph_agent.delegates.a2a_http import A2AAuth
+from graph_agent.mcp.connections import COMMON_KEYS, CONNECT_TIMEOUT_S, STRAY_OUTPUT, TRANSPORT_KEYS, TRANSPORTS
 from graph_agent.mcp.messages import MAX_MESSAGE_BYTES
 from graph_agent.mcp.transports import READ_TIMEOUT_S, TIMEOUT_S
 from graph_agent.prompts import VARIABLES
+from graph_agent.settings.config import LoopConfig
 from graph_agent.spec.agent_file import CONFIG_ALIASES, AgentSpec
+from graph_agent.spec.hooks import SHIPPED_HOOKS
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _DOTTED = {"pattern": r"^[^\s:]+[:.][^\s:]+$"}
+_HOOK = {"pattern": rf"^(?:{'|'.join(SHIPPED_HOOKS)}|[^\s:]+[:.][^\s:]+)$"}
 _MIDDLEWARE = {"pattern": r"^(?:[A-Za-z_]\w*|[^\s:]+[:.][^\s:]+)$"}
 _MODEL = {"pattern": r"^(?:[^:]*[^\s:][^:]*:.*\S.*|[^\W\d]\w*(?:\.[^\W\d]\w*)+)$"}
 """`provider:name`, `module:factory` or `module.factory`."""
@@ -54,6 +50,11 @@ _CONNECTION: dict[str, dict[str, Any]] = {
         "type": "boolean",
         "default": False,
         "description": "Whether to offer only the tools listed at startup, and ignore later changes.",
+    },
+    "required": {
+        "type": "boolean",
+        "default": False,
+        "description": "Whether the agent cannot be opened without the server; otherwise its tools are left out.",
     },
     "max_message_bytes": {
         "type": "integer",
@@ -119,8 +120,8 @@ def agent_schema() -> dict[str, Any]:
     keys["config"] |= _config(definitions)
     keys["mcp_servers"]["additionalProperties"] = {"anyOf": [_connection(name) for name in TRANSPORT_KEYS]}
     keys["tools"]["items"] |= _DOTTED
-    keys["hooks"]["items"] = {"anyOf": [{"type": "string", **_DOTTED}, keys["hooks"]["items"]]}
-    definitions["HookSpec"]["properties"]["use"] |= _DOTTED
+    keys["hooks"]["items"] = {"anyOf": [{"type": "string", **_HOOK}, keys["hooks"]["items"]]}
+    definitions["HookSpec"]["properties"]["use"] |= _HOOK
     keys["middleware"]["items"] = {"anyOf": [{"type": "string", **_MIDDLEWARE}, keys["middleware"]["items"]]}
     definitions["MiddlewareSpec"]["properties"]["use"] |= _MIDDLEWARE
     delegate = definitions["DelegateSpec"]

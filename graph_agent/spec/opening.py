@@ -18,17 +18,18 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
 from graph_agent._internal.daemon_threads import call_in_thread
-from graph_agent._internal.variables import expand
+from graph_agent._internal.failure_log import clause
+from graph_agent._internal.yaml_files import expand
 from graph_agent.agent import create_graph_agent
 from graph_agent.approvals.policy import signature_fault
+from graph_agent.checkpoints.open import open_cache, open_saver, open_store
 from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
-from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError, located
 from graph_agent.hooks.registry import sort_hooks
-from graph_agent.models.mock import MockChatModel, mock_model_from_env
 from graph_agent.models.resolve import resolve_model
-from graph_agent.persistence.open import open_cache, open_saver, open_store
+from graph_agent.models.scripted import MockChatModel, mock_model_from_env
 from graph_agent.prompts import PromptTemplate, read_prompt_file
+from graph_agent.settings.config import LoopConfig
 from graph_agent.spec.agent_file import SYSTEM_VARIABLES, TODAY_VARIABLE, AgentSpec, load_spec
 from graph_agent.spec.credentials import read_credentials
 from graph_agent.spec.delegates import OpenedAgent
@@ -68,7 +69,7 @@ async def open_agent(
     """
     given = {**({TODAY_VARIABLE: today.isoformat()} if today else {}), **(environment or {})}
     async with AsyncExitStack() as stack:
-        shared = _Shared(stack, today, given, mock_model_from_env())
+        shared = _Shared(stack, today, given)
         yield await _open(spec, spec.db if db is None else db, shared, [])
 
 
@@ -95,7 +96,8 @@ class _Shared:
     stack: AsyncExitStack
     today: date | None
     environment: Mapping[str, str]
-    mocked: MockChatModel | None
+    mocked: MockChatModel | None = None
+    """The model of all agents, in a check of a file; None for the model of each."""
 
 
 async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]) -> CompiledAgentGraph:
@@ -107,13 +109,14 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
         shared: What all agents opened together share.
         above: The agent files that have this one as a delegate, outermost first.
     """
-    from graph_agent.mcp import McpTools, open_mcp_tools
-
+    mocked = shared.mocked or mock_model_from_env()
     with located(f"Agent file {spec.path}: credentials"):
         credentials = read_credentials(spec.credentials)
     stack = shared.stack
-    tools = McpTools()
+    tools: list[BaseTool] = []
     if spec.mcp_servers:
+        from graph_agent.mcp import open_mcp_tools
+
         with located(f"Agent file {spec.path}: mcp_servers"):
             tools = await stack.enter_async_context(open_mcp_tools(mcp_connections(spec, shared.environment)))
     agents = await _open_delegates(spec, shared, [*above, spec.path])
@@ -121,7 +124,7 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
     store = await stack.enter_async_context(open_store(db)) if db else None
     cache = await stack.enter_async_context(open_cache(spec.cache)) if spec.cache else None
     # In a thread: reading and importing the file's references must not block a server's event loop.
-    graph = await call_in_thread(_build, spec, shared, tools, agents, saver, store, cache)
+    graph = await call_in_thread(_build, spec, shared.today, mocked, tools, agents, saver, store, cache)
     assert isinstance(graph.builder, AgentStateGraph)
     graph.builder.credentials = credentials
     return graph
@@ -147,7 +150,8 @@ async def _open_delegates(spec: AgentSpec, shared: _Shared, above: Sequence[Path
 
 def _build(
     spec: AgentSpec,
-    shared: _Shared,
+    today: date | None,
+    mocked: MockChatModel | None,
     tools: list[BaseTool],
     agents: Mapping[int, OpenedAgent],
     saver: Checkpointer,
@@ -155,7 +159,7 @@ def _build(
     cache: BaseCache[Any] | None,
 ) -> CompiledAgentGraph:
     with located(f"Agent file {spec.path}"), _approve_located(spec):
-        model = _model(spec) if shared.mocked is None else shared.mocked
+        model = _model(spec) if mocked is None else mocked
         tools.extend(_each("tools", spec.tools, lambda name: _tool(name, spec)))
         return create_graph_agent(
             model,
@@ -169,7 +173,7 @@ def _build(
                 *_each("hooks", spec.hooks, lambda hook: _hook(hook, spec)),
                 *_each("middleware", spec.middleware, lambda hook: _hook(hook, spec)),
             ],
-            system_prompt=_system_prompt(spec, shared.today),
+            system_prompt=_system_prompt(spec, today),
             prompts=_prompts(spec),
             response_format=_response_format(spec),
             config=_config(spec),
@@ -222,7 +226,7 @@ def _config(spec: AgentSpec) -> LoopConfig:
         return config
     rules = [spec.approve] if isinstance(spec.approve, str) else spec.approve
     own = _each("approve", rules, lambda rule: _approval_rule(rule, spec))
-    return config.with_values({"approve": (*(config.approve or ()), *own)})
+    return config.with_values({"approve": (*config.approval_rules, *own)})
 
 
 def _approval_rule(rule: str, spec: AgentSpec) -> Any:
@@ -333,7 +337,7 @@ def _with_variables(server: str, raw: Mapping[str, Any]) -> dict[str, Any]:
             }
     except ValueError as error:
         fix = "set it, or write a default: '${NAME:-default}'"
-        raise ConfigError(f"MCP server {server!r}: {error}; {fix}.") from None
+        raise ConfigError(f"MCP server {server!r}: {clause(error)}; {fix}.") from None
     return connection
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from graph_agent._internal.text import plain
 from graph_agent._internal.yaml_files import parse_yaml
 from graph_agent.errors import ConfigError
-from graph_agent.response_format import ResponseSchema
+from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.spec.imports import load_attribute
 
 SCHEMA_FILES = (".json", ".yaml", ".yml")

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any, NotRequired, Self, cast
 
-from langchain_core.messages import AnyMessage, BaseMessage, BaseMessageChunk, RemoveMessage
+from langchain_core.messages import AnyMessage, BaseMessage, BaseMessageChunk, HumanMessage, RemoveMessage
 from langgraph.channels import DeltaChannel, LastValue
 from langgraph.checkpoint.base import PendingWrite
 from langgraph.errors import InvalidUpdateError
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Overwrite
+from typing_extensions import TypedDict
 
 from graph_agent._compat import messages_delta_reducer
 from graph_agent._compat.deltas import let_channels_decide_on_copies
-from graph_agent.events.types import StoredEvent, event
+from graph_agent.state.call_events import Handoff
+from graph_agent.state.events import StoredEvent, event
+from graph_agent.state.lengths import CheckedWrites, add_length
 from graph_agent.types import SessionStatus
 
-let_channels_decide_on_copies()
+let_channels_decide_on_copies(add_length)
 
 ENDED = frozenset(SessionStatus) - {SessionStatus.CREATED, SessionStatus.RUNNING}
 """The statuses in which an input can end; new input changes each to `RUNNING`."""
@@ -108,6 +113,16 @@ class GrowingDelta(DeltaChannel[list[Any]]):
         new.copied = len(new.value)
         return new
 
+    def replay_writes(self, writes: Sequence[PendingWrite]) -> None:
+        """Rebuild the list from stored writes, oldest first.
+
+        Raises:
+            DamagedSessionError: If some are missing.
+        """
+        super().replay_writes(writes)
+        if isinstance(writes, CheckedWrites):
+            writes.check(len(self.value) if self.is_available() else 0)
+
     def is_copy_due(self, updates: int, supersteps: int) -> bool:
         """Whether to write a full copy now.
 
@@ -172,7 +187,10 @@ class MessagesChannel(GrowingDelta):
     def replay_writes(self, writes: Sequence[PendingWrite]) -> None:
         """Rebuild the history from stored writes, oldest first."""
         values = _resets([value for _, _, value in writes], live=False)
-        super().replay_writes([("", self.key, value) for value in values])
+        folded: list[PendingWrite] = [("", self.key, value) for value in values]
+        if isinstance(writes, CheckedWrites):
+            folded = CheckedWrites(folded, writes.expected, writes.session_id)
+        super().replay_writes(folded)
 
 
 def _resets(values: Sequence[Any], *, live: bool = True) -> list[Any]:
@@ -195,3 +213,130 @@ def _resets(values: Sequence[Any], *, live: bool = True) -> list[Any]:
 
 def _removes_all(item: Any) -> bool:
     return isinstance(item, RemoveMessage) and item.id == REMOVE_ALL_MESSAGES
+
+
+_collected: ContextVar[list[tuple[str, Any]] | None] = ContextVar("graph_agent_own_writes", default=None)
+
+
+class ResponseExtras(TypedDict, total=False):
+    """What middleware returned with the newest reply of the model; an absent key stands for nothing."""
+
+    messages: list[AnyMessage]
+    """Messages for the history, after the results of the reply's calls, or after the answer."""
+    structured: Any
+    """The structured response of the answer."""
+
+
+@contextmanager
+def collect_writes(into: list[tuple[str, Any]]) -> Iterator[None]:
+    """Collect the writes of the code inside the context in a list, which the node adds to its update."""
+    reset = _collected.set(into)
+    try:
+        yield
+    finally:
+        _collected.reset(reset)
+
+
+def write_field(name: str, value: Any) -> None:
+    """Write a field; ignored outside `collect_writes`."""
+    if (collected := _collected.get()) is not None:
+        collected.append((name, value))
+
+
+def take_extras(writes: list[tuple[str, Any]], mark: str) -> ResponseExtras:
+    """Remove and return the writes that do not belong to own fields.
+
+    Args:
+        writes: The collected writes.
+        mark: Added to messages of the user's role, which are no input of the user.
+    """
+    extras: ResponseExtras = {}
+    for name, value in writes:
+        if name == "structured_response":
+            extras["structured"] = value
+        elif name == "messages":
+            for message in value if isinstance(value, list) else [value]:
+                marked = {"additional_kwargs": {**message.additional_kwargs, mark: True}}
+                kept = message.model_copy(update=marked) if isinstance(message, HumanMessage) else message
+                extras["messages"] = [*extras.get("messages", []), kept]
+    writes[:] = [write for write in writes if write[0] not in ("messages", "structured_response")]
+    return extras
+
+
+class RemoteTask(TypedDict):
+    """A delegate's task that waits for a person's answer: of a remote agent, or a run in this process."""
+
+    delegate: str
+    """The delegate's name."""
+    task_id: str
+    """The task's id at the remote agent; in this process, the id of an interrupt."""
+    context_id: str
+    """The conversation's id at the remote agent, empty for none; in this process, the namespace of the checkpoints."""
+    question: str
+    """The remote agent's question; empty if `request` holds it all."""
+    request: NotRequired[dict[str, Any]]
+    """The approval request that asks the question; absent for a question of another kind."""
+    recorded_here: NotRequired[bool]
+    """Whether the delegating session makes the events of the request; the delegate has none of its own."""
+    refused: NotRequired[bool]
+    """Whether the question is asked again because the delegate refused the last answer; absent for no."""
+    copied: NotRequired[int]
+    """Events of the delegate's input that the delegating session has considered; absent for none."""
+    checkpoint_id: NotRequired[str]
+    """The delegate's checkpoint that asks the question; only in this process."""
+    usage: NotRequired[dict[str, Any]]
+    """The task's usage up to its question, as a `Usage`, which is already counted; absent if not reported."""
+
+
+class AfterWave(TypedDict):
+    """Effects of a call that take place after its wave."""
+
+    messages: list[AnyMessage]
+    """Messages of the user or the system for the history."""
+    handoff: Handoff | None
+    """A command to the parent graph; None for none."""
+
+
+class RemoteState(TypedDict):
+    """A session's conversations and open tasks at remote agents, and what its calls leave for the next plan."""
+
+    contexts: dict[str, str]
+    """Delegate name → id of this session's conversation with it."""
+    open: dict[str, RemoteTask]
+    """Call id → its task that waits for a person."""
+    after: NotRequired[dict[str, AfterWave]]
+    """Call id → its effects after the wave; absent for none."""
+
+
+class RemoteChange(TypedDict):
+    """A write to `remote`."""
+
+    contexts: dict[str, str]
+    open: dict[str, RemoteTask | None]
+    """Call id → its task; None removes the task."""
+    after: NotRequired[dict[str, AfterWave] | None]
+    """Effects to add; None removes all."""
+
+
+NOTHING_REMOTE: RemoteState = {"contexts": {}, "open": {}}
+
+
+def change_remote(state: RemoteState | None, change: RemoteChange | None) -> RemoteState | None:
+    """Reducer of `remote`: merge a change into the current value."""
+    if not change:
+        return state
+    state = state or NOTHING_REMOTE
+    tasks = {**state["open"], **change["open"]}
+    merged: RemoteState = {
+        "contexts": {**state["contexts"], **change["contexts"]},
+        "open": cast("dict[str, RemoteTask]", {id_: task for id_, task in tasks.items() if task is not None}),
+    }
+    added = change.get("after", {})
+    if added is not None and (after := {**state.get("after", {}), **added}):
+        merged["after"] = after
+    return merged
+
+
+def after_wave(call_id: str, messages: list[AnyMessage], handoff: Handoff | None) -> RemoteChange:
+    """Return the write to `remote` for effects of a call after its wave."""
+    return {"contexts": {}, "open": {}, "after": {call_id: {"messages": messages, "handoff": handoff}}}

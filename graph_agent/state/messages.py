@@ -93,7 +93,7 @@ def open_calls(messages: Sequence[AnyMessage]) -> list[OpenCalls]:
 
 
 def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], ToolMessage]) -> list[AnyMessage]:
-    """Insert results right after the message with their calls, as providers require.
+    """Insert results right after the message with their calls, as providers require, in the order of the calls.
 
     Args:
         messages: The conversation.
@@ -107,8 +107,33 @@ def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], 
             continue
         # The sequence of results that ends here follows the model's message that made the calls.
         caller = next((i for i in range(index, -1, -1) if not isinstance(messages[i], ToolMessage)), -1)
-        placed.extend(result for (at, _), result in results.items() if at == caller)
+        if new := [result for (at, _), result in results.items() if at == caller]:
+            first = len(placed) - (index - caller)
+            placed[first:] = _in_call_order(messages[caller], [*placed[first:], *new])
     return placed
+
+
+def newest_in_call_order(messages: list[AnyMessage]) -> list[AnyMessage]:
+    """Order the results of the newest calls as the calls; return the same list if they are in this order.
+
+    Calls that waited for others or for a person have later results; older messages are not read.
+    """
+    caller = next((at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], AIMessage)), -1)
+    after = messages[caller + 1 :]
+    results = [message for message in after if isinstance(message, ToolMessage)]
+    if caller < 0 or not results:
+        return messages
+    others = [message for message in after if not isinstance(message, ToolMessage)]
+    ordered = [*_in_call_order(messages[caller], results), *others]
+    if all(one is other for one, other in zip(ordered, after, strict=True)):
+        return messages
+    return [*messages[: caller + 1], *ordered]
+
+
+def _in_call_order(caller: AnyMessage, results: Sequence[AnyMessage]) -> list[AnyMessage]:
+    calls = (*caller.tool_calls, *caller.invalid_tool_calls) if isinstance(caller, AIMessage) else ()
+    ranks = {call["id"]: rank for rank, call in enumerate(calls)}
+    return sorted(results, key=lambda result: ranks.get(getattr(result, "tool_call_id", None), len(ranks)))
 
 
 def order_results(messages: list[AnyMessage]) -> list[AnyMessage]:
@@ -212,6 +237,10 @@ def failure_error(message: str, *, kind: str, answer: str) -> RunFailedError:
     return error(message, kind=kind, answer=answer)
 
 
+class PushedText(AIMessageChunk):
+    """Text that a node streams itself."""
+
+
 def stream_rest(message: AIMessage, streamed: str) -> None:
     """Stream the rest of a partly streamed message to readers of `stream_mode="messages"`.
 
@@ -222,10 +251,10 @@ def stream_rest(message: AIMessage, streamed: str) -> None:
         streamed: The part that was streamed.
     """
     if message.id is not None and (rest := message.text.removeprefix(streamed)):
-        chunk = AIMessageChunk(content=rest, id=message.id, response_metadata=message.response_metadata)
+        chunk = PushedText(content=rest, id=message.id, response_metadata=message.response_metadata)
         push_message(chunk, state_key=None)
 
 
-def after_sentence(sentence: str, answer: AIMessage, hint: str = "") -> AIMessage:
-    """Return the answer after a fixed sentence, with a hint as its last paragraph; unchanged without a sentence."""
-    return AIMessage("\n\n".join(filter(None, [sentence, answer.text, hint])), id=answer.id) if sentence else answer
+def after_sentence(sentence: str, answer: AIMessage) -> AIMessage:
+    """Return the answer after a fixed sentence; unchanged without a sentence."""
+    return AIMessage("\n\n".join(filter(None, [sentence, answer.text])), id=answer.id) if sentence else answer

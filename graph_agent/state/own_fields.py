@@ -8,7 +8,7 @@ import logging
 import reprlib
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
@@ -16,16 +16,17 @@ from inspect import isclass, signature
 from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, get_type_hints, is_typeddict
 from uuid import UUID
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, RemoveMessage, convert_to_messages
 from langgraph.channels import BinaryOperatorAggregate, EphemeralValue, LastValue, UntrackedValue
 from langgraph.channels.base import BaseChannel
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import InvalidUpdateError
 from langgraph.managed.base import is_managed_value
-from langgraph.types import Overwrite
+from langgraph.types import Command, Overwrite
 from typing_extensions import TypedDict
 
 from graph_agent._compat import read_running_state
-from graph_agent._internal.exception_text import exception_text
+from graph_agent._internal.failure_log import exception_text, log_user_error
 from graph_agent.errors import ConfigError, InputError, did_you_mean
 from graph_agent.state.schema import AgentInput, AgentOutput, AgentState, PlanState
 
@@ -72,8 +73,8 @@ class ReducedWrites(BinaryOperatorAggregate[Any]):
                 changed |= super().update([value])
             except Exception as error:  # noqa: BLE001 - a reducer may raise anything
                 self.value = before
-                name = _name_of(self.operator)
-                logger.error("A write of parallel calls was left out: the reducer %s: %s", name, exception_text(error))
+                what = f"A write of parallel calls to {self.key!r} was left out: the reducer {_name_of(self.operator)}"
+                log_user_error(logger, what, error)
         return changed
 
     def _update_once(self, values: Sequence[Any]) -> bool:
@@ -114,7 +115,7 @@ class OwnFields:
             earlier: Values that other calls write to the field in the same step, and that are allowed.
         """
         if name not in self.names:
-            return f"the state field {name!r}"
+            return f"{name!r} is no own state field of the agent"
         return (_fault(name, value) if name in self.stored else None) or self._reducer_fault(name, value, earlier)
 
     def _reducer_fault(self, name: str, value: Any, earlier: Sequence[Any] = ()) -> str | None:
@@ -122,7 +123,7 @@ class OwnFields:
         error = self._reducer_error(name, (*earlier, value))
         if error is None:
             return None
-        return f"the state field {name!r} a value that its reducer cannot use ({exception_text(error)})"
+        return f"the state field {name!r} was given a value that its reducer cannot use ({exception_text(error)})"
 
     def _reducer_error(
         self, name: str, values: Sequence[Any], current: Mapping[str, Any] | None = None
@@ -150,6 +151,8 @@ class OwnFields:
             for each in values:
                 channel.update([copy.copy(each)])  # copies, because reducers may change their arguments
         except errors as error:
+            if not isinstance(error, InvalidUpdateError):
+                log_user_error(logger, f"The reducer {_name_of(self.reduced[name][1])} of the field {name!r}", error)
             return error
         except Exception as error:  # noqa: BLE001 - a reducer may raise anything
             logger.debug("The reducer of the field %s fails on an empty field: %s", name, exception_text(error))
@@ -167,7 +170,7 @@ class OwnFields:
         """
         for name, value in ((name, value) for name, value in update.items() if name in self.names):
             if (fault := _fault(name, value)) is not None:
-                raise InputError(f"The input gives {fault}.")
+                raise InputError(f"The input cannot be used: {fault}.")
             if (error := self._reducer_error(name, [value], current)) is not None:
                 raise InputError(_refusal(name, value, self.reduced[name][1], error)) from error
 
@@ -209,8 +212,8 @@ def _fault(name: str, value: Any) -> str | None:
         return None
     where, kind = found
     return (
-        f"the state field {name!r} a value that checkpoints cannot hold ({name}{where} is of type {kind}; store "
-        "plain values: text, numbers, lists, dicts, dates, messages)"
+        f"the state field {name!r} was given a value that checkpoints cannot hold ({name}{where} is of type {kind}; "
+        "store plain values: text, numbers, lists, dicts, dates, messages)"
     )
 
 
@@ -346,14 +349,23 @@ def _is_class(meta: Any, kind: type) -> bool:
 
 
 def _is_reducer(meta: Any) -> bool:
-    """Whether LangGraph takes metadata for a reducer: a callable with two positional parameters."""
+    """Whether LangGraph takes metadata for a reducer: a function that two values can be passed to.
+
+    Raises:
+        ConfigError: For a function that they cannot be passed to.
+    """
     if not callable(meta) or isclass(meta):
         return False
     try:
-        parameters = signature(meta).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) == 2
+        signature(meta).bind(None, None)
+    except TypeError as error:
+        raise ConfigError(
+            f"state_schema: the reducer {_name_of(meta)} cannot be called with two values ({error}); take the present "
+            "one and the new one."
+        ) from None
+    except ValueError:
+        pass  # built-in functions may have no signature
+    return True
 
 
 def _checked_reducer(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -397,4 +409,112 @@ def first_unplain(value: Any, *, depth: int = 100) -> tuple[str, str] | None:
     for where, each in items:
         if (found := first_unplain(each, depth=depth - 1)) is not None:
             return f"{where}{found[0]}", found[1]
+    return None
+
+
+_MESSAGE_FIELDS = ("content", "additional_kwargs", "response_metadata", "tool_calls", "artifact")
+
+
+def value_fault(value: Any) -> str | None:
+    """Return why checkpoints cannot hold a value; None if they can."""
+    if (found := first_unplain(value)) is None:
+        return None
+    try:
+        JsonPlusSerializer().dumps_typed(value)
+    except (TypeError, ValueError, RecursionError):
+        where, kind = found
+        return (
+            f"checkpoints cannot hold it (value{where} is of type {kind}; return plain values, such as text and dicts)"
+        )
+    return None
+
+
+def messages_fault(
+    written: Any, *, stored: bool = True, fix: str = "; return messages, such as [AIMessage('…')]"
+) -> str | None:
+    """Return why a write to the messages is invalid; None if it is valid.
+
+    Args:
+        written: A message or a list of messages, in any form that LangChain accepts, or an `Overwrite` of them.
+        stored: Whether checkpoints store them.
+        fix: What the caller adds to the reason if something is no message.
+    """
+    try:
+        messages = convert_to_messages(_items(written))
+    except (ValueError, NotImplementedError, TypeError) as error:
+        return str(error).splitlines()[0].rstrip(".") + fix
+    return next((fault for each in messages if stored and (fault := _message_fault(each)) is not None), None)
+
+
+def check_input(given: Any, known: Collection[str], *, stored: bool) -> None:
+    """Refuse an input that no run can use.
+
+    Args:
+        given: The input of a run.
+        known: The input fields of the agent.
+        stored: Whether checkpoints store the messages.
+
+    Raises:
+        InputError: With the reason and the right call.
+    """
+    fields = _fields_of(given, known)
+    if isinstance(given, Command):
+        if given.resume is None and not given.update and not given.goto:
+            raise unusable_input(given, "has neither an answer nor an update")
+    elif not fields and given is not None and given != {}:
+        raise unusable_input(given, f"has none of this agent's fields ({', '.join(known)})")
+    if "messages" in fields:
+        messages = fields["messages"]
+        blank = "the text is empty" if isinstance(messages, str) and not messages.strip() else None
+        if fault := blank or messages_fault(messages, stored=stored, fix=""):
+            raise unusable_input(given, f"has messages that cannot be used ({fault})")
+
+
+def begins(given: Any, known: Collection[str], *, hooked: bool) -> bool:
+    """Whether an input needs no earlier checkpoint: it has a message or an own field, or hooks may add messages.
+
+    Args:
+        given: The input of a run.
+        known: The input fields of the agent.
+        hooked: Whether hooks run before the model.
+    """
+    update = given.update if isinstance(given, Command) else given
+    if update is None or hooked or (isinstance(given, Command) and not isinstance(update, Mapping)):
+        return update is not None
+    fields = _fields_of(given, known)
+    messages = _items(fields.pop("messages", []))
+    return bool(fields) or not all(isinstance(each, RemoveMessage) for each in messages)
+
+
+def unusable_input(given: Any, why: str) -> InputError:
+    """Return the error of an input that no run can use, with the right call."""
+    texts = [value for value in (given.values() if isinstance(given, Mapping) else [given]) if isinstance(value, str)]
+    text = next((text for text in texts if text.strip()), "hello")
+    return InputError(
+        f"The input {reprlib.repr(given)} {why}. Write agent.ainvoke({{'messages': [('user', {text!r})]}}), or "
+        "Session(agent, 's1').run('hello')."
+    )
+
+
+def _fields_of(given: Any, known: Collection[str]) -> dict[str, Any]:
+    """Return the values of the known fields in an input, which may be an object with attributes."""
+    update = given.update if isinstance(given, Command) else given
+    if isinstance(update, Mapping):
+        return {name: update[name] for name in known if name in update}
+    return {name: getattr(update, name) for name in known if hasattr(update, name)}
+
+
+def _items(written: Any) -> list[Any]:
+    """Return the items of a write to the messages."""
+    value = written.value if isinstance(written, Overwrite) else written
+    return value if isinstance(value, list) else [value]
+
+
+def _message_fault(message: BaseMessage) -> str | None:
+    if all(first_unplain(getattr(message, name, None)) is None for name in _MESSAGE_FIELDS):
+        return None
+    try:
+        JsonPlusSerializer().dumps_typed(message)
+    except (TypeError, ValueError, RecursionError):
+        return f"checkpoints cannot hold a message of type {message.type!r} with such values; use plain values"
     return None

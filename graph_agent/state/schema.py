@@ -11,12 +11,19 @@ from langgraph.managed import RemainingSteps
 from typing_extensions import TypedDict
 
 from graph_agent.approvals.requests import HeldCall
-from graph_agent.events.calls import Handoff
-from graph_agent.events.types import StoredEvent, append_events
-from graph_agent.models.usage import add_usage
-from graph_agent.state.channels import SNAPSHOT_EVERY, GrowingDelta, MessagesChannel, StatusChannel
-from graph_agent.state.remote import RemoteState, change_remote
+from graph_agent.state.call_events import Handoff
+from graph_agent.state.channels import (
+    SNAPSHOT_EVERY,
+    GrowingDelta,
+    MessagesChannel,
+    RemoteState,
+    ResponseExtras,
+    StatusChannel,
+    change_remote,
+)
+from graph_agent.state.events import StoredEvent, append_events
 from graph_agent.types import Call, StopReason, Usage
+from graph_agent.usage import add_usage
 
 
 class LoopOutcome(TypedDict):
@@ -25,8 +32,6 @@ class LoopOutcome(TypedDict):
     stop_reason: StopReason
     limit: NotRequired[float]
     """The value of the limit that was reached; absent for none."""
-    limit_name: NotRequired[str]
-    """The limit's name, if it differs from the stop reason; see `RECURSION_LIMIT`."""
     draft: NotRequired[AIMessage]
     """The answer, if planning produced it; the streamed part, if planning was interrupted."""
     shown: NotRequired[bool]
@@ -91,7 +96,7 @@ class HookWork(TypedDict):
     """Indices of the agent's hooks whose rerun was refused; they have no more reruns."""
 
 
-class Carried(TypedDict):
+class RequestOnlyMessages(TypedDict):
     """Messages that are part of requests but not of the history."""
 
     at: int
@@ -99,21 +104,15 @@ class Carried(TypedDict):
     messages: list[AnyMessage]
 
 
-class Bookkeeping(TypedDict):
-    """Position of the loop. It is one state field because each field adds bytes to every checkpoint."""
+class Position(TypedDict):
+    """Position in the loop: the plans and the wave of this input."""
 
     step: int
     """Plans made for this input; 0 at its start."""
     waves: int
     """Waves run for this input; 0 at its start."""
-    turn: int
-    """Phase-1 model calls of the session; 0 at its start."""
     last_input_id: str
     """Id of the newest user message whose event is written; empty before the first."""
-    text_tools: list[str]
-    """Models whose provider refused tools, so that this session calls tools in text; empty for none."""
-    native_tools: NotRequired[list[str]]
-    """Models with a native tool call so far whose profile does not declare tool calling; absent for none."""
     outcome: LoopOutcome | None
     """The reason planning ended; None during planning."""
     events_before: NotRequired[int]
@@ -122,43 +121,78 @@ class Bookkeeping(TypedDict):
     """Calls of the wave that wait for others; empty outside structured planning."""
     last_wave: bool
     """Whether the model declared this wave the last one."""
-    asked: NotRequired[list[HeldCall]]
-    """Calls of the wave on which a person is asked to decide; `waiting` contains them too. Absent for none."""
-    approve: NotRequired[list[str]]
-    """Approval patterns of this input's context, which also count when it is resumed without them; absent for none."""
-    taken: NotRequired[list[str]]
-    """Keys of processed notes that may still be in the inbox; absent for none."""
-    changed: NotRequired[dict[str, Any]]
-    """Configuration fields changed during the session; absent for none."""
+    awaiting_approval: NotRequired[list[HeldCall]]
+    """Calls of the wave on which a person is asked to decide; `waiting` contains them too."""
+    ledger: NotRequired[bool]
+    """Whether the effect ledger records each writing call of the wave before it runs; absent for False."""
+
+
+class LimitsSoFar(TypedDict):
+    """Amounts that count towards limits, and what loop detection has found in this input."""
+
+    turn: int
+    """Phase-1 model calls of the session; 0 at its start."""
     worked_s: NotRequired[float]
     """Seconds spent on this input up to the last step; only with a deadline."""
     loops: NotRequired[dict[str, int]]
-    """Pattern of calls → number of repetitions with equal results in this input; absent for none."""
+    """Pattern of calls → number of repetitions with equal results in this input."""
     withheld: NotRequired[list[str]]
-    """Tools not offered until the next input because their calls and results repeated; absent for none."""
+    """Tools not offered until the next input because their calls and results repeated."""
     unchanging: NotRequired[list[str]]
-    """Tools reported in this input for equal results under different arguments; absent for none."""
-    ledger: NotRequired[bool]
-    """Whether the effect ledger records each writing call of the wave before it runs; absent for False."""
+    """Tools reported in this input for equal results under different arguments."""
+
+
+class RequestChanges(TypedDict):
+    """Measures by which requests differ from the history: summaries, truncations, fallbacks, tools in text."""
+
+    text_tools: list[str]
+    """Models whose provider refused tools, so that this session calls tools in text."""
+    native_tools: NotRequired[list[str]]
+    """Models with a native tool call so far whose profile does not declare tool calling."""
     recovery: NotRequired[Recovery]
     """Measures taken so far for this input's requests; absent at its start."""
-    carried: NotRequired[list[Carried]]
-    """Messages that hooks add to requests for the rest of this input; absent or empty for none."""
-    hooks: NotRequired[HookWork]
-    """Actions of hooks for this input; absent for none."""
-    ask: NotRequired[Literal["agent", "model", "review"]]
-    """Where `plan` leads an agent with hooks: `before_agent`, `before_model`, `after_model`; absent for elsewhere."""
-    reply: NotRequired[str]
-    """Id of the model's reply that hooks see now; empty for a request without one, absent if none was made."""
     summary: NotRequired[Summary]
-    """The summary in force; absent before the first."""
+    """The newest summary; absent before the first."""
     kept_from: NotRequired[str]
     """Id of the first message that requests contain in full; absent if they contain all."""
-    cuts: NotRequired[dict[str, int]]
+    truncations: NotRequired[dict[str, int]]
     """Id of a result's message → characters of it in requests; absent if no result is truncated further."""
 
 
-INITIAL_BOOKKEEPING: Bookkeeping = {
+class HookState(TypedDict):
+    """What hooks and middleware have done for this input."""
+
+    hooks: NotRequired[HookWork]
+    """Actions of loop hooks for this input."""
+    request_only_messages: NotRequired[list[RequestOnlyMessages]]
+    """Messages that hooks add to requests for the rest of this input."""
+    extras: NotRequired[ResponseExtras]
+    """What middleware returned with the newest reply."""
+    next_node: NotRequired[Literal["agent", "model", "review"]]
+    """Where `plan` leads an agent with hooks: `before_agent`, `before_model`, `after_model`; absent for elsewhere."""
+    reply_id: NotRequired[str]
+    """Id of the model's reply that hooks see now; empty for a request without one, absent if none was made."""
+
+
+class SettingsChanges(TypedDict):
+    """Settings that differ from the agent's own."""
+
+    config_overrides: NotRequired[dict[str, Any]]
+    """Configuration fields changed during the session."""
+    approve: NotRequired[list[str]]
+    """Approval patterns of this input's context, which also count when it is resumed without them."""
+    consumed_notes: NotRequired[list[str]]
+    """Keys of processed notes that may still be in the inbox."""
+
+
+class LoopState(Position, LimitsSoFar, RequestChanges, HookState, SettingsChanges):
+    """The state of the loop between two nodes. It is one state field because each field adds bytes to a checkpoint.
+
+    A key that is not required is absent until its first value.
+    """
+
+
+INITIAL_LOOP: LoopState = {
     "step": 0,
     "waves": 0,
     "turn": 0,
@@ -170,21 +204,30 @@ INITIAL_BOOKKEEPING: Bookkeeping = {
 }
 
 
-_SESSION_KEYS = ("turn", "last_input_id", "text_tools", "native_tools", "summary", "kept_from", "cuts", "taken")
-"""Keys of the bookkeeping that are kept when a new input begins."""
+_SESSION_KEYS = (
+    "turn",
+    "last_input_id",
+    "text_tools",
+    "native_tools",
+    "summary",
+    "kept_from",
+    "truncations",
+    "consumed_notes",
+)
+"""Keys of the loop state that are kept when a new input begins."""
 
 
-def bookkeeping_of_new_input(last: Bookkeeping, own: Mapping[str, Any]) -> Bookkeeping:
-    """Return the bookkeeping at the beginning of an input.
+def loop_of_new_input(last: LoopState, own: Mapping[str, Any]) -> LoopState:
+    """Return the loop state at the beginning of an input.
 
     Args:
         last: That of the input before; empty for the first input.
         own: Configuration fields that the input's own context sets.
     """
-    loop: Bookkeeping = {**INITIAL_BOOKKEEPING, **{key: last[key] for key in _SESSION_KEYS if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
+    loop: LoopState = {**INITIAL_LOOP, **{key: last[key] for key in _SESSION_KEYS if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
     # Values in this input's own context are newer than changes made before it.
-    if changed := {name: value for name, value in last.get("changed", {}).items() if name not in own}:
-        loop["changed"] = changed
+    if changed := {name: value for name, value in last.get("config_overrides", {}).items() if name not in own}:
+        loop["config_overrides"] = changed
     if own.get("approve"):
         loop["approve"] = list(own["approve"])
     return loop
@@ -215,7 +258,7 @@ class AgentState(AgentOutput, total=False):
 
     events: Annotated[list[StoredEvent], GrowingDelta(append_events, snapshot_frequency=SNAPSHOT_EVERY)]
     """The history; empty before the first input. `SessionMemory` reads it."""
-    loop: Bookkeeping
+    loop: LoopState
     """Position of the loop; absent before the first input."""
     ready: list[Call]
     """The calls to run next; empty after planning."""
@@ -223,7 +266,7 @@ class AgentState(AgentOutput, total=False):
     """Tokens and model calls of this input; zeros at its start."""
     remote: Annotated[RemoteState | None, change_remote]
     """Tasks and conversations that other agents hold for this session; absent before the first."""
-    arrived: Annotated[bool, EphemeralValue(bool, guard=False)]
+    wave_finished: Annotated[bool, EphemeralValue(bool, guard=False)]
     """True only in the superstep after a wave; it distinguishes a continued run from new input."""
 
 

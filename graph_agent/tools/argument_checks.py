@@ -10,7 +10,7 @@ from langchain_core.tools import tool as as_tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel
 
-from graph_agent._internal.exception_text import exception_text
+from graph_agent._internal.failure_log import exception_text
 from graph_agent.delegation import Delegate
 from graph_agent.errors import ConfigError
 
@@ -23,6 +23,8 @@ def checked_tools(given: object) -> list[BaseTool]:
     Raises:
         ConfigError: If the value is not a list, or an item cannot become a tool.
     """
+    if isinstance(by_name := getattr(given, "tools_by_name", None), Mapping):
+        given = by_name.values()  # a `ToolNode`
     return [checked_tool(each, f"tools[{at}]") for at, each in enumerate(_listed(given, "tools"))]
 
 
@@ -42,13 +44,13 @@ def checked_delegates(given: object) -> list[Delegate]:
     return delegates
 
 
-def checked_hooks(given: object) -> list[Any]:
+def checked_hooks(given: object, name: str = "hooks") -> list[Any]:
     """Return the hooks unchanged; each is validated on registration.
 
     Raises:
         ConfigError: If the value is not a list.
     """
-    return _listed(given, "hooks")
+    return _listed(given, name)
 
 
 def openai_schema(tool: BaseTool) -> dict[str, Any]:
@@ -67,6 +69,8 @@ def openai_schema(tool: BaseTool) -> dict[str, Any]:
 
 
 def _listed(given: object, name: str) -> list[Any]:
+    if given is None:
+        return []
     # A single tool is a pydantic model, whose iterator yields its fields.
     if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | BaseModel):
         return list(given)

@@ -9,7 +9,7 @@ from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 from graph_agent._internal.text import as_text, plain
-from graph_agent.events.calls import CallResult
+from graph_agent.state.call_events import CallResult
 from graph_agent.types import Call
 
 CLIENT_CALL = "client_tool_call"
@@ -54,7 +54,8 @@ def fault_further_client_calls(calls: Sequence[Call], names: Collection[str]) ->
         names: Names of the client tools.
     """
     client_ids = [call["id"] for call in calls if call["name"] in names and "fault" not in call]
-    return [{**call, "fault": _NOT_FIRST} if call["id"] in client_ids[1:] else call for call in calls]
+    further = {*client_ids[1:]}
+    return [{**call, "fault": _NOT_FIRST, "skipped": True} if call["id"] in further else call for call in calls]
 
 
 def bare_schema(name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage, Too
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Send
 
-from graph_agent.events.calls import CallResult, Handoff
+from graph_agent.state.call_events import CallResult, Handoff
 from graph_agent.state.messages import CONTEXT_MARK
 from graph_agent.state.own_fields import NO_OWN_FIELDS, RESERVED, OwnFields, first_unplain
 from graph_agent.types import Call
@@ -79,11 +79,11 @@ class CommandEffects:
                 message = message.model_copy(update={"additional_kwargs": marks})
             self.messages.append(message)
             return
-        self.refused.append(f"a {type(message).__name__}")
+        self.refused.append(f"it adds an object of type {type(message).__name__}")
 
     def _add_update(self, command: Command[Any], call: Call, scope: CommandScope) -> None:
         if command.goto or command.graph is not None:
-            self.refused.append("goto")
+            self.refused.append("it has a `goto`")
         for name, value in _pairs(command.update):
             if name == "messages":
                 for message in value if isinstance(value, list) else [value]:
@@ -97,7 +97,7 @@ class CommandEffects:
 
     def _add_handoff(self, command: Command[Any], call: Call, scope: CommandScope) -> None:
         if not scope.nested:
-            self.refused.append("goto in a parent graph, and this agent runs on its own")
+            self.refused.append("it has a `goto` in a parent graph, and this agent runs on its own")
             return
         self.hands_off = True
         targets = command.goto if isinstance(command.goto, Sequence) and not isinstance(command.goto, str) else None

@@ -1,14 +1,12 @@
-"""Validation of a call that a person puts in place of a planned one."""
+"""Validation of the calls that a person decides on: the planned call, and the one that replaces it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from jsonschema.exceptions import ValidationError as SchemaValidationError
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel, ValidationError
 
-from graph_agent._internal.json_schema import SchemaCheck
 from graph_agent._internal.validation_text import explain
 from graph_agent.errors import ConfigError, SlowSchemaError, ToolArgumentsError, did_you_mean
 from graph_agent.tools.invoke import check_finite
@@ -34,6 +32,25 @@ def edit_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | 
     return _arguments_fault(tool, arguments)
 
 
+def planned_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | None:
+    """Return why a planned call fails at its arguments, for the model; None if it may run.
+
+    Args:
+        toolbox: The agent's tools and delegates.
+        name: Name of the call.
+        arguments: Its arguments.
+    """
+    if name in toolbox.delegates:
+        return None if arguments.get("task") else edit_fault(toolbox, name, arguments)
+    if (tool := toolbox.tools.get(name)) is None:
+        return None  # a tool of middleware
+    schema = tool.tool_call_schema
+    if isinstance(schema, dict):
+        fault = _schema_fault(name, schema, arguments)
+        return fault and f"The arguments do not fit the tool {name!r}: {fault}"
+    return toolbox.arguments_fault(name, arguments)
+
+
 def _arguments_fault(tool: BaseTool, arguments: dict[str, Any]) -> str | None:
     # The schema without injected arguments.
     schema = tool.tool_call_schema
@@ -57,6 +74,11 @@ def _arguments_fault(tool: BaseTool, arguments: dict[str, Any]) -> str | None:
 
 
 def _schema_fault(name: str, schema: dict[str, Any], arguments: dict[str, Any]) -> str | None:
+    # Imported where it is used: jsonschema is not a part of a server's start.
+    from jsonschema.exceptions import ValidationError as SchemaValidationError
+
+    from graph_agent._internal.json_schema import SchemaCheck
+
     try:
         SchemaCheck(schema, name)(arguments)
     except SchemaValidationError as error:

@@ -12,7 +12,7 @@ from graph_agent.calls import canonical_arguments
 from graph_agent.errors import InputError
 from graph_agent.types import Call
 
-_current: ContextVar[tuple[str, Call, str] | None] = ContextVar("graph_agent_current_call", default=None)
+_current_call: ContextVar[tuple[str, Call, str] | None] = ContextVar("graph_agent_current_call", default=None)
 
 
 def idempotency_key(session_id: str | None = None, call: Call | None = None, wave: str = "") -> str:
@@ -39,7 +39,7 @@ def idempotency_key(session_id: str | None = None, call: Call | None = None, wav
         InputError: If called without arguments outside a tool that an agent runs.
     """
     if session_id is None or call is None:
-        current = _current.get()
+        current = _current_call.get()
         if current is None:
             raise InputError("idempotency_key() without arguments is for the inside of a tool that an agent runs.")
         session_id, call, wave = current
@@ -49,14 +49,14 @@ def idempotency_key(session_id: str | None = None, call: Call | None = None, wav
 
 def key_of_current_call() -> str | None:
     """Return `idempotency_key()` inside a tool call of an agent; None elsewhere."""
-    return idempotency_key() if _current.get() is not None else None
+    return idempotency_key() if _current_call.get() is not None else None
 
 
 @contextmanager
 def current_call(session_id: str, call: Call, wave: str) -> Iterator[None]:
     """Set the call whose key `idempotency_key()` returns inside the context."""
-    token = _current.set((session_id, call, wave))
+    token = _current_call.set((session_id, call, wave))
     try:
         yield
     finally:
-        _current.reset(token)
+        _current_call.reset(token)

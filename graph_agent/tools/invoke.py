@@ -7,11 +7,12 @@ import copy
 import functools
 import inspect
 import math
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import RunnableConfig
@@ -19,11 +20,13 @@ from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, T
 from langgraph.errors import GraphBubbleUp
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, ValidationError
 
 from graph_agent._compat import InjectedArguments, as_tool_output, config_parameter
 from graph_agent._internal.daemon_threads import call_in_thread
-from graph_agent.errors import ToolArgumentsError
+from graph_agent._internal.validation_text import explain
+from graph_agent.errors import CallError, ConfigError, ToolArgumentsError
+from graph_agent.settings.context import user_context
 
 _LONGEST = 1_000
 """Maximum characters of a text that is checked; a longer one is not a number."""
@@ -87,18 +90,19 @@ class ReturnValue:
     value: Any = None
     is_known: bool = False
     """Whether the tool has returned."""
+    has_begun: bool = False
+    """Whether the tool's own code has begun, so that its arguments were accepted."""
 
 
 _current: ContextVar[ReturnValue | None] = ContextVar("graph_agent_returned", default=None)
 
 
 @contextmanager
-def record_return_value() -> Iterator[ReturnValue]:
+def recorded_return_value(returned: ReturnValue) -> Iterator[None]:
     """Record the return value of the tool that an `Invoker` runs inside the context."""
-    returned = ReturnValue()
     reset = _current.set(returned)
     try:
-        yield returned
+        yield
     finally:
         _current.reset(reset)
 
@@ -164,6 +168,7 @@ class _Direct:
                 kwargs[name] = arguments[name]
         if self._config_parameter:
             kwargs[self._config_parameter] = config
+        _record_begin()
         returned = await self._coroutine(**kwargs)
         _record(returned)
         if isinstance(returned, str):
@@ -175,6 +180,12 @@ def _record(value: Any) -> None:
     """Store the return value of the running tool, if it is being recorded."""
     if (returned := _current.get()) is not None:
         returned.value, returned.is_known = value, True
+
+
+def _record_begin() -> None:
+    """Store that the code of the running tool begins, if its return value is being recorded."""
+    if (returned := _current.get()) is not None:
+        returned.has_begun = True
 
 
 def _with_recording(tool: BaseTool) -> BaseTool:
@@ -190,6 +201,7 @@ def _with_recording(tool: BaseTool) -> BaseTool:
     def recording_run(run: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(run)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
+            _record_begin()
             value = run(*args, **kwargs)
             store(value)
             return value
@@ -199,6 +211,7 @@ def _with_recording(tool: BaseTool) -> BaseTool:
     def recording_arun(run: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(run)
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            _record_begin()
             value = await run(*args, **kwargs)
             store(value)
             return value
@@ -282,7 +295,7 @@ def tool_runtime(
         state=state,
         tool_call_id=call_id,
         config=config,
-        context=runtime.context,
+        context=user_context(runtime.context),
         store=runtime.store,
         stream_writer=runtime.stream_writer,
         tools=list(tools),
@@ -301,3 +314,71 @@ def belongs_to_run(error: BaseException) -> bool:
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
     return isinstance(error, GraphBubbleUp | KeyboardInterrupt | GeneratorExit)
+
+
+class ToolRetry(BaseModel):
+    """The retry policy for a tool that raises an exception.
+
+    Invalid arguments and errors returned by the tool itself are not retried. A call that was stopped at its time limit,
+    or lost its MCP server, may have taken effect: it is retried only if the tool reads or is marked as idempotent.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    max_attempts: int = Field(default=1, ge=1)
+    """Total attempts, including the first."""
+    initial_interval: NonNegativeFloat = 0.5
+    """Seconds before the second attempt."""
+    backoff_factor: float = Field(default=2.0, ge=1)
+    """Factor applied to the wait after each further attempt."""
+    max_interval: NonNegativeFloat = 128.0
+    """Maximum wait in seconds."""
+    jitter: bool = True
+    """Whether each wait is a random value between half and all of its length."""
+
+    @classmethod
+    def of(cls, tool: str, marks: Mapping[str, Any]) -> Self:
+        """Return the policy in a tool's marks; one attempt without a mark.
+
+        Args:
+            tool: The tool's name, for the error message.
+            marks: The tool's marks; `retry` is a mapping of this class's fields.
+
+        Raises:
+            ConfigError: If the mark is not such a mapping.
+        """
+        given = marks.get("retry")
+        if given is None:
+            return cls()
+        where = f"The tool {tool!r}: retry"
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"{where}={given!r}: write a mapping, such as {{'max_attempts': 2}}.")
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            raise ConfigError(explain(error, where, cls)) from None
+
+    def wait_s(self, attempt: int) -> float:
+        """Return the seconds to wait after an attempt, counted from 1."""
+        longest = min(self.initial_interval, self.max_interval)
+        for _ in range(attempt - 1):
+            longest = min(longest * self.backoff_factor, self.max_interval)
+        return longest * random.uniform(0.5, 1) if self.jitter else longest
+
+    def again(self, error: BaseException, attempt: int, *, cut_off: bool, marks: Mapping[str, Any]) -> bool:
+        """Whether to retry after a failed attempt.
+
+        Args:
+            error: The tool's exception.
+            attempt: The failed attempt, counted from 1.
+            cut_off: Whether it may have taken effect: it was stopped at its time limit, or its server was lost.
+            marks: The tool's marks.
+        """
+        if attempt >= self.max_attempts or isinstance(error, CallError) or not isinstance(error, Exception):
+            return False
+        return not cut_off or marks.get("effect") == "read" or marks.get("idempotent") is True
+
+
+def after_attempts(text: str, attempts: int) -> str:
+    """Return the text of the last failure, with the number of attempts if more than one."""
+    return text if attempts == 1 else f"{text.removesuffix('.')} (after {attempts} attempts)."

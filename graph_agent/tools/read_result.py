@@ -11,10 +11,10 @@ from langgraph.prebuilt import InjectedState
 from pydantic import Field
 
 from graph_agent._internal.text import text_of
-from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError
-from graph_agent.events.types import StoredEvent
-from graph_agent.tools.untrusted import fenced_text, source_of
+from graph_agent.settings.config import LoopConfig
+from graph_agent.state.events import StoredEvent
+from graph_agent.tools.output import fenced_text, source_of
 
 READ_RESULT = "read_result"
 MOST_CHARS = 20_000

@@ -7,31 +7,87 @@ import copy
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, InjectedToolCallId, ToolException
 from langgraph.runtime import Runtime
+from pydantic import BaseModel, ValidationError
 
 from graph_agent._compat import InjectedArguments, read_state
-from graph_agent._internal.failure_log import log_failure, log_traceback
-from graph_agent.delegation import Delegate, LateDelegate
-from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
-from graph_agent.events.calls import CallResult
-from graph_agent.events.types import ResultStatus
+from graph_agent._internal.failure_log import log_failure, log_traceback, log_user_error
+from graph_agent._internal.sync_bridge import TimeLimitError, await_within
+from graph_agent.delegation import AskingDelegate, Delegate, LateDelegate
+from graph_agent.errors import (
+    AbandonedCallsError,
+    ConfigError,
+    GraphAgentError,
+    ToolArgumentsError,
+    UnknownToolError,
+    did_you_mean,
+)
 from graph_agent.prompts import Prompts
+from graph_agent.state.call_events import CallResult, fault_result
+from graph_agent.state.channels import RemoteTask
+from graph_agent.state.events import ResultStatus
 from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
-from graph_agent.state.remote import RemoteTask
 from graph_agent.tools.argument_checks import openai_schema
 from graph_agent.tools.client import bare_schema, call_client_tool
 from graph_agent.tools.commands import CommandScope
-from graph_agent.tools.delegates import delegate_schema, withdraw
-from graph_agent.tools.invoke import Invoker, belongs_to_run, check_finite, record_return_value, tool_runtime
-from graph_agent.tools.output import fault, may_have_run, misfit, named_timeout, read_output
-from graph_agent.tools.retry import ToolRetry, after_attempts
+from graph_agent.tools.invoke import (
+    Invoker,
+    ReturnValue,
+    ToolRetry,
+    after_attempts,
+    belongs_to_run,
+    check_finite,
+    recorded_return_value,
+    tool_runtime,
+)
+from graph_agent.tools.output import fault, may_have_run, misfit, misfit_text, read_output
 from graph_agent.types import Call, delegation_name, is_delegation
 
 logger = logging.getLogger(__name__)
+_WITHDRAWAL_S = 10.0
+"""Seconds that delegates may take to withdraw their tasks."""
+
+
+async def withdraw(delegates: Mapping[str, Delegate], tasks: Mapping[str, RemoteTask]) -> None:
+    """Cancel tasks that wait for a person, as no answer will come.
+
+    Args:
+        delegates: Call name → the delegate.
+        tasks: Call id → the task.
+    """
+    withdrawn = []
+    for task in tasks.values():
+        delegate: Any = delegates.get(delegation_name(task["delegate"]))
+        if isinstance(delegate, AskingDelegate):
+            withdrawn.append(delegate.withdraw(task))
+    try:
+        async with asyncio.timeout(_WITHDRAWAL_S):
+            await asyncio.gather(*withdrawn)
+    except TimeoutError:
+        logger.warning("A delegate did not withdraw a task that waits for a person within %g s.", _WITHDRAWAL_S)
+
+
+def delegate_schema(call_name: str, delegate: Delegate, prompts: Prompts) -> dict[str, Any]:
+    """Return a delegate in OpenAI's function format."""
+    return {
+        "type": "function",
+        "function": {
+            "name": call_name,
+            "description": prompts.render("delegate", name=delegate.name, description=delegate.description),
+            "parameters": {
+                "type": "object",
+                "properties": {"task": {"type": "string", "description": "The task, complete in itself."}},
+                "required": ["task"],
+            },
+        },
+    }
+
+
 _DELEGATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
 
 
@@ -60,7 +116,8 @@ class ToolSource(Protocol):
 class LiveTools:
     """The tools given to an agent, with the tools of each source kept current.
 
-    A source is followed only if all its tools were given; a list filtered by the user does not change.
+    New tools of a source are added only if all its tools were given. A list filtered by the user keeps its names; their
+    definitions are kept current.
 
     Args:
         tools: The tools; names are unique.
@@ -68,12 +125,16 @@ class LiveTools:
 
     def __init__(self, tools: Sequence[BaseTool]) -> None:
         found: dict[int, Any] = {id(source): source for tool in tools if (source := _source_of(tool)) is not None}
+        self._sources: list[ToolSource] = list(found.values())
         given = {id(tool) for tool in tools}
-        self._sources: list[ToolSource] = [
-            source for source in found.values() if all(id(tool) in given for tool in source)
+        self._chosen = [
+            None if all(id(tool) in given for tool in source) else {tool.name for tool in source if id(tool) in given}
+            for source in self._sources
         ]
-        followed = {id(source) for source in self._sources}
-        self._fixed = [tool for tool in tools if id(_source_of(tool)) not in followed]
+        """The names that were chosen of each source; None for all, those of later tools included."""
+        followed = {id(tool) for source in self._sources for tool in source}
+        # A copy that the user has changed is none of its source's tools.
+        self._fixed = [tool for tool in tools if id(tool) not in followed]
         self.lists_change = any(source.lists_change for source in self._sources)
         """Whether a source announces changes, which may add tools that write."""
 
@@ -98,8 +159,10 @@ class LiveTools:
             taken: Names of delegates; a source's tool with such a name, or a given tool's name, is left out.
         """
         tools = {tool.name: tool for tool in self._fixed}
-        for source in self._sources:
+        for source, chosen in zip(self._sources, self._chosen, strict=True):
             for tool in list(source):
+                if chosen is not None and tool.name not in chosen:
+                    continue
                 if tool.name in tools or tool.name in taken:
                     logger.warning("The new tool %r is left out: another one has its name.", tool.name)
                 else:
@@ -190,6 +253,15 @@ class Toolbox:
         """Return a copy that does not offer these names; it can run the same calls."""
         return self.offering([schema for schema in self.schemas if schema["function"]["name"] not in names])
 
+    def with_tool(self, name: str, tool: BaseTool) -> Toolbox:
+        """Return a copy that runs calls of a name with a tool of a middleware's own; the offer is unchanged."""
+        other = copy.copy(self)
+        other._injected, other._invokers, other._retries = {**self._injected}, {**self._invokers}, {**self._retries}
+        other.tools = {**self.tools}
+        other._add(tool)
+        other.tools[name] = tool
+        return other
+
     def __bool__(self) -> bool:
         return bool(self.names)
 
@@ -221,9 +293,14 @@ class Toolbox:
         """Whether a source of tools has changed since the last `refresh`."""
         return self._live.pending or self._live.versions != self._versions
 
+    @property
+    def needs_refresh(self) -> bool:
+        """Whether `refresh` may change the offer."""
+        return bool(self._late) or self.outdated
+
     async def refresh(self) -> bool:
         """Update the descriptions of delegates and the tools of sources; return whether `schemas` changed."""
-        if not self._late and not self.outdated:
+        if not self.needs_refresh:
             return False
         await asyncio.gather(self._live.wait_for_changes(), *(delegate.prepare() for delegate in self._late))
         self._take_changes()
@@ -299,45 +376,98 @@ class Toolbox:
         Raises:
             GraphBubbleUp: If the tool interrupts the graph to ask a person.
         """
-        if call["name"] in self.withdrawn and call["id"] not in self._made_before:
-            return CallResult(f"{call['name']} did not run: it is no longer offered. Answer without it.", "error")
+        if (refused := self._refused(call)) is not None:
+            return fault_result(refused)
         if call["name"] in self.client_tools:
             return call_client_tool(call)
-        tool = self.tools.get(call["name"])
-        if tool is None:
-            if call["name"] in self._offered:
-                return CallResult(f"{call['name']} did not run: no hook executed it.", "error")
-            known = did_you_mean(call["name"], [name for name in self.names if name not in self._offered])
-            return CallResult(str(UnknownToolError(f"Unknown tool {call['name']!r}; {known}")), "error")
+        tool = self.tools[call["name"]]
         marks, retry, attempt = self.marks(tool.name), self._retries[tool.name], 1
         status: ResultStatus = "error"
         timeout_s = marks.get("timeout_s", timeout_s)
         while True:
-            clock = asyncio.timeout(timeout_s)
+            given = ReturnValue()
             try:
                 check_finite(tool, call["arguments"])
                 arguments = self._inject(tool, call, config, runtime)
-                with record_return_value() as given:
-                    async with clock:
-                        returned = await self._invokers[tool.name](arguments, call["id"], config)
-                return read_output(returned, call, given, scope=CommandScope.of(self.own, config))
+                with recorded_return_value(given):
+                    work = self._invokers[tool.name](arguments, call["id"], config)
+                    returned = await await_within(work, timeout_s, f"The tool {tool.name!r}")
+                output = read_output(returned, call, given, scope=CommandScope.of(self.own, config))
+                handled = tool.handle_validation_error and not given.has_begun and output.status == "error"
+                return replace(output, status="invalid") if handled else output
             except BaseException as error:
                 if belongs_to_run(error):
                     raise
-                cut_off, unfit = may_have_run(clock, error), misfit(tool, error)
-                if cut_off and not clock.expired() and self.writes(tool.name):
+                cut_off = may_have_run(error)
+                unfit = not given.has_begun and misfit(tool, error)
+                if cut_off and not isinstance(error, TimeLimitError) and self.writes(tool.name):
                     # Kept if another attempt follows, whose result does not cover this one. A timeout has the status
                     # `error` instead, and its text states that the effect is unknown.
                     status = "unknown"
                 if unfit or not retry.again(error, attempt, cut_off=cut_off, marks=marks):
-                    text = fault(tool, clock, error, timeout_s=timeout_s, writes=self.writes(tool.name))
+                    text = fault(tool, error, writes=self.writes(tool.name), unfit=unfit)
                     if not unfit:
-                        logged = named_timeout(clock, error, timeout_s=timeout_s)
-                        log_failure(logger, f"The tool {tool.name!r}", logged, level=logging.WARNING)
+                        what = f"The tool {tool.name!r}"
+                        if isinstance(error, TimeLimitError | ToolException | GraphAgentError):
+                            log_failure(logger, what, error, level=logging.WARNING)
+                        else:
+                            log_user_error(logger, what, error)
+                    if attempt == 1 and not given.has_begun:
+                        if unfit or isinstance(error, ToolArgumentsError):
+                            status = "invalid"
+                        elif isinstance(error, AbandonedCallsError):
+                            status = "skipped"
                     return CallResult(after_attempts(text, attempt), status, raised=None if unfit else error)
                 log_traceback(logger, f"Attempt {attempt} of the tool {tool.name!r}", error)
             await asyncio.sleep(retry.wait_s(attempt))
             attempt += 1
+
+    def checked(self, call: Call) -> Call:
+        """Return a call, with a `fault` if it is known that it cannot run; the tool checks its arguments again."""
+        if "fault" in call:
+            return call
+        if (refused := self._refused(call)) is not None:
+            return refused
+        text = self.arguments_fault(call["name"], call["arguments"]) if call["name"] in self.tools else None
+        return call if text is None else {**call, "fault": text}
+
+    def arguments_fault(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+        """Return why arguments do not fit a tool whose schema is a pydantic class, for the model; None if they may."""
+        tool = self.tools[name]
+        schema = tool.args_schema
+        if not (isinstance(schema, type) and issubclass(schema, BaseModel)) or tool.handle_validation_error:
+            return None
+        call_id = (field for field, info in schema.model_fields.items() if InjectedToolCallId in info.metadata)
+        hidden = self._injected[name].hidden.union(call_id)
+        try:
+            check_finite(tool, arguments)
+            schema.model_validate({field: value for field, value in arguments.items() if field not in hidden})
+        except ToolArgumentsError as error:
+            return str(error)
+        except ValidationError as error:
+            return misfit_text(tool, error, hidden) or None
+        except Exception:  # noqa: BLE001 - a validator of the user may raise anything; the call itself reports it
+            return None
+        return None
+
+    def _refused(self, call: Call) -> Call | None:
+        """Return the call with a `fault` if its name is unknown, or it delegates no task; None otherwise."""
+        name = call["name"]
+        if name in self.withdrawn and call["id"] not in self._made_before:
+            return {**call, "fault": f"{name} did not run: it is no longer offered. Answer without it."}
+        if name in self.client_tools or name in self.tools:
+            return None
+        if is_delegation(name):
+            task = call["arguments"].get("task")
+            if name not in self.delegates:
+                return {**call, "fault": f"Unknown delegate {name!r}; {did_you_mean(name, self.names)}"}
+            if task is None or not str(task).strip():
+                return {**call, "fault": f"A delegation takes the task as text: {{'task': '…'}}, not {task!r}."}
+            return None
+        if name in self._offered:
+            return {**call, "fault": f"{name} did not run: no hook executed it.", "skipped": True}
+        known = did_you_mean(name, [each for each in self.names if each not in self._offered])
+        return {**call, "fault": str(UnknownToolError(f"Unknown tool {name!r}; {known}"))}
 
     def _inject(self, tool: BaseTool, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, Any]:
         """Return the call's arguments with injected ones added, by the rules of LangGraph's `ToolNode`."""

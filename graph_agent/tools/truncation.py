@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from langchain_core.messages import AnyMessage, ToolMessage
 
 from graph_agent._internal.text import text_of
-from graph_agent.config import LoopConfig
+from graph_agent.settings.config import LoopConfig
 from graph_agent.tools.read_result import READ_RESULT, read_on_hint
 from graph_agent.types import Call, is_delegation
 

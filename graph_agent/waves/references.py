@@ -8,7 +8,7 @@ from typing import Any
 
 from graph_agent._internal.text import as_text
 from graph_agent.errors import CallError
-from graph_agent.events.types import decode
+from graph_agent.state.events import decode
 
 # `$${` escapes a literal `${`; it is matched first, so that it never starts a reference.
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")
@@ -55,6 +55,29 @@ def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
     if whole is not None and whole[1] is not None:
         return _find(whole[1], results)
     return _REFERENCE.sub(_replacer(results), arguments)
+
+
+def resolve_some(arguments: Any, results: Mapping[str, Any]) -> Any:
+    """As `resolve`, for the references to these results only; `resolve` can resolve the others later.
+
+    Raises:
+        BadReferenceError: If a reference to one of the results leads to nothing in it.
+    """
+    if isinstance(arguments, dict):
+        return {key: resolve_some(value, results) for key, value in arguments.items()}
+    if isinstance(arguments, list):
+        return [resolve_some(value, results) for value in arguments]
+    if not isinstance(arguments, str) or "${" not in arguments:
+        return arguments
+
+    def replace(found: re.Match[str]) -> str:
+        known = found[1] is not None and _parse(found[1])[0] in results
+        return escaped(as_text(_find(found[1], results))) if known else found[0]
+
+    whole = _REFERENCE.fullmatch(arguments)
+    if whole is not None and whole[1] is not None and _parse(whole[1])[0] in results:
+        return escaped(_find(whole[1], results))
+    return _REFERENCE.sub(replace, arguments)
 
 
 def escaped(arguments: Any) -> Any:

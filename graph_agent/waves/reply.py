@@ -12,12 +12,105 @@ from pydantic import ValidationError
 from graph_agent._internal.text import NotFiniteError, clean, plain
 from graph_agent._internal.validation_text import explain
 from graph_agent.calls import new_call_id, read_text_calls
-from graph_agent.calls.lenient_json import parse_lenient_json
-from graph_agent.calls.read_json import ends_inside_value
 from graph_agent.models.finish_reasons import cause_of, cut_off, text_cut_off
+from graph_agent.parsing.json_values import ends_inside_value, parse_lenient_json
 from graph_agent.types import CutOff
-from graph_agent.waves.closing import partial_answer
 from graph_agent.waves.schema import CALL_ID, PlanError, PlanningResult, WaveCall
+
+_STATUS = ("continue", "done")
+_KEYS = {"status", "tools", "action", "slots", "reasoning", "answer"}
+_BEGINS_LIKE_A_STATUS = re.compile(r"""\{\s*["']?status["']?\s*:\s*["'](?:continue|done)["']\s*,""")
+_FENCE = re.compile(r"\A(?:`{3,}|~{3,})[\w-]*+\s*+(?=\{)")
+_FENCE_END = re.compile(r"\A(?:`{3,}|~{3,})\s*+")
+_HALF_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*+)\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_HALF_PAIR = re.compile(r"(?<!\\)((?:\\\\)*+)\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
+_MOST_PLANS = 20
+_decoder = json.JSONDecoder(strict=False)
+
+
+def answer_of_plans(text: str) -> str | None:
+    """Return the answer of a text that begins with a structured plan, also fenced, damaged or cut off.
+
+    Args:
+        text: The text, without reasoning.
+
+    Returns:
+        The plan's `answer` and the prose after the plan; empty without both. None if the text begins with no plan.
+    """
+    parts, rest = list[str](), text.strip()
+    for count in range(_MOST_PLANS):
+        fence = _FENCE.match(rest)
+        body = rest[fence.end() :] if fence else rest
+        if (found := _first_plan(body)) is None:
+            if count == 0:
+                return None
+            break
+        plan, end = found
+        answer = plan.get("answer") or ""
+        if not isinstance(answer, str):
+            return None
+        parts.append(answer.strip())
+        rest = body[end:].strip()
+        rest = _FENCE_END.sub("", rest) if fence else rest
+    return "\n\n".join(dict.fromkeys(filter(None, [*parts, rest])))
+
+
+def partial_answer(text: str) -> str | None:
+    """Return the answer that a cut-off plan without calls has begun; None if it has begun none.
+
+    Args:
+        text: The text, without reasoning. Its list of calls must be closed: the end of an open one is unknown.
+    """
+    plan = _completed(_FENCE.sub("", text.strip()))
+    if plan is None or plan.get("status") not in _STATUS or plan.get("tools") != []:
+        return None
+    answer = plan.get("answer")
+    return answer if isinstance(answer, str) and answer.strip() else None
+
+
+def _first_plan(text: str) -> tuple[dict[str, Any], int] | None:
+    """Return the plan at the start of a text, and the index after it."""
+    if not text.startswith("{"):
+        return None
+    try:
+        value, end = _decoder.raw_decode(text)
+    except (ValueError, RecursionError):
+        value, end = _completed(text), len(text)
+        if value is None and _BEGINS_LIKE_A_STATUS.match(text):
+            return _repaired_start(text)
+    return (value, end) if isinstance(value, dict) and _is_plan(value) else None
+
+
+def _repaired_start(text: str) -> tuple[dict[str, Any], int]:
+    """Return the damaged plan at the start of a text, and the index after it; empty if it cannot be repaired."""
+    try:
+        value = parse_lenient_json(text)
+    except ValueError:
+        value = None
+    return (value, text.rfind("}") + 1) if isinstance(value, dict) and "}" in text else ({}, len(text))
+
+
+def _completed(text: str) -> dict[str, Any] | None:
+    """Return the JSON object of which a text is the beginning, cut off inside or after one of its own strings."""
+    whole = _HALF_PAIR.sub(r"\1", _HALF_ESCAPE.sub(r"\1", text))
+    for candidate in (text, text + "}", whole + '"}'):
+        try:
+            value, _ = _decoder.raw_decode(candidate)
+        except (ValueError, RecursionError):
+            continue
+        return value if isinstance(value, dict) else None
+    return None
+
+
+def _is_plan(value: Any) -> bool:
+    """Whether a value is a plan, not a JSON object that the user asked for."""
+    if not isinstance(value, dict):
+        return False
+    tools, has_status = value.get("tools"), value.get("status") in _STATUS
+    if isinstance(tools, list) and all(isinstance(call, dict) and "tool" in call for call in tools):
+        return has_status or value.keys() <= _KEYS
+    return has_status and value.keys() <= _KEYS
+
 
 PLAN_TOOL = "make_plan"
 """The tool by which a model returns its plan, if the model supports tools but no schema mode."""
@@ -45,7 +138,7 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
         if call["name"] == PLAN_TOOL:
             return _validate(call["args"], schema)
     if reply.invalid_tool_calls:
-        raise PlanError("The arguments of a call are no JSON object. Send the whole plan again.")
+        raise PlanError("The arguments of a call are no JSON object.", " Send the whole plan again.")
     if reply.tool_calls:
         native_calls = [(call["id"] or "", call["name"], call["args"]) for call in reply.tool_calls]
         return _plan_of_calls(native_calls, reply.text, schema)
@@ -59,14 +152,14 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
         calls = [(call["id"], call["name"], call["arguments"]) for call in written.calls]
         return _plan_of_calls(calls, written.prose, schema)
     if _LOOKS_LIKE_A_PLAN.search(text):
-        raise PlanError("The plan is no valid JSON. Send the whole plan again, as one JSON object.")
+        raise PlanError("The plan is no valid JSON.", " Send the whole plan again, as one JSON object.")
     # Not validated: a user's schema may require slots, and prose provides none.
     return schema.model_construct(status="done", action="", slots={}, tools=[], reasoning=text, answer=text)
 
 
 def _cut_off_plan(cut: CutOff, reply: AIMessage) -> PlanError:
     fix = "Send a shorter one." if cut == "length" else "Send the whole plan again."
-    return PlanError(f"The plan was cut off {cause_of(cut, reply)}; nothing of it was run. {fix}")
+    return PlanError(f"The plan was cut off {cause_of(cut, reply)}; nothing of it was run.", f" {fix}")
 
 
 def _plan_of_calls(
@@ -93,9 +186,9 @@ def _validate(value: Any, schema: type[PlanningResult]) -> PlanningResult:
         plan = schema.model_validate(plain(value))
     except ValidationError as error:
         faults = "\n".join(line[:300] for line in explain(error, "The plan", schema).split("\n")[:10])
-        raise PlanError(f"{faults}\nSend the whole plan again.") from None
+        raise PlanError(faults, "\nSend the whole plan again.") from None
     except (RecursionError, ValueError):
-        raise PlanError("The plan is nested too deeply. Send a flatter one.") from None
+        raise PlanError("The plan is nested too deeply.", " Send a flatter one.") from None
     tools = value.get("tools") if isinstance(value, dict) else None
     # A user's schema may accept calls in another shape.
     for call, given in zip(plan.tools, tools if isinstance(tools, list) else (), strict=False):

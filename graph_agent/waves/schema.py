@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal
@@ -13,11 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from graph_agent._internal.text import NotFiniteError, plain
 from graph_agent.errors import CallError
 from graph_agent.types import Call
-from graph_agent.waves.references import BadReferenceError, referenced_ids, resolve
+from graph_agent.waves.references import BadReferenceError, referenced_ids, resolve, resolve_some
 
 CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Pattern of a call id in a plan."""
 _MOST_FAULTS = 10
+_FAILED_NEED = "Not run: it needs {}, which failed or was not run."
 
 
 class WaveCall(BaseModel):
@@ -62,7 +63,16 @@ class PlanningResult(BaseModel):
 
 
 class PlanError(CallError):
-    """An invalid plan; the text lists its faults, for the model."""
+    """An invalid plan; the text is for the model.
+
+    Args:
+        faults: The plan's faults.
+        fix: What the model is to send instead; the text after the faults.
+    """
+
+    def __init__(self, faults: str, fix: str = "") -> None:
+        super().__init__(f"{faults}{fix}")
+        self.faults = faults
 
 
 class _Faults:
@@ -97,8 +107,8 @@ class Selection:
     """Calls that still wait for others."""
 
 
-def check_wave(plan: PlanningResult, max_calls: int) -> list[Call]:
-    """Return a plan's calls as a wave, each after the calls it needs.
+def check_wave(plan: PlanningResult, max_calls: int, answered: Collection[str] = ()) -> list[Call]:
+    """Return a plan's calls as a wave, each after the calls it needs; `fill_in_earlier` fills in earlier results.
 
     A reference adds the referenced call to the needs. An unknown tool is not a fault of the wave: its call is answered
     with the known tools.
@@ -106,12 +116,14 @@ def check_wave(plan: PlanningResult, max_calls: int) -> list[Call]:
     Args:
         plan: The plan.
         max_calls: Maximum calls in one wave.
+        answered: Ids of the calls of the input's earlier waves, which this one may need, too.
 
     Raises:
         PlanError: For too many calls, repeated or malformed ids, unknown or cyclic needs, or malformed references.
     """
     if len(plan.tools) > max_calls:
-        raise PlanError(f"The plan has {len(plan.tools)} calls; at most {max_calls} are allowed in one. Plan fewer.")
+        fault = f"The plan has {len(plan.tools)} calls; at most {max_calls} are allowed in one."
+        raise PlanError(fault, " Plan fewer.")
     faults = _Faults()
     needs: dict[str, list[str]] = {}
     ids = {call.id for call in plan.tools}
@@ -127,13 +139,13 @@ def check_wave(plan: PlanningResult, max_calls: int) -> list[Call]:
             faults.add(f"Call {name}: {fault}")
             wanted = dict.fromkeys(call.needs)
         for need in wanted:
-            if need not in ids:
-                faults.add(f"Call {name} needs {need[:80]!r}, no call of this plan.")
+            if need not in ids and need not in answered:
+                faults.add(f"Call {name} needs {need[:80]!r}, no call of this plan or of an earlier one.")
         needs[call.id] = list(wanted)
     order: list[str] = []
     if not faults:
         try:
-            order = list(TopologicalSorter(needs).static_order())
+            order = [id_ for id_ in TopologicalSorter(needs).static_order() if id_ in ids]
         except CycleError as error:
             faults.add(f"These calls need each other in a circle: {' → '.join(error.args[1][:20])}.")
     if faults:
@@ -143,12 +155,46 @@ def check_wave(plan: PlanningResult, max_calls: int) -> list[Call]:
     place = {call.id: index for index, call in enumerate(plan.tools)}
     depth: dict[str, int] = {}
     for id_ in order:
-        depth[id_] = 1 + max((depth[need] for need in needs[id_]), default=-1)
+        depth[id_] = 1 + max((depth[need] for need in needs[id_] if need in ids), default=-1)
     wave: list[Call] = []
     for id_ in sorted(order, key=lambda id_: (depth[id_], place[id_])):
         made = by_id[id_].as_call()
         wave.append({**made, "needs": needs[id_]} if needs[id_] else made)
     return wave
+
+
+def fill_in_earlier(calls: Sequence[Call], earlier_results: Callable[[], Mapping[str, Any]]) -> list[Call]:
+    """Return the calls of a wave with the results of earlier waves filled in, and needs within the wave only.
+
+    A call that needs an earlier call without a result gets a fault.
+
+    Args:
+        calls: The calls of the wave.
+        earlier_results: Returns the results of the input's earlier calls, by id; called only if a call needs one.
+    """
+    ids = {call["id"] for call in calls}
+    if all(need in ids for call in calls for need in call.get("needs", ())):
+        return [*calls]
+    results = earlier_results()
+    filled: list[Call] = []
+    for call in calls:
+        earlier = [need for need in call.get("needs", ()) if need not in ids]
+        if not earlier:
+            filled.append(call)
+            continue
+        made: Call = {**call, "needs": [need for need in call.get("needs", ()) if need in ids]}
+        if not made["needs"]:
+            del made["needs"]
+        fault = ""
+        if missing := [need for need in earlier if need not in results]:
+            fault = _FAILED_NEED.format(", ".join(map(repr, missing)))
+        else:
+            try:
+                made["arguments"] = resolve_some(call["arguments"], {need: results[need] for need in earlier})
+            except BadReferenceError as error:
+                fault = f"Not run: {error}"
+        filled.append({**made, "fault": fault, "skipped": True, "arguments": {}} if fault else made)
+    return filled
 
 
 def select(waiting: Sequence[Call], results: Mapping[str, Any], failed: Collection[str]) -> Selection:
@@ -167,7 +213,7 @@ def select(waiting: Sequence[Call], results: Mapping[str, Any], failed: Collecti
         needs = call.get("needs", [])
         missing = [need for need in needs if need in lost]
         if missing:
-            reason = f"Not run: it needs {', '.join(map(repr, missing))}, which failed or was not run."
+            reason = _FAILED_NEED.format(", ".join(map(repr, missing)))
             skipped.append((call, reason))
             lost.add(call["id"])
         elif all(need in results for need in needs):

@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from typer import Context, Typer
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
+from graph_agent._internal.validation_text import field_docs
 from graph_agent.cli.app import app
 from graph_agent.server.settings import ServerSettings
 from scripts.reference.markdown import code, default_of, document, table, type_of
@@ -115,8 +116,8 @@ def _value(kind: Any) -> str:
 
 
 def _settings() -> Iterator[tuple[str, ...]]:
-    schema = ServerSettings.model_json_schema()
+    schema, docs = ServerSettings.model_json_schema(), field_docs(ServerSettings)
     for name, field in ServerSettings.model_fields.items():
         if name != "keys":
-            text = re.sub(r"\bNone\b", "null", field.description or "")
+            text = re.sub(r"\bNone\b", "null", docs[name])
             yield code(name), type_of(schema["properties"][name]), default_of(field.default), text

@@ -9,13 +9,13 @@ from typing import get_args, get_type_hints
 
 from typer.models import OptionInfo
 
-from graph_agent.cli.a2a import a2a
-from graph_agent.cli.serve import serve
-from graph_agent.config import LoopConfig
-from graph_agent.models.mock import MOCK_VARIABLE
+from graph_agent._internal.validation_text import field_docs
+from graph_agent.cli.a2a import a2a, serve
+from graph_agent.models.scripted import MOCK_VARIABLE
 from graph_agent.server.settings import KEYS_VARIABLE, ServerSettings, variable_of
+from graph_agent.settings.config import LoopConfig
 from graph_agent.spec.agent_file import TODAY_VARIABLE
-from graph_agent.spec.environment import KEY_VARIABLES, loop_variable_of
+from graph_agent.spec.credentials import KEY_VARIABLES, loop_variable_of
 from scripts.reference.markdown import code, default_of, document, table
 
 OTHERS = {
@@ -80,9 +80,10 @@ def _options() -> Iterator[tuple[str, ...]]:
 
 
 def _settings() -> Iterator[tuple[str, ...]]:
+    docs = field_docs(ServerSettings)
     for name, field in ServerSettings.model_fields.items():
         if name != "keys":
-            text = re.sub(r"\bNone\b", "null", field.description or "")
+            text = re.sub(r"\bNone\b", "null", docs[name])
             yield code(variable_of(name)), default_of(field.default), text
 
 

@@ -9,7 +9,7 @@ import griffe
 
 from scripts.reference.markdown import code, document, table
 
-_MODULE = "graph_agent.events.types"
+_MODULE = "graph_agent.state.events"
 _REQUESTS = "graph_agent.approvals.requests"
 _COMMON = "_Event"
 _HEADER = ("Field", "Type", "Description")

@@ -47,7 +47,9 @@ def request(path: str, text: str = "hi", **message: Any) -> bytes:
 
 
 def http(url: str, **headers: str) -> httpx.Client:
-    return httpx.Client(base_url=url, trust_env=False, timeout=60, headers={"a2a-version": "1.0", **headers})
+    return httpx.Client(
+        base_url=url, trust_env=False, verify=False, timeout=60, headers={"a2a-version": "1.0", **headers}
+    )
 
 
 @pytest.fixture(scope="module")

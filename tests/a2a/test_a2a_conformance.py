@@ -115,7 +115,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture(params=["JSONRPC", "HTTP+JSON"])
 def binding(request: pytest.FixtureRequest, url: str) -> Iterator[Binding]:
-    with httpx.Client(trust_env=False, timeout=30) as http:
+    with httpx.Client(trust_env=False, verify=False, timeout=30) as http:
         yield Binding(request.param, url, http)
 
 
@@ -266,7 +266,7 @@ def test_versions_are_compared_by_major_and_minor_number(binding: Binding) -> No
 )
 def test_invalid_json_rpc_requests_have_standard_error_codes(body: bytes, code: int, id_: int | None, url: str) -> None:
     headers = {"content-type": "application/json", "a2a-version": "1.0"}
-    answer = httpx.post(f"{url}/a2a", content=body, headers=headers, trust_env=False)
+    answer = httpx.post(f"{url}/a2a", content=body, headers=headers, trust_env=False, verify=False)
 
     response = answer.json()
     assert (
@@ -287,13 +287,13 @@ def test_invalid_json_rpc_requests_have_standard_error_codes(body: bytes, code: 
 @pytest.mark.parametrize("body", [b"{", b"", b"null", b"\xff", b'{"message": 1}'])
 def test_an_invalid_rest_body_is_refused(body: bytes, url: str) -> None:
     headers = {"content-type": "application/a2a+json", "a2a-version": "1.0"}
-    answer = httpx.post(f"{url}/a2a/rest/message:send", content=body, headers=headers, trust_env=False)
+    answer = httpx.post(f"{url}/a2a/rest/message:send", content=body, headers=headers, trust_env=False, verify=False)
 
     assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
 
 
 def test_content_types_and_the_card(url: str) -> None:
-    with httpx.Client(base_url=url, trust_env=False, headers={"a2a-version": "1.0"}) as http:
+    with httpx.Client(base_url=url, trust_env=False, verify=False, headers={"a2a-version": "1.0"}) as http:
         card = http.get("/.well-known/agent-card.json")
         again = http.get("/.well-known/agent-card.json", headers={"if-none-match": card.headers["etag"]})
         rest = http.post("/a2a/rest/message:send", json=user_message())

@@ -16,9 +16,9 @@ from a2a.types import Task, TaskState, TaskStatus
 from a2a.utils.errors import InternalError
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.a2a.server import store as server_store
-from graph_agent.a2a.server.store import LiveTaskStore, open_stores
-from graph_agent.persistence.open import open_saver
+from graph_agent.checkpoints.open import open_saver
+from graph_agent.server.a2a import store as server_store
+from graph_agent.server.a2a.store import LiveTaskStore, open_stores
 from tests.support.a2a_servers import serving_here
 from tests.support.postgres_server import on_postgres
 
@@ -96,7 +96,7 @@ async def _errors(url: str, calls: dict[str, Any], begin: Any = lambda: None) ->
         begin()
         async with (
             serving_here(graph, stores=stores) as address,
-            httpx.AsyncClient(trust_env=False, headers={"A2A-Version": "1.0"}, timeout=30) as http,
+            httpx.AsyncClient(trust_env=False, verify=False, headers={"A2A-Version": "1.0"}, timeout=30) as http,
         ):
             errors = {}
             for method, params in calls.items():

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from a2a.types import GetTaskRequest, StreamResponse
 
-from graph_agent.a2a.server.executor import STOPPED
-from graph_agent.persistence.open import open_saver
+from graph_agent.checkpoints.open import open_saver
+from graph_agent.server.a2a.executor import STOPPED
 from graph_agent.session.history import SessionMemory
 from graph_agent.spec.agent_file import load_spec
 from graph_agent.spec.opening import open_agent

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, after_model, wrap_tool_call
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -14,9 +15,9 @@ from langgraph.types import Command, interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.approvals import approve, edit, reject, respond
+from graph_agent.calls import Call
 from graph_agent.errors import InputError
 from graph_agent.session.results import EventAdded, Progress
-from graph_agent.types import Call
 from tests.support.agents import asks, kinds, says, thread
 from tests.support.approvals import Desk, asked
 from tests.support.wave_helpers import DONE, plan, use
@@ -48,6 +49,78 @@ async def test_one_request_lists_all_calls_and_the_others_run_at_once() -> None:
         ["read b", "wrote a", "wrote e"],
         {"1": "wrote a", "2": "read b", "3": rejected("Reason: Keep c."), "4": "wrote e"},
     )
+
+
+def result_ids(messages: Sequence[Any]) -> list[str]:
+    return [message.tool_call_id for message in messages if isinstance(message, ToolMessage)]
+
+
+@pytest.mark.parametrize("text", ["1: approve\n2: reject\n3: respond: ok", "1: reject\n2: approve\n3: approve"])
+async def test_results_reach_the_model_in_call_order_after_approvals(text: str) -> None:
+    desk = Desk(MIXED, "Done.")
+    await desk.session.run("go")
+    await desk.session.resume(text)
+
+    in_order = ["1", "2", "3", "4"]
+    assert (result_ids(desk.model.requests[-1].messages), list(await desk.answers())) == (in_order, in_order)
+
+
+@wrap_tool_call
+async def guard(request: Any, handler: Any) -> ToolMessage:
+    """Denies a call or answers it, by its `path`."""
+    denies = request.tool_call["args"]["path"] == "denied"
+    return ToolMessage("Rule 7.", tool_call_id=request.tool_call["id"], status="error" if denies else "success")
+
+
+@after_model
+def reviewer(state: Any, runtime: Any) -> dict[str, Any] | None:
+    """As `guard`, before the calls are announced."""
+    calls = state["messages"][-1].tool_calls
+    statuses = ["error" if call["args"]["path"] == "denied" else "success" for call in calls]
+    results = zip(calls, statuses, strict=True)
+    return {"messages": [ToolMessage("Rule 7.", tool_call_id=call["id"], status=to) for call, to in results]}
+
+
+HUMAN = HumanInTheLoopMiddleware({"write": True})
+
+
+@pytest.mark.parametrize(
+    ("options", "by"),
+    [
+        ({"approve": ["write"]}, "ann"),
+        ({"approve": None, "hooks": [HUMAN]}, "ann"),
+        ({"approve": None, "hooks": [guard]}, "guard"),
+        ({"approve": None, "hooks": [reviewer]}, "reviewer"),
+    ],
+    ids=["policy", "person through middleware", "around the tool", "after the model"],
+)
+async def test_a_call_that_did_not_run_is_recorded_as_denied_or_answered_with_a_name(options: Any, by: str) -> None:
+    desk = Desk(asks(("1", "write", {"path": "denied"}), ("2", "write", {"path": "b"})), "Done.", **options)
+    result = await desk.session.run("go")
+    if result.interrupts:
+        answer = {"decisions": [reject("Rule 7."), respond("Rule 7.")]}
+        result = await desk.session.resume(answer, decided_by="ann")
+
+    results = [each for each in await desk.session.events() if each["type"] == "tool_result"]
+    assert (desk.ran, [(each["id"], each["status"], each.get("decided_by")) for each in results]) == (
+        [],
+        [("1", "denied", by), ("2", "answered", by)],
+    )
+    assert all("Rule 7." in each["content"] for each in results)
+    assert (list(result.results["1"]), result.results["2"]) == (["error"], "Rule 7.")
+
+
+async def test_a_call_that_loop_detection_withheld_is_recorded_as_denied() -> None:
+    script = [asks((str(n), "read", {"path": "a"})) for n in range(5)]
+    desk = Desk(*script, "Done.", approve=None, config={"max_steps": 9})
+
+    await desk.session.run("go")
+
+    results = [each for each in await desk.session.events() if each["type"] == "tool_result"]
+    assert [(each["status"], each.get("decided_by")) for each in results[3:]] == [
+        ("success", None),
+        ("denied", "loop_detection"),
+    ]
 
 
 async def test_the_history_has_the_request_and_each_decision() -> None:
@@ -352,6 +425,8 @@ async def test_an_edit_by_langchains_middleware_does_not_bypass_the_approval_of_
     result = await desk.session.resume({"decisions": [edit({"path": "x"}, name="write"), edit({"path": "y"})]})
 
     assert (desk.ran, "'write', which needs a person's approval" in result.results["1"]["error"]) == (["read y"], True)
+    results = [each for each in await desk.session.events() if each["type"] == "tool_result"]
+    assert [(each["status"], each.get("decided_by")) for each in results] == [("denied", "approve"), ("success", None)]
 
 
 async def test_middleware_may_change_the_arguments_of_an_approved_call() -> None:
@@ -559,7 +634,7 @@ def test_a_blocking_run_waits_for_approval() -> None:
     waiting: Any = desk.graph.invoke(says("go"), thread())
     ended: Any = desk.graph.invoke(Command(resume={"decisions": [approve()] * 3}), thread())
 
-    assert (asked(waiting["__interrupt__"]), ended["messages"][-1].text, desk.ran) == (
+    assert (asked(waiting["__interrupt__"]), ended["messages"][-1].text, sorted(desk.ran)) == (
         [[("write", {"path": "a"}), ("write", {"path": "c"}), ("write", {"path": "d"})]],
         "Done.",
         ["read b", "wrote a", "wrote c", "wrote d"],
@@ -576,7 +651,7 @@ async def test_a_request_reaches_a_parent_graph_and_is_answered_there() -> None:
     waiting: Any = await graph.ainvoke(says("go"), thread())  # type: ignore[call-overload]  # a plain mapping
     ended = await graph.ainvoke(Command(resume={"decisions": [approve()]}), thread())
 
-    assert (asked(waiting["__interrupt__"]), ended["messages"][-1].text, desk.ran) == (
+    assert (asked(waiting["__interrupt__"]), ended["messages"][-1].text, sorted(desk.ran)) == (
         [[("write", {"path": "a"})]],
         "Done.",
         ["wrote a"],

@@ -15,7 +15,7 @@ from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, c
 from graph_agent.approvals import approve, edit, reject
 from graph_agent.approvals.text import question_text
 from graph_agent.cli.questions import describe, questions_of
-from graph_agent.errors import InputConflictError
+from graph_agent.errors import InputConflictError, InputError
 from graph_agent.session.results import EventAdded
 from tests.support.agents import asks, thread
 from tests.support.approvals import ALL, Desk, asked
@@ -156,6 +156,57 @@ async def test_the_question_of_a_nested_delegate_names_the_whole_path() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (approve(), ["bank paid 5", "teller paid 5"]),
+        ("1: reject\n2: approve", ["bank paid 5"]),
+        ([approve(), reject("No.")], ["teller paid 5"]),
+        ({"decisions": {"1": approve(), "2": edit({"amount": 7})}}, ["bank paid 7", "teller paid 5"]),
+    ],
+    ids=str,
+)
+async def test_calls_of_a_delegate_and_of_its_own_delegate_are_asked_in_one_round(
+    answer: Any, expected: list[str]
+) -> None:
+    ran: list[str] = []
+    teller = delegate("teller", ran, PAY, "Paid.")
+    both = asks(("t", "delegate_to_teller", {"task": "Pay."}), ("p", "pay", {"amount": 5}))
+    bank = delegate("bank", ran, both, "The bank paid.", delegates=[teller])
+    session = lead(bank, config=LoopConfig(max_delegation_depth=2))
+
+    waiting = await session.run("go")
+    result = await session.resume(answer, decided_by="ana")
+
+    descriptions = [action.get("description") for action in waiting.interrupts[0].value["action_requests"]]
+    decisions = [entry["delegate"] for entry in await approvals(session) if entry["type"] == "approval_decision"]
+    assert (descriptions, sorted(ran), sorted(decisions), result.results) == (
+        ["Delegate bank: Delegate teller", "Delegate bank"],
+        expected,
+        ["bank", "bank/teller"],
+        {"1": "The bank paid."},
+    )
+
+
+async def test_a_partial_answer_leaves_the_other_calls_of_a_delegate_and_of_its_delegate_open() -> None:
+    ran: list[str] = []
+    teller = delegate("teller", ran, PAY, "Paid.")
+    both = asks(("t", "delegate_to_teller", {"task": "Pay."}), ("q", "pay", {"amount": 6}))
+    session = lead(
+        delegate("bank", ran, both, "The bank paid.", delegates=[teller]), config=LoopConfig(max_delegation_depth=2)
+    )
+
+    await session.run("go")
+    second = await session.resume("2: approve")
+    result = await session.resume("1: approve")
+
+    assert (asked(second.interrupts), sorted(ran), result.results) == (
+        [[("pay", {"amount": 5})]],
+        ["bank paid 6", "teller paid 5"],
+        {"1": "The bank paid."},
+    )
+
+
 async def test_an_answer_that_a_delegate_refuses_repeats_the_question_and_is_no_decision() -> None:
     ran: list[str] = []
     session = lead(delegate("bank", ran, PAY, "Paid."))
@@ -230,15 +281,148 @@ async def test_a_decision_on_a_delegate_s_call_approves_no_call_of_the_agent_wit
         delegates=[bank],
     )
 
-    await desk.session.run("go")
-    waiting = await desk.session.resume(approve())
+    first = await desk.session.run("go")
+    waiting = await desk.session.resume({first.interrupts[0].id: approve()})
     result = await desk.session.resume(reject())
 
-    assert (asked(waiting.interrupts), ran, result.results["d"]) == (
+    assert (asked(first.interrupts), asked(waiting.interrupts), ran, result.results["d"]) == (
+        [[("pay", {"amount": 5})], [("pay", {"amount": 5})]],
         [[("pay", {"amount": 5})]],
         ["bank paid 5"],
         "Paid.",
     )
+
+
+async def test_calls_of_a_wave_and_of_its_delegates_are_asked_in_one_round_and_each_decision_counts() -> None:
+    ran: list[str] = []
+    pays = asks(("p", "pay", {"amount": 1}), ("q", "pay", {"amount": 2}))
+    banks = [delegate(name, ran, pays, "Paid.") for name in ("one", "two")]
+    wave = [(name, f"delegate_to_{name}", {"task": "Pay."}) for name in ("one", "two")]
+    desk = Desk(
+        asks(*wave, ("w", "write", {"path": "a"}), ("r", "read", {"path": "b"})),
+        "Done.",
+        delegates=banks,
+        approve=["write"],
+    )
+
+    first = await desk.session.run("go")
+    ids = [each.id for each in first.interrupts]
+    second = await desk.session.resume({ids[0]: {"decisions": {"p": approve()}}, ids[2]: approve()})
+    third = await desk.session.resume({ids[1]: approve()})
+    result = await desk.session.resume(reject())
+
+    both, write = [("pay", {"amount": 1}), ("pay", {"amount": 2})], [("write", {"path": "a"})]
+    assert [asked(each.interrupts) for each in (first, second, third)] == [[both, both, write], [both], [both[1:]]]
+    assert (result.answer, sorted(ran), desk.ran) == (
+        "Done.",
+        ["one paid 1", "two paid 1", "two paid 2"],
+        ["read b", "wrote a"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (approve(), ["bank paid 5", "wrote a"]),
+        ("approve", ["bank paid 5", "wrote a"]),
+        (reject("No."), []),
+        ({"decisions": [approve(), reject()]}, ["bank paid 5"]),
+        ({"decisions": {"p": reject(), "w": approve()}}, ["wrote a"]),
+        ('1: edit: {"amount": 7}\n2: reject', ["bank paid 7"]),
+    ],
+    ids=str,
+)
+async def test_one_answer_counts_for_all_calls_that_wait_together(answer: Any, expected: list[str]) -> None:
+    ran: list[str] = []
+    wave = asks(("d", "delegate_to_bank", {"task": "Pay."}), ("w", "write", {"path": "a"}))
+    desk = Desk(wave, "Done.", delegates=[delegate("bank", ran, PAY, "Paid.")])
+
+    await desk.session.run("go")
+    result = await desk.session.resume(answer, decided_by="ana")
+
+    by = {entry["decided_by"] for entry in await approvals(desk.session) if entry["type"] == "approval_decision"}
+    assert (result.answer, ran + desk.ran, by) == ("Done.", expected, {"ana"})
+
+
+async def test_one_answer_to_equal_ids_is_by_number_and_one_that_fits_no_call_changes_nothing() -> None:
+    ran: list[str] = []
+    session = lead(delegate("a", ran, PAY, "A."), delegate("b", ran, PAY, "B."))
+    waiting = await session.run("go")
+
+    for answer in (edit({"amount": 6}), {"decisions": {"p": approve()}}, [approve()], "why?"):
+        with pytest.raises(InputError, match="1"):
+            await session.resume(answer)
+    asked_again = await session.interrupts()
+    result = await session.resume({"decisions": {"1": reject(), "2": approve()}})
+
+    assert (asked_again, ran, result.results) == (waiting.interrupts, ["b paid 5"], {"1": "A.", "2": "B."})
+
+
+async def test_one_approval_for_good_counts_for_later_calls_of_every_request() -> None:
+    ran: list[str] = []
+    again = asks(("q", "pay", {"amount": 6}))
+    session = lead(delegate("a", ran, PAY, again, "A."), delegate("b", ran, PAY, again, "B."))
+
+    await session.run("go")
+    result = await session.resume(approve(always=True))
+
+    assert (sorted(ran), result.results) == (
+        ["a paid 5", "a paid 6", "b paid 5", "b paid 6"],
+        {"1": "A.", "2": "B."},
+    )
+
+
+async def test_a_process_that_ends_between_the_questions_of_a_wave_repeats_no_answered_one() -> None:
+    ran: list[str] = []
+    desk = Desk(
+        asks(("d", "delegate_to_bank", {"task": "Pay."}), ("w", "write", {"path": "a"})),
+        "Done.",
+        approve=["write"],
+        delegates=[delegate("bank", ran, PAY, "Paid.")],
+    )
+    first = await desk.session.run("go")
+    await desk.session.resume({first.interrupts[1].id: approve()})
+    asked_again = await Session(desk.graph, "s1").resume()
+    aborted = await Session(desk.graph, "s1").run("Leave it.")
+
+    assert (asked(asked_again.interrupts), ran, desk.ran) == ([[("pay", {"amount": 5})]], [], [])
+    assert (aborted.answer, list(await desk.answers())) == ("Done.", ["d", "w"])
+
+
+async def test_an_answer_to_a_question_that_is_not_open_is_refused_and_nothing_is_changed() -> None:
+    ran: list[str] = []
+    session = lead(*(delegate(name, ran, PAY, "Paid.") for name in ("one", "two")))
+    one, two = (each.id for each in (await session.run("go")).interrupts)
+    await session.resume({one: approve()})
+
+    for stale in ({one: reject()}, {one: reject(), two: approve()}, {"0" * 32: approve()}):
+        with pytest.raises(InputError, match=f"not open: {next(iter(stale))}. Open: {two}"):
+            await session.resume(stale)
+        with pytest.raises(InputError, match="not open"):
+            [part async for part in session.stream_resume(stale)]
+    result = await session.resume({two: approve()})
+
+    assert (result.answer, ran) == ("Done.", ["one paid 5", "two paid 5"])
+
+
+async def test_an_answer_that_another_run_took_in_between_is_refused_under_the_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[str] = []
+    session = lead(*(delegate(name, ran, PAY, "Paid.") for name in ("one", "two")))
+    one, two = (each.id for each in (await session.run("go")).interrupts)
+    older = await session._graph.aget_state(thread())
+    await session.resume({one: approve()})
+
+    async def stale(*args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        return older
+
+    monkeypatch.setattr(session._graph, "aget_state", stale)
+    with pytest.raises(InputError, match=f"not open: {one}. Open: {two}"):
+        await session.resume({one: reject()})
+
+    assert ran == ["one paid 5"]
 
 
 def _paying(ran: list[str]) -> Any:

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from langchain_core.tools import tool
+from langchain_core.tools import StructuredTool, tool
 
 from graph_agent import AgentContext, GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.approvals import approve
+from graph_agent.calls import Call
 from graph_agent.errors import ConfigError
 from graph_agent.marks import marked
-from graph_agent.types import Call
 from tests.support.agents import asks, echo
 from tests.support.approvals import ALL, Desk, asked
 
@@ -209,6 +209,38 @@ async def test_calls_that_cannot_run_are_not_asked_about() -> None:
     assert (result.interrupts, list(result.results)) == ([], ["1"])
 
 
+@pytest.mark.parametrize("arguments", [{}, {"path": "a", "lines": "many"}, {"path": None}])
+async def test_a_call_whose_arguments_do_not_fit_goes_back_to_the_model_and_not_to_a_person(arguments: Any) -> None:
+    calls = asks(("1", "write", arguments), ("2", "erase", {"path": "b"}))
+    desk = Desk(calls, asks(("3", "write", {"path": "a"})), "Done.", approve=["write", "erase"])
+
+    first = await desk.session.run("go")
+    second = await desk.session.resume("approve")
+
+    assert (asked(first.interrupts), asked(second.interrupts), desk.ran) == (
+        [[("erase", {"path": "b"})]],
+        [[("write", {"path": "a"})]],
+        ["erased b"],
+    )
+    assert (await desk.answers())["1"].startswith("The arguments do not fit the tool 'write': ")
+
+
+async def test_a_call_that_does_not_fit_a_json_schema_goes_back_to_the_model_and_not_to_a_person() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    bill = StructuredTool.from_function(lambda **given: "paid", name="bill", description="Pay.", args_schema=schema)
+    desk = Desk(asks(("1", "bill", {"n": "x"})), "Done.", approve=["bill"], tools=[bill])
+
+    result = await desk.session.run("go")
+
+    assert (result.interrupts, await desk.answers()) == (
+        [],
+        {"1": "The arguments do not fit the tool 'bill': bill.n: 'x' is not of type 'integer'."},
+    )
+
+
 def test_a_function_that_takes_no_call_is_refused() -> None:
+    def no_call() -> bool:
+        return True
+
     with pytest.raises(ConfigError, match="an approval function takes one argument, the call"):
-        LoopConfig(approve=[lambda: True])
+        LoopConfig(approve=[no_call])  # type: ignore[list-item]  # the error is under test

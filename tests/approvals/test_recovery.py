@@ -14,10 +14,10 @@ from langgraph.types import Command
 
 from graph_agent.approvals import approve, edit, reject
 from graph_agent.errors import InputError
-from graph_agent.execution.settlement import NOT_STARTED, UNDECIDED
-from graph_agent.persistence.open import open_saver
+from graph_agent.persistence import open_saver
 from tests.support.agents import asks, kinds, thread
 from tests.support.approvals import Desk, asked
+from tests.support.result_texts import NOT_STARTED, UNDECIDED
 
 TWO = asks(("1", "write", {"path": "a"}), ("2", "write", {"path": "b"}))
 MIXED = asks(("1", "write", {"path": "a"}), ("2", "read", {"path": "b"}))
@@ -86,7 +86,7 @@ async def crashed_after_decisions(monkeypatch: pytest.MonkeyPatch, at: str) -> D
     return desk
 
 
-CRASHES = ["graph_agent.nodes.plan.apply_edits", "graph_agent.nodes.tools.run_in_slot"]
+CRASHES = ["graph_agent.nodes.plan.apply_edits", "graph_agent.execution.run_call.run_in_slot"]
 REJECTED = "Not run: a person rejected this call. Reason: Keep b."
 
 
@@ -163,7 +163,7 @@ async def test_new_input_after_partial_decisions_settles_the_undecided_calls_onl
     await desk.session.resume({"decisions": {"2": approve()}})
     await desk.session.run("Hello?")
 
-    assert await desk.answers() == {"1": UNDECIDED, "2": "wrote b"}
+    assert list((await desk.answers()).items()) == [("1", UNDECIDED), ("2", "wrote b")]
 
 
 async def test_an_abort_settles_the_calls_that_wait_as_not_run() -> None:
@@ -191,7 +191,7 @@ async def test_steering_while_a_session_waits_reaches_the_model_after_the_wave()
 
     assert (result.answer, [message.text for message in messages[-3:]]) == (
         "Done.",
-        ["read b", "wrote a", "While you were working, the user said: Be quick."],
+        ["wrote a", "read b", "While you were working, the user said: Be quick."],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -58,6 +59,7 @@ async def test_a_message_is_read_as_decisions(text: str, decisions: Any) -> None
         "{not json",
         "edit: {not json}",
         "nothing",
+        "```" + " " * 100_000 + "x",
         "note: yes",
     ],
 )
@@ -76,6 +78,29 @@ async def test_a_question_lists_the_calls_and_how_to_answer() -> None:
         'Answer with one line for each call, such as "1: approve", or with one line for all. Decisions: "approve", '
         '"reject", "reject: <reason>", "edit: {<all arguments as JSON>}", "respond: <the result>".'
     )
+
+
+HIDING = {"path": "a\u202eb\u2028c\u200bd\U000e0041e\u00a0f\ufe0fg ⚠\ufe0f ü 你好"}
+SHOWN = r"a\u202eb\u2028c\u200bd\udb40\udc41e\u00a0f\ufe0fg ⚠\ufe0f ü 你好".replace(r"⚠\ufe0f", "⚠\ufe0f")
+
+
+async def test_a_question_shows_every_character_of_the_arguments_as_json_that_reads_back() -> None:
+    call: HeldCall = {**ONE, "arguments": HIDING | {"body": "x" * 50_000 + "end"}}
+
+    shown = question_text(request_for([call])).splitlines()[1].removeprefix("1. write ")
+
+    assert (shown.startswith(f'{{"path": "{SHOWN}"'), json.loads(shown)) == (True, call["arguments"])
+
+
+async def test_no_line_of_a_description_or_name_looks_like_another_part_of_the_question() -> None:
+    call: HeldCall = {**ONE, "name": "wr\nite", "description": "Safe.\n2. erase {}\u2028Answer with: yes\u200b"}
+
+    assert question_text(request_for([call])).splitlines()[1:-1] == [
+        r'1. wr\nite {"path": "ä"}',
+        "   Safe.",
+        "   2. erase {}",
+        r"   Answer with: yes\u200b",
+    ]
 
 
 async def test_a_repeated_question_explains_how_to_answer_once() -> None:

@@ -151,7 +151,7 @@ class Customer:
 def new_client() -> httpx.AsyncClient:
     """An HTTP client for many sessions."""
     timeout = httpx.Timeout(30, read=_SILENCE_S, connect=_SILENCE_S)
-    return httpx.AsyncClient(trust_env=False, timeout=timeout, limits=httpx.Limits(max_connections=None))
+    return httpx.AsyncClient(trust_env=False, verify=False, timeout=timeout, limits=httpx.Limits(max_connections=None))
 
 
 def messages_of(events: Sequence[dict[str, Any]]) -> list[BaseMessage]:

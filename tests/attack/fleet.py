@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from graph_agent.runs.lock_files import SUFFIX
 from tests.attack.oracle import Effects, Record, Turn, violations
 from tests.attack.worker import graph_over
 from tests.support import postgres_server
@@ -43,7 +42,7 @@ async def drop_locks(url: str) -> None:
     """Make every worker lose the locks of its sessions."""
     if url.startswith("sqlite:///"):
         # As a cleanup of the folder does; later processes lock another file.
-        file = Path(url.removeprefix("sqlite:///") + SUFFIX)
+        file = Path(url.removeprefix("sqlite:///") + ".sessions-lock")
         await asyncio.to_thread(file.unlink, missing_ok=True)
         return
     await postgres_server.drop_locks(url)

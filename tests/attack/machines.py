@@ -126,7 +126,7 @@ class LoadBalancer:
 
     @staticmethod
     async def _check(machine: Machine) -> None:
-        async with httpx.AsyncClient(trust_env=False, timeout=_HEALTH_WITHIN_S) as http:
+        async with httpx.AsyncClient(trust_env=False, verify=False, timeout=_HEALTH_WITHIN_S) as http:
             while True:
                 killed_at = machine.killed_at
                 try:

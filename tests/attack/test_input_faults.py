@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from graph_agent import Session
-from graph_agent.persistence.open import open_saver, strict_serializer
+from graph_agent.persistence import open_saver, strict_serializer
 from tests.attack.fleet import SCALE
 from tests.support.fault_agent import WatchedMemorySaver, WriteFailedError, nothing
 from tests.support.fault_jobs import ALL

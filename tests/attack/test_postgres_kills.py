@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from graph_agent.persistence.open import open_saver
+from graph_agent.persistence import open_saver
 from tests.attack.fleet import SCALE
 from tests.support.fault_jobs import ALL
 from tests.support.fault_server import ForkServer, fork_server

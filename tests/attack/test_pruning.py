@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from graph_agent import Session
+from graph_agent.errors import DamagedSessionError
 from graph_agent.persistence import open_saver, prune
 from tests.attack.fleet import SCALE
 from tests.support.agents import kinds
@@ -71,8 +73,10 @@ async def test_a_killed_pruning_leaves_every_checkpoint_as_it_was(url: str) -> N
             await take_step(saver, "delegate", number)
             before = await read_all(saver)
             pruner = await started("prune", url, "50")
-            while len(await read_all(saver)) == len(before):
-                await asyncio.sleep(0)
+            # A reader of a checkpoint that is removed meanwhile may find a part of its history.
+            with suppress(DamagedSessionError):
+                while len(await read_all(saver)) == len(before):
+                    await asyncio.sleep(0)
             pruner.kill()
             await asyncio.wait_for(pruner.communicate(), 60)
             assert differences(before, await read_all(saver)) == []

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from langgraph_sdk import get_client
 
-from graph_agent.execution.settlement import UNKNOWN
 from tests.support.dev_server import ROOT, dev_process
+from tests.support.result_texts import UNKNOWN
 
 pytestmark = pytest.mark.attack
 

@@ -12,7 +12,6 @@ from langchain_core.messages import AIMessage, ToolMessage
 from benchmarks import instructions, results, work
 from benchmarks.harness import Cost, Scale, Spread, Table, cpu_ratio, ratio_row
 from benchmarks.profile import Samples, layer_of, profile, report
-from tests.support.postgres_server import binaries
 
 TINY = Scale(tiny=True)
 COMPARISON = Path(__file__).parents[2] / "docs" / "comparison.md"
@@ -29,12 +28,11 @@ def cells(page: str) -> list[list[str]]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("module", [name for name in results.MODULES if name != UNCOUNTED])
-async def test_a_benchmark_measures_the_rows_of_the_results(module: str) -> None:
-    if module == "postgres" and binaries() is None:
-        pytest.skip("PostgreSQL is not installed")
+async def test_a_benchmark_measures_the_rows_of_the_results(module: str, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue("postgres_url") if module == "postgres" else ""
     page = results.sections(results.RESULTS.read_text(encoding="utf-8"))[module]
 
-    tables = await importlib.import_module(f"benchmarks.{module}").tables(TINY)
+    tables = await importlib.import_module(f"benchmarks.{module}").tables(Scale(tiny=True, url=url))
 
     assert [row[0] for table in tables for row in table.rows] == [row[0] for row in cells(page)]
 

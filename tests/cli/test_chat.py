@@ -166,20 +166,19 @@ def test_always_approves_later_calls_of_the_tool(tmp_path: Path) -> None:
     assert (status, results) == (0, ["decided: {'type': 'approve'}"] * 2)
 
 
-def test_a_postponed_question_is_kept_and_asked_again(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_an_approval_open_with_its_keys(tmp_path: Path) -> None:
     folder = agent_folder(tmp_path, APPROVED_TOOLS, "write_file")
     with terminal(folder, "chat", "--session", "mine", script=[WRITE, "No more actions.", "Done."]) as chat:
         chat.expect("> ")
         chat.send("write\r")
         chat.expect("ways: ")
         chat.sendintr()
-        chat.expect("Left open")
-        chat.send("something else\r")
-        chat.expect("waits for your answer")
-        chat.expect("something else")
-        chat.sendintr()  # clears the text, which was kept
-        chat.send("/approve\r")
+        chat.expect("The question stays open")
         chat.expect("ways: ")
+        chat.send("e\r")
+        chat.expect("Ctrl-C goes back")
+        chat.sendintr()
+        chat.expect("Approve this call")
         chat.send("n\r")
         chat.expect("reason")
         chat.send("too risky\r")
@@ -189,6 +188,56 @@ def test_a_postponed_question_is_kept_and_asked_again(tmp_path: Path) -> None:
 
     [result] = [event["content"] for event in events_of(folder, "mine") if event["type"] == "tool_result"]
     assert (status, result) == (0, "decided: {'type': 'reject', 'message': 'too risky'}")
+
+
+def test_a_continued_conversation_shows_its_last_exchange_and_asks_again(tmp_path: Path) -> None:
+    folder = agent_folder(tmp_path, APPROVED_TOOLS, "write_file", "ask")
+    question = asks(("a", "ask", {"question": "Which folder?"}))
+    run_cli(folder, "run", "--session", "mine", "hello", script=["Good day."])
+    with terminal(folder, "chat", "--session", "mine", script=[question]) as chat:
+        chat.expect("> hello")
+        chat.expect("Good day\\.")
+        chat.expect("> ")
+        chat.send("write\r")
+        chat.expect("answer: ")
+        chat.send("/quit\r")  # a command, also where any text is an answer
+        left = leave(chat)
+    with terminal(folder, "chat", "--session", "mine", script=["No more actions.", "Done."]) as chat:
+        chat.expect("> write")
+        chat.expect("answer: ")
+        chat.sendintr()
+        chat.expect("answer: ")
+        chat.send("/srv/files\r")
+        chat.expect("Done\\.")
+        chat.send("/quit\r")
+        status = leave(chat)
+
+    [result] = [event for event in events_of(folder, "mine") if event["type"] == "tool_result"]
+    assert (left, status, result["content"]) == (0, 0, "answered: /srv/files")
+
+
+def test_keys_typed_before_the_input_line_are_shown_there_only(tmp_path: Path) -> None:
+    folder = agent_folder(tmp_path, APPROVED_TOOLS, "write_file")
+    run_cli(folder, "run", "--session", "waits", "write", script=[WRITE])
+    (folder / "my_tools.py").write_text(
+        f"from pathlib import Path\nimport time\nPath('opening').touch()\n"
+        f"while not Path('go').exists(): time.sleep(0.01)\n{APPROVED_TOOLS}"
+    )
+    shown, statuses = [], []
+    for session, keys, prompt in (("new", "early", "> "), ("waits", "y\r", "ways: ")):
+        with terminal(folder, "chat", "--session", session, script=["never"]) as chat:
+            wait_for(folder / "opening")
+            chat.send(keys)
+            (folder / "go").touch()
+            chat.expect(prompt)
+            shown.append(chat.before.startswith(keys.strip()))
+            chat.sendintr()
+            chat.send("/quit\r")
+            statuses.append(leave(chat))
+        for name in ("opening", "go"):
+            (folder / name).unlink()
+
+    assert (shown, statuses, len(events_of(folder, "waits"))) == ([False, False], [0, 0], 4)
 
 
 def test_another_process_resumes_a_session_that_waits(tmp_path: Path) -> None:

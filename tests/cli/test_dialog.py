@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from langgraph.types import Interrupt
 
-from graph_agent.cli.asking import GivenAnswers, approve_all
-from graph_agent.cli.dialog import Dialog
+from graph_agent.cli.dialog import Dialog, GivenAnswers, approve_all
 from graph_agent.cli.questions import Question, questions_of, signed
 from graph_agent.errors import InputError
 
 APPROVE = {"type": "approve"}
+ALWAYS = {"type": "approve", "always": True}
 
 
 def approval(*calls: tuple[str, dict[str, Any]], allowed: tuple[str, ...] = ("approve", "edit", "reject")) -> Question:
@@ -42,7 +43,7 @@ def answer(dialog: Dialog, *inputs: str) -> list[str]:
             ["e", "{path: b.txt, size: 2}", "y"],
             [{"type": "edit", "edited_action": {"name": "write", "args": {"path": "b.txt", "size": 2}}}, APPROVE],
         ),
-        (["A", "a"], [APPROVE, APPROVE]),
+        (["A", "a"], [ALWAYS, ALWAYS]),
     ],
     ids=["yes", "no", "no with a reason", "edit as YAML", "always"],
 )
@@ -54,20 +55,28 @@ def test_a_dialog_collects_a_decision_for_each_call(inputs: list[str], decisions
     assert (refusals, dialog.answers) == ([], {"a" * 32: {"decisions": decisions}})
 
 
-def test_always_decides_the_later_calls_of_the_same_tool_only() -> None:
-    always: set[str] = set()
-    first = Dialog([approval(("write", {"n": 1}), ("delete", {}), ("write", {"n": 2}))], always)
+def test_a_dialog_shows_invisible_characters_as_escapes_and_edits_them_as_json() -> None:
+    arguments = {"path": "a\u202eb\u200bc\U000e0041", "body": "x" * 50_000}
+    dialog = Dialog([approval(("wri\u2066te", arguments))])
+    lines = dialog.text.splitlines()
+    dialog.submit("e")
 
-    answer(first, "always", "y")
-    second = Dialog([approval(("write", {"n": 3}))], always)
-    third = Dialog([approval(("delete", {}))], always)
-
-    approved = {"decisions": [APPROVE] * 3}
-    assert (first.answers, second.answers, third.answers) == (
-        {"a" * 32: approved},
-        {"a" * 32: {"decisions": [APPROVE]}},
-        None,
+    assert (lines[1:3], lines[3].endswith(arguments["body"]), dialog.default.isascii(), json.loads(dialog.default)) == (
+        [r"  wri\u2066te", r"    path: a\u202eb\u200bc\U000e0041"],
+        True,
+        True,
+        arguments,
     )
+
+
+def test_always_decides_the_later_calls_of_the_same_tool_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    dialog = Dialog([approval(("write", {"n": 1}), ("delete", {}), ("write", {"n": 2}))])
+
+    answer(dialog, "always", "y")
+
+    by_rule = {"type": "approve", "decided_by": "always (ada)"}
+    assert dialog.answers == {"a" * 32: {"decisions": [ALWAYS, APPROVE, by_rule]}}
 
 
 @pytest.mark.parametrize(
@@ -93,6 +102,17 @@ def test_refused_arguments_can_be_corrected() -> None:
     answer(dialog, "e", "{oops")
 
     assert (dialog.default, dialog.answers) == ("{oops", None)
+
+
+def test_leaving_the_text_of_a_choice_returns_to_the_choices() -> None:
+    dialog = Dialog([approval(("write", {}))])
+    keys = dialog.label
+
+    answer(dialog, "e")
+    hint, returns = dialog.label, [dialog.go_back(), dialog.go_back()]
+
+    assert (hint.splitlines()[-1], "Enter submits, Ctrl-C goes back" in hint) == ("arguments: ", True)
+    assert (returns, dialog.label, dialog.accepts, dialog.answers) == ([True, False], keys, "choice", None)
 
 
 def test_the_question_shows_name_arguments_and_choices() -> None:
@@ -187,7 +207,9 @@ def test_the_allowed_decisions_of_a_call_are_those_at_its_place() -> None:
 def test_approvals_name_the_user_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "ada")
 
-    assert signed({"a": {"decisions": [APPROVE]}, "b": "blue"}) == {
-        "a": {"decisions": [APPROVE], "decided_by": "ada"},
+    by_rule = {"type": "approve", "decided_by": "always (bob)"}
+    assert signed({"a": {"decisions": [APPROVE, by_rule]}, "b": "blue", "c": APPROVE}) == {
+        "a": {"decisions": [{**APPROVE, "decided_by": "ada"}, by_rule]},
         "b": "blue",
+        "c": {**APPROVE, "decided_by": "ada"},
     }

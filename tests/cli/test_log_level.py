@@ -15,7 +15,7 @@ SCRIPT = ['{"tool_calls": [{"id": "1", "name": "fail", "arguments": {}}]}', "It 
 
 @pytest.mark.parametrize(
     ("options", "found"),
-    [([], (0, 0, 0)), (["-v"], (2, 1, 0)), (["--log-level", "debug"], (2, 1, 1)), (["-vv"], (2, 1, 1))],
+    [([], (0, 0, 1)), (["-v"], (2, 0, 1)), (["--log-level", "debug"], (2, 0, 1)), (["-vv"], (2, 0, 1))],
     ids=["default", "-v", "debug", "-vv"],
 )
 def test_log_level_selects_steps_failures_and_tracebacks(

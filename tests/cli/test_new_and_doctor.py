@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
+import threading
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +81,9 @@ def test_doctor_finds_no_problem_in_an_agent_that_works(tmp_path: Path) -> None:
     )
     run_cli(folder, "run", "hi", script=["Hello."], MY_TOKEN="x")
 
-    status, found = verdicts(folder, MY_TOKEN="x", OPENAI_API_KEY="y", HOTEL_DB=str(tmp_path / "hotel.db"))
+    environment = {"MY_TOKEN": "x", "OPENAI_API_KEY": "y", "HOTEL_DB": str(tmp_path / "hotel.db")}
+    # Nothing listens there, which is no problem of the agent.
+    status, found = verdicts(folder, OPENAI_BASE_URL="http://127.0.0.1:9/v1", **environment)
 
     assert (status, {check: [each["status"] for each in results] for check, results in found.items()}) == (
         0,
@@ -84,13 +91,29 @@ def test_doctor_finds_no_problem_in_an_agent_that_works(tmp_path: Path) -> None:
             "versions": ["ok"],
             "agent file": ["ok"],
             "keys": ["ok", "ok"],
-            "model": ["ok"],
+            "model": ["warning"],
             "MCP": ["ok"],
             "agent": ["ok"],
             "database": ["ok"],
         },
     )
     assert found["database"][0]["text"] == "sqlite:///graph_agent.db: writable, 1 session"
+
+
+def test_a_damaged_session_is_found_by_doctor_and_continued_by_no_command(tmp_path: Path) -> None:
+    folder = create("damaged", tmp_path)
+    run_cli(folder, "run", "hi", "-s", "s1", script=["Hello."])
+    with closing(sqlite3.connect(folder / "graph_agent.db")) as database, database:
+        database.execute(
+            "UPDATE checkpoints SET parent_checkpoint_id = 'lost' WHERE json_extract(metadata, '$.step') = 1"
+        )
+
+    ran = run_cli(folder, "run", "and now?", "-s", "s1", script=["Hello again."])
+    _, found = verdicts(folder, OPENAI_API_KEY="y")
+    listed = run_cli(folder, "sessions", "--json").stdout
+
+    assert (ran.returncode, "Session 's1' is damaged" in ran.stderr, json.loads(listed)["id"]) == (2, True, "s1")
+    assert [(each["status"], each["fix"]) for each in found["sessions"]] == [("problem", "graph-agent sessions rm s1")]
 
 
 def test_doctor_names_a_fix_for_each_problem(tmp_path: Path) -> None:
@@ -114,6 +137,66 @@ def test_doctor_names_a_fix_for_each_problem(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.db*")) == []
 
 
+class Broken(BaseHTTPRequestHandler):
+    """An endpoint whose list of models is broken, and which refuses an empty completion request."""
+
+    def do_GET(self) -> None:
+        self._answer(500)
+
+    def do_POST(self) -> None:
+        self._answer(400)
+
+    def _answer(self, status: int, page: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("content-type", "text/html" if page else "application/json")
+        self.send_header("content-length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+class Page(Broken):
+    """The same with a web page in place of the list."""
+
+    def do_GET(self) -> None:
+        self._answer(200, b"<html></html>")
+
+
+OTHER = {
+    "name": "b",
+    "model": "anthropic:claude-haiku-4-5",
+    "config": {"fallback_models": ["openai:gpt-4o"]},
+}
+
+
+@pytest.mark.parametrize(("kind", "fault"), [(Broken, "fails with HTTP 500"), (Page, "answers with no list of models")])
+def test_doctor_reports_a_broken_list_of_models_a_missing_key_and_a_dead_delegate(
+    tmp_path: Path, kind: type[Broken], fault: str
+) -> None:
+    agent = {"name": "a", "delegates": [{"name": "gone", "url": "http://127.0.0.1:9", "description": "Helps."}]}
+    (tmp_path / "agent.yaml").write_text(json.dumps({**agent, "model": "openai:gpt-4o"}))
+    (tmp_path / "other.yaml").write_text(json.dumps(OTHER))
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as endpoint:
+        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{endpoint.server_port}/v1"
+        status, found = verdicts(tmp_path, OPENAI_API_KEY="k", OPENAI_BASE_URL=url)
+        endpoint.shutdown()
+    _, other = verdicts(tmp_path, "--config", "other.yaml", ANTHROPIC_API_KEY="", OPENAI_API_KEY="")
+
+    [model], [delegate] = found["model"], found["delegate"]
+    assert (status, model["status"], model["text"]) == (
+        1,
+        "warning",
+        f"openai:gpt-4o: GET {url}/models {fault}; completion requests are accepted",
+    )
+    assert (delegate["status"], "gone: http://127.0.0.1:9 cannot be reached: " in delegate["text"]) == ("problem", True)
+    assert [(key["status"], key["text"]) for key in other["keys"]] == [
+        ("problem", "ANTHROPIC_API_KEY is not set, for the model anthropic:claude-haiku-4-5"),
+        ("problem", "OPENAI_API_KEY is not set, for the model openai:gpt-4o"),
+    ]
+
+
 def test_doctor_asks_the_model_on_request_only(tmp_path: Path) -> None:
     (tmp_path / "agent.yaml").write_text("name: a\nmodel: openai:gpt-4o-mini\ndb: 'memory:'\n")
     # Nothing listens there.
@@ -121,7 +204,10 @@ def test_doctor_asks_the_model_on_request_only(tmp_path: Path) -> None:
 
     built, asked = verdicts(tmp_path, **environment), verdicts(tmp_path, "--ask-model", **environment)
 
-    assert [(status, found["model"][0]["status"]) for status, found in (built, asked)] == [(0, "ok"), (1, "problem")]
+    assert [(status, found["model"][0]["status"]) for status, found in (built, asked)] == [
+        (0, "warning"),
+        (1, "problem"),
+    ]
     assert "sk-secret" not in json.dumps(asked)
 
 

@@ -6,11 +6,14 @@ import io
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from graph_agent.cli.json_report import part_object
+from graph_agent.cli.events import event_line
+from graph_agent.cli.report import part_object
+from graph_agent.cli.screen import PlainScreen
 from graph_agent.cli.steps import Wave, draw_calls
 from graph_agent.cli.terminal import Terminal, log_stream
 from graph_agent.session.results import Custom, DelegatePart, Token
@@ -123,6 +126,44 @@ def test_records_wait_for_the_end_of_a_line_of_the_same_file(
     assert logged == found
 
 
+@pytest.mark.parametrize(
+    ("same", "found"), [(True, "ans\nwarning\nwer\nerror\n"), (False, "answer\n")], ids=["same", "other"]
+)
+def test_a_line_on_standard_error_ends_an_unfinished_line_of_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool, found: str
+) -> None:
+    path = tmp_path / "out"
+    with path.open("a") as stdout, (path if same else tmp_path / "errors").open("a") as stderr:
+        monkeypatch.setattr("sys.stdout", stdout)
+        monkeypatch.setattr("sys.stderr", stderr)
+        screen = PlainScreen(Terminal(), Terminal(stderr=True))
+        screen.stream("ans")
+        screen.err.line("warning")
+        screen.stream("wer")
+        screen.end_stream()
+        screen.err.line("error")
+
+    assert path.read_text() == found
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_the_warning_of_an_unreachable_server_precedes_the_streamed_answer(command: str, tmp_path: Path) -> None:
+    folder = agent_folder(tmp_path, GATED_TOOLS, "fail")
+    with (folder / "agent.yaml").open("a") as file:
+        file.write("mcp_servers: {pms: {transport: streamable_http, url: 'http://127.0.0.1:1/mcp'}}\n")
+    with terminal(folder, command, *(["go"] if command == "run" else []), script=["An answer."]) as run:
+        if command == "chat":
+            run.expect_exact("/help lists")
+            run.sendline("go")
+        run.expect_exact("warning: The MCP server 'pms' is down")
+        run.expect_exact("An answer.")
+        if command == "chat":
+            run.sendline("/quit")
+        rest = run.read()
+
+    assert "warning" not in rest
+
+
 def test_json_lines_are_the_parts_of_the_stream(tmp_path: Path) -> None:
     (tmp_path / "agent.yaml").write_text("name: a\nmodel: openai:gpt-4o-mini\ntools: ['my_tools:echo']\n")
     (tmp_path / "my_tools.py").write_text("def echo(text: str) -> str:\n    'Repeat.'\n    return text\n")
@@ -162,7 +203,7 @@ def test_parts_with_parts_and_with_any_object_are_json() -> None:
         part_object(Custom({"at": Path("/x"), "share": math.inf, "data": b"\xff"})),
     ]
 
-    token = {"type": "token", "text": "x", "reports_failure": False}
+    token = {"type": "token", "text": "x", "reports_failure": False, "message_id": ""}
     inner = {"type": "delegate", "id": "2", "target": "s", "part": token}
     assert json.loads(json.dumps(objects, allow_nan=False)) == [
         {"type": "delegate", "id": "1", "target": "r", "part": inner},
@@ -196,7 +237,65 @@ def test_standard_input_is_one_question(tmp_path: Path) -> None:
     empty = run_cli(tmp_path, "run", "-", script=["Yes."], given=" \n")
 
     assert (done.stdout, empty.returncode, empty.stderr) == (
-        "\n> one\ntwo\nYes.\n",
+        "Yes.\n",
         2,
         "error: Standard input is empty; `-` takes the question from it.\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("event", "content"),
+    [
+        (
+            {
+                "type": "approval_request",
+                "calls": [{"id": "1", "name": "write", "arguments": {"n": 1}, "allowed_decisions": ["approve"]}] * 2,
+                "delegate": "helper",
+                "delegation": "d",
+            },
+            'approval_request     delegate helper: write {"n": 1}; write {"n": 1}',
+        ),
+        (
+            {"type": "approval_decision", "id": "1", "name": "write", "decision": "approve", "decided_by": "ada"},
+            "approval_decision    write: approve by ada",
+        ),
+        (
+            {
+                "type": "approval_decision",
+                "id": "1",
+                "name": "write",
+                "decision": "edit",
+                "decided_by": "ada",
+                "arguments": {"n": 2},
+                "edited_name": "append",
+                "middleware": "Review",
+            },
+            'approval_decision    middleware Review: write: edit by ada: append {"n": 2}',
+        ),
+        (
+            {
+                "type": "approval_decision",
+                "id": "1",
+                "name": "write",
+                "decision": "reject",
+                "decided_by": "ada",
+                "message": "too\nrisky",
+            },
+            "approval_decision    write: reject by ada: too risky",
+        ),
+        (
+            {"type": "loop_detected", "pattern": ["a", "b"], "count": 3, "repeated": "calls"},
+            "loop_detected        3 times: a, b (equal calls)",
+        ),
+        ({"type": "limit", "reason": "step_limit", "limit": 5}, "limit                step_limit: 5"),
+        (
+            {"type": "delegation_progress", "id": "d", "target": "helper", "content": "reads"},
+            "delegation_progress  helper: reads",
+        ),
+    ],
+    ids=["request", "approve", "edit", "reject", "loop", "limit", "delegate"],
+)
+def test_an_event_is_one_readable_line(event: dict[str, Any], content: str) -> None:
+    line = event_line({**event, "seq": 3, "ts": "2026-11-21T10:00:00.000000+00:00", "session_id": "s", "step": 1})
+
+    assert line.partition("step 1  ")[2] == content

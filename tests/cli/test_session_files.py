@@ -13,9 +13,9 @@ from graph_agent.errors import InputError
 from graph_agent.persistence import open_saver, open_store
 from graph_agent.runs.inbox import StoreInbox, new_note
 from graph_agent.runs.registry import lock_idle_session
-from graph_agent.session.exporting import export_session
-from graph_agent.session.importing import import_session
+from graph_agent.session.importing import export_session, import_session, remove_sessions
 from tests.support.cli import run_cli
+from tests.support.commits import commits, committed
 from tests.support.postgres_server import on_postgres
 from tests.support.pruning import agent, read_all, take_step
 
@@ -71,6 +71,34 @@ async def test_an_export_of_all_checkpoints_restores_each(
         after = await read_all(saver)
 
     assert after == before
+
+
+@pytest.mark.parametrize("act", ["import", "replace", "remove"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_session_file_command_that_is_killed_leaves_the_old_session_or_the_whole_new_one(
+    kind: str, act: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    source, target = f"sqlite:///{tmp_path / 'other' / 'a.db'}", address(kind, request, tmp_path)
+    for url, steps in ((source, ("wave", "delegate_asks")), (target, () if act == "import" else ("answer", "wave"))):
+        async with open_saver(url) as saver, open_store(url) as store:
+            for number, step in enumerate(steps):
+                await take_step(saver, step, number)
+            for _ in steps:
+                await StoreInbox(store).add("s1", new_note("follow_up", "one more"))
+            await saver.aget_tuple({"configurable": {"thread_id": "s1"}})
+            await StoreInbox(store).read("s1")
+    lines = await exported(source, all_checkpoints=True)
+    before = committed(target)
+
+    with commits(target, monkeypatch) as seen:
+        if act == "remove":
+            removed = [each async for each in remove_sessions(target, ["s1"])]
+        else:
+            removed = [await import_session(target, lines, replace=act == "replace")]
+
+    after = committed(target)
+    assert (removed, seen, [*after] == [*before], after == before) == (["s1"], [before, after], True, False)
 
 
 @pytest.mark.parametrize("damage", [["msgpack", "AAAA"], ["msgpack", "gaF4AQ=="]], ids=["no mapping", "no checkpoint"])
@@ -260,5 +288,8 @@ async def test_the_command_prune_reports_each_session(tmp_path: Path) -> None:
     session, totals = (json.loads(line) for line in done.stdout.splitlines())
     assert (json.loads(planned.stdout.splitlines()[0]), session["session"], session["skipped"]) == (session, "s1", None)
     assert (totals["checkpoints"], totals["bytes"]) == (session["checkpoints"], session["bytes"])
-    assert shown.stdout.startswith("Removed 0 checkpoints with 0 writes: 0 B of stored data.\nThe database takes ")
+    assert shown.stdout.startswith(
+        "Removed 0 checkpoints with 0 writes: 0 B of stored data.\n"
+        "2 checkpoints remain: 1 the newest; 1 younger than the limit.\nThe database takes "
+    )
     assert [each.returncode for each in wrong] == [2, 2, 2]

@@ -14,8 +14,8 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.checkpoints.open import open_reader, open_saver, open_store
 from graph_agent.cli.sessions import age
-from graph_agent.persistence.open import open_reader, open_saver, open_store
 from graph_agent.session.event_reader import EventReader
 from graph_agent.session.summaries import SessionSummary, shorten, summarize_sessions
 from graph_agent.types import SessionStatus
@@ -168,7 +168,7 @@ def test_sessions_show_their_state_while_one_runs_and_one_waits(tmp_path: Path) 
         listed = run_cli(folder, "sessions")
         as_json = run_cli(folder, "sessions", "--json", "--limit", "1")
         run.kill(9)
-        run.wait()
+        run.process.wait()
         after = run_cli(folder, "sessions", "--json", "--limit", "1")
 
     rows = [line.split("\t") for line in listed.stdout.splitlines()]

@@ -11,6 +11,7 @@ import pytest
 from deploy.aegra.cluster import ROOT, Cluster, cluster
 from deploy.aegra.scenarios import Takeover
 from deploy.aegra.services import MissingServiceError
+from tests.support.required import unavailable
 
 PYTHON = ROOT / ".venv-cluster" / "bin" / "python"
 _figures = pytest.StashKey[dict[str, list[Takeover]]]()
@@ -20,14 +21,14 @@ _figures = pytest.StashKey[dict[str, list[Takeover]]]()
 def aegra() -> Iterator[Cluster]:
     """A cluster of two instances."""
     if not PYTHON.exists():
-        pytest.skip("no environment with Aegra, which needs Python 3.12 or newer: run `make cluster`")
+        unavailable("no environment with Aegra, which needs Python 3.12 or newer: run `make cluster`")
     try:
         with cluster(str(PYTHON), PAYMENTS_DELAY_S="1") as running:
             for name in ("a", "b"):
                 running.start(name)
             yield running
     except MissingServiceError as missing:
-        pytest.skip(str(missing))
+        unavailable(str(missing))
 
 
 @pytest.fixture

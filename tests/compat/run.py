@@ -1,6 +1,8 @@
 """Check released clients, official and others, against a served agent, in environments of their own.
 
-It installs them, so it needs a package index; nothing else leaves this machine. `make compat` runs it.
+It installs them, so it needs a package index; nothing else leaves this machine. `make compat` runs it. The argument is
+how many seconds the coding clients may take together: those that are not installed and asked by then are skipped, and
+their recorded requests are sent in any case.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tests.compat import coding_clis, recorded
 from tests.server.process import ROOT, Served, serving
 
 KEY = "compat-0123456789abcdef"
@@ -43,7 +46,7 @@ CLIENTS: dict[str, tuple[list[str], list[str]]] = {
 }
 """Name → scripts, and the requirements of their environment; those of `vercel` are of npm."""
 _NO_MODEL = "There is no model 'banana' here; known: parrot."
-_NO_KEY = "An API key is needed: send it as 'Authorization: Bearer' or 'x-api-key'."
+_UNKNOWN_KEY = "The API key is none of this server's; check the key that the client sends."
 _BOTH_TOOLS = "look_up said: the value of k; paint said: painted"
 _OF_LANGCHAIN: dict[str, Any] = {
     "second turn": "You said: one / two",
@@ -66,7 +69,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "stranger": [
             "AuthenticationError",
             401,
-            {"message": _NO_KEY, "type": "authentication_error", "param": None, "code": "invalid_api_key"},
+            {"message": _UNKNOWN_KEY, "type": "authentication_error", "param": None, "code": "invalid_api_key"},
         ],
         "in mid-stream": [
             "You said: one …break",
@@ -86,7 +89,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "stranger": [
             "AuthenticationError",
             401,
-            {"type": "authentication_error", "message": _NO_KEY},
+            {"type": "authentication_error", "message": _UNKNOWN_KEY},
         ],
     },
     "langchain": {
@@ -172,6 +175,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="graph-agent-compat-") as scratch:
         folder = Path(scratch)
         with serving(folder, environment={"GRAPH_AGENT_API_KEYS": KEY}) as server, ThreadPoolExecutor(AT_ONCE) as pool:
+            clis = pool.submit(coding_clis.faults, server.url, KEY, folder / "clis", float(sys.argv[1]))
             checks = {name: pool.submit(reports_of, server, folder, name) for name in CLIENTS}
             wrong = [
                 f"{name} ({script})"
@@ -179,6 +183,9 @@ def main() -> None:
                 for script, found in future.result().items()
                 if not _is_right(name, script, found)
             ]
+            for name, faults in {**recorded.faults(server.url, KEY), **clis.result()}.items():
+                wrong += [name] * bool(faults)
+                print(f"{name}: {'as it should be' if not faults else 'not as it should be'}", *faults, sep="\n  ")  # noqa: T201 - a check prints its findings
     if wrong:
         sys.exit(f"These clients received something else than expected: {', '.join(wrong)}.")
 

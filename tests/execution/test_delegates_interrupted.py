@@ -10,10 +10,12 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.execution.settlement import UNKNOWN
+from graph_agent import A2ADelegate, GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.delegation import Delegation, DelegationResult
+from tests.support.a2a_servers import serving_here
 from tests.support.agents import asks, says
-from tests.support.gates import Gate, gated_tool
+from tests.support.gates import Gate, gated_tool, until
+from tests.support.result_texts import UNKNOWN
 
 DELEGATE = [asks(("d", "delegate_to_scribe", {"task": "write"})), "No more actions.", "Done."]
 
@@ -134,3 +136,81 @@ async def test_a_subgraph_without_a_saver_runs_under_every_durability(durability
     result = await graph.ainvoke(says("go"), {"configurable": {"thread_id": "s1"}}, durability=durability)
 
     assert (order, result["messages"][-1].text) == (["write"], "Done.")
+
+
+class Slow:
+    """A delegate that never answers, or at once."""
+
+    name = "scribe"
+    description = "Writes."
+
+    def __init__(self, *, suppresses: bool = False) -> None:
+        self._suppresses = suppresses
+
+    async def run(self, delegation: Delegation) -> DelegationResult:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if not self._suppresses:
+                    raise
+                self._suppresses = False
+
+
+class Asleep(Slow):
+    async def run(self, delegation: Delegation) -> DelegationResult:
+        await asyncio.sleep(0.3)
+        return DelegationResult("Written.")
+
+
+def slow_graph() -> GraphDelegate:
+    script = [asks(("r", "look", {})), "Written."]
+    return GraphDelegate(
+        "scribe", "Writes.", create_graph_agent(ScriptedChatModel(script), tools=[gated_tool(Gate(), "look")])
+    )
+
+
+AT_LIMIT = (
+    "The delegate 'scribe' was stopped at its time limit of 0.1 s. It is not known whether it took effect; check "
+    "before repeating it."
+)
+
+
+@pytest.mark.parametrize(
+    ("delegate", "limits", "expected"),
+    [
+        pytest.param(Slow(), {"tool_timeout_s": 0.1}, {"error": AT_LIMIT}, id="its own class"),
+        pytest.param(Slow(suppresses=True), {"tool_timeout_s": 0.1}, {"error": AT_LIMIT}, id="suppressed cancellation"),
+        pytest.param(slow_graph(), {"tool_timeout_s": 0.1}, {"error": AT_LIMIT}, id="a graph"),
+        pytest.param(Slow(), {"delegate_timeout_s": 0.1}, {"error": AT_LIMIT}, id="a limit of delegates"),
+        pytest.param(Asleep(), {"tool_timeout_s": 0.1, "delegate_timeout_s": 60}, "Written.", id="a longer limit"),
+    ],
+)
+async def test_a_delegation_ends_at_its_time_limit(
+    delegate: Any, limits: dict[str, float], expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graph_agent._internal.sync_bridge.GRACE_S", 0.2)
+    graph = create_graph_agent(ScriptedChatModel(DELEGATE), delegates=[delegate], checkpointer=InMemorySaver())
+
+    result = await Session(graph, "s1").run("go", context=limits)
+
+    assert (result.results, result.answer) == ({"d": expected}, "Done.")
+
+
+async def test_a_remote_task_is_cancelled_at_the_time_limit_of_its_delegation() -> None:
+    gate = Gate()
+    script = [asks(("r", "look", {})), "Written."]
+    remote = create_graph_agent(
+        ScriptedChatModel(script), tools=[gated_tool(gate, "look")], checkpointer=InMemorySaver()
+    )
+    async with serving_here(remote) as url:
+        graph = create_graph_agent(
+            ScriptedChatModel(DELEGATE),
+            delegates=[A2ADelegate("scribe", url)],
+            checkpointer=InMemorySaver(),
+            config=LoopConfig(delegate_timeout_s=1),
+        )
+        result = await Session(graph, "s1").run("go")
+        await until(lambda: gate.cancelled)
+
+    assert result.results == {"d": {"error": AT_LIMIT.replace("0.1 s", "1 s")}}

@@ -14,10 +14,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.execution.settlement import NOT_STARTED, UNKNOWN
-from graph_agent.persistence.open import open_saver
+from graph_agent.persistence import open_saver
 from tests.support.agents import asks, marked, says
 from tests.support.gates import Gate
+from tests.support.result_texts import NOT_STARTED, UNKNOWN
 from tests.support.sessions import wait_for_results
 
 DONE = ["No more actions.", "Done."]

@@ -12,9 +12,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.execution.ledger import STARTED
-from graph_agent.execution.settlement import NOT_STARTED, UNKNOWN
 from tests.support.agents import asks
 from tests.support.gates import Gate
+from tests.support.result_texts import NOT_STARTED, UNKNOWN
 
 IDS = ["1", "2", "3", "4", "5", "6"]
 WAVE = asks(*((id_, "write", {"id": id_}) for id_ in IDS))

@@ -10,7 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.delegation import Delegation, DelegationResult
-from graph_agent.events.calls import CallResult
+from graph_agent.state.call_events import CallResult
 from tests.support.agents import asks, echo
 
 BOTH = asks(("d", "delegate_to_r", {"task": "t"}), ("e", "echo", {"text": "a"}))
@@ -44,7 +44,10 @@ async def results_of(returned: Any) -> tuple[str, dict[str, Any]]:
         (CallResult("text"), "run() returned CallResult; return a DelegationResult"),
         (DelegationResult(None), "content=None is neither text nor a list of content blocks"),  # type: ignore[arg-type]  # the fault
         (DelegationResult(5), "content=5 is neither text nor a list of content blocks"),  # type: ignore[arg-type]  # the fault
-        (DelegationResult("a", "failed"), "status='failed' is none of success, error, unknown, skipped"),  # type: ignore[arg-type]  # the fault
+        (
+            DelegationResult("a", "failed"),  # type: ignore[arg-type]  # the fault
+            "status='failed' is none of success, error, unknown, invalid, skipped, denied, answered",
+        ),
         (DelegationResult("a", history=[object()]), "history holds an entry that is no event"),  # type: ignore[list-item]  # the fault
     ],
     ids=["text", "nothing", "another result", "no content", "a number", "a status", "a history"],

@@ -16,9 +16,9 @@ from langgraph.prebuilt import ToolRuntime
 from pydantic import BaseModel, SecretStr
 
 from graph_agent import AgentContext, GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.execution.settlement import UNKNOWN
 from graph_agent.session.results import EventAdded
 from tests.support.agents import asks, at_step_limit, dialogue, echo, finishing_in_reverse, says, thread
+from tests.support.result_texts import UNKNOWN
 
 ECHO_CALL = asks(("c", "echo", {"text": "x"}))
 
@@ -145,7 +145,7 @@ def test_a_large_wave_of_a_blocking_run_is_in_flight_at_once() -> None:
     assert dialogue(result["messages"])[2:-1] == [("tool", "met")] * 16
 
 
-BUSY = "The model provider did not answer as it should (HTTP 503: busy); try again later."
+BUSY = "The model provider did not answer as it should (HTTP 503); try again later."
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])

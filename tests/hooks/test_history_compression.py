@@ -12,8 +12,8 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.hooks.history_compression import HistoryCompression
-from graph_agent.hooks.protocol import HookRequest, HookResponse
 from graph_agent.hooks.web_search import WebSearchInterception
 from graph_agent.session.results import Token
 from tests.support.agents import asks, says

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, ScriptedChatModel, Session
-from graph_agent.hooks.protocol import HookRequest, HookResponse
+from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.session.results import Token
 from tests.support.agents import echo, kinds
 from tests.support.budgets import PRICES, Clock, call_with_usage, plan_with_usage, reply_with_usage
@@ -154,7 +154,7 @@ async def test_usage_of_a_run_killed_in_a_rerun_is_counted(kills: int) -> None:
         "Best I can say.",
         ["1"],
         4 + kills,
-        [f"A run that was cut off had made {kills} model call(s) for this plan, which count; it is planned anew."],
+        [f"An interrupted run made {kills} model call(s) for this plan. They count towards the limits."],
     )
 
 

@@ -25,10 +25,10 @@ from graph_agent import (
     Session,
     create_graph_agent,
 )
-from graph_agent.hooks.protocol import HookRequest, HookResponse
-from graph_agent.planning.prompt import with_carried
+from graph_agent.hooks import HookRequest, HookResponse
+from graph_agent.planning.active_model import with_carried
 from graph_agent.session.results import Token
-from graph_agent.state.schema import Carried
+from graph_agent.state.schema import RequestOnlyMessages
 from tests.support.agents import add, asks, dialogue, echo, kinds, says
 from tests.support.hooks import DONE, RERUN, FixedPlanHook
 from tests.support.openai_stub import Failure, Reply, StubFactory, openai_stub
@@ -532,7 +532,7 @@ async def test_kept_messages_stay_in_requests_until_the_answer(openai_stub: Stub
 def test_kept_messages_keep_their_position(conversation: list[list[str]]) -> None:
     """Each list is what the history got at one time; a note is kept after each."""
     history: list[AnyMessage] = []
-    carried: list[Carried] = []
+    carried: list[RequestOnlyMessages] = []
     expected: list[AnyMessage] = []
     for number, texts in enumerate(conversation):
         new, note = [HumanMessage(text) for text in texts], HumanMessage(f"note {number}")
@@ -601,7 +601,7 @@ def test_middleware_is_not_imported_by_agents_without_any() -> None:
 def test_hooks_and_middleware_work_from_blocking_entry_points() -> None:
     from langchain.agents.middleware import ModelRetryMiddleware, ToolRetryMiddleware
 
-    hooks = [FixedPlanHook(RERUN), ModelRetryMiddleware(), ToolRetryMiddleware()]
+    hooks: list[Any] = [FixedPlanHook(RERUN), ModelRetryMiddleware(), ToolRetryMiddleware()]
     script = [ECHO_A, ECHO_B, "No more actions.", "Done."]
     graph = create_graph_agent(ScriptedChatModel(script), tools=[echo], hooks=hooks)
 

@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.hooks.protocol import HookRequest, HookResponse
+from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.session.results import Done, Token
 from tests.support.agents import asks, echo
 from tests.support.hooks import DONE, RERUN, FixedPlanHook
@@ -154,7 +154,7 @@ async def test_an_exit_raised_by_a_hook_is_a_hook_failure(kind: type[Exits], nam
     ]
 
     assert ends == [
-        ("FAILED", f"This request failed. {fault}", None, [], [fault]),
+        ("FAILED", f"This request failed. The hook {kind.__name__} failed.", None, [], [fault]),
         ("COMPLETED", "Done.", None, ["success"], [f"{fault}; it is skipped."] * 3),
     ]
 

@@ -13,7 +13,7 @@ from langchain_core.messages.utils import convert_to_messages, convert_to_openai
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, RequestPatch, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.hooks.protocol import HookRequest, HookResponse
+from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.planning.hook_messages import additions, without_open_calls
 from tests.support.agents import asks, echo
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
@@ -89,6 +89,17 @@ async def test_a_hooks_result_reaches_the_rerun_and_the_answer(mode: Any, script
         {},
         [False, True, True],
         [False, True, True],
+    )
+
+
+async def test_a_hooks_result_without_a_name_has_that_of_its_call_in_text() -> None:
+    model = ScriptedChatModel([looks_up("flod"), "It means tide."])
+    graph = create_graph_agent(model, tools=[echo], hooks=[MyTool()], config=LoopConfig(tool_calling="text"))
+
+    await graph.ainvoke({"messages": [("user", "What does flod mean?")]})
+
+    assert model.requests[-1].messages[-1].text == (
+        '<tool_result id="m1" name="my_tool" status="success">\nflod means tide\n</tool_result>'
     )
 
 

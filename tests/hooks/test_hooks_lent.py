@@ -23,8 +23,8 @@ from graph_agent import (
     Session,
     create_graph_agent,
 )
+from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.hooks.copies import LazyRequestCopy, copied
-from graph_agent.hooks.protocol import HookRequest, HookResponse
 from tests.support.agents import echo, says
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
 

@@ -13,8 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ConfigError
 from graph_agent.hooks.web_search import WebSearchInterception
-from graph_agent.spec.agent_file import load_spec
-from graph_agent.spec.opening import open_agent
+from graph_agent.spec import load_spec, open_agent
 from tests.support.agents import asks, dialogue, echo, says
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
 
@@ -171,6 +170,15 @@ class Says(LoopHook):
         return LoopPlan(response_override=self.text)
 
 ready = Says("ready made")
+
+def calling(make: "TypeOnly | Callable[[], str] | None" = None, items: "list[Callable[[], str]]" = (), *, label: "str"):
+    return Says(f"{make()} {[each() for each in items]} {label}")
+
+def now() -> str:
+    return "now"
+
+def failing(**_):
+    raise ValueError("No index. Build one.")
 """
 
 
@@ -185,12 +193,17 @@ ready = Says("ready made")
             "[{use: graph_agent.hooks.web_search.WebSearchInterception, with: {search: {use: my_hooks.search}}}]",
             "Done.",
         ),
+        ("[{use: web_search, with: {search: 'my_hooks:search'}}, history_compression]", "Done."),
+        (
+            "[{use: my_hooks.calling, with: {make: my_hooks.now, items: ['my_hooks:now'], label: my_hooks.now}}]",
+            "now ['now'] my_hooks.now",
+        ),
         (
             "[{use: langchain.agents.middleware.ToolRetryMiddleware, with: {max_retries: 1}}, my_hooks.ready]",
             "ready made",
         ),
     ],
-    ids=["class", "colon", "arguments", "object", "shipped", "middleware"],
+    ids=["class", "colon", "arguments", "object", "shipped", "short name", "functions", "middleware"],
 )
 async def test_hooks_of_an_agent_file(tmp_path: Path, hooks: str, answer: str) -> None:
     (tmp_path / "my_hooks.py").write_text(MODULE)
@@ -206,8 +219,20 @@ async def test_hooks_of_an_agent_file(tmp_path: Path, hooks: str, answer: str) -
 @pytest.mark.parametrize(
     ("hooks", "message"),
     [
-        ('["Says"]', "'Says' is no dotted name; write 'module.Class', e.g. 'my_module.MyHook'"),
-        ('["my_hooks.Say"]', "'my_hooks' has no 'Say'; known: "),
+        (
+            '["web_serch"]',
+            "'web_serch' is no dotted name and no hook of this package; known: history_compression, web_search. "
+            "Did you mean 'web_search'? Write 'module.Class', e.g. 'my_module.MyHook'.",
+        ),
+        (
+            "[{use: my_hooks.failing, with: {a: 1}}]",
+            "hooks.0: 'my_hooks.failing': calling it with a failed: ValueError: No index. Build one.",
+        ),
+        (
+            "[{use: web_search, with: {search: search}}]",
+            "hooks.0: 'search' is no dotted name; write 'module:attribute'",
+        ),
+        ('["my_hooks.Say"]', "'my_hooks' has no 'Say'; did you mean 'Says'? Known: "),
         ("[{use: my_hooks.Says, with: {txt: x}}]", "hooks.0: 'my_hooks.Says': calling it with txt failed: TypeError: "),
         ("[{use: my_hooks.ready, with: {text: x}}]", "hooks.0: 'my_hooks.ready' is no class, so it takes no 'with'."),
         ("[{name: my_hooks.Says}]", "unknown field 'hooks.0.name'"),
@@ -217,7 +242,17 @@ async def test_hooks_of_an_agent_file(tmp_path: Path, hooks: str, answer: str) -
         ),
         ("[{use: my_hooks.Says, with: {text: {use: x}}}]", "hooks.0: 'x' is no dotted name"),
     ],
-    ids=["no module", "attribute", "argument", "object", "key", "argument's module", "argument's name"],
+    ids=[
+        "no module",
+        "period",
+        "no function",
+        "attribute",
+        "argument",
+        "object",
+        "key",
+        "argument's module",
+        "argument's name",
+    ],
 )
 async def test_hooks_that_cannot_be_made(tmp_path: Path, hooks: str, message: str) -> None:
     (tmp_path / "my_hooks.py").write_text(MODULE)
@@ -229,3 +264,4 @@ async def test_hooks_that_cannot_be_made(tmp_path: Path, hooks: str, message: st
             pass
 
     assert message in str(caught.value)
+    assert ".." not in str(caught.value)

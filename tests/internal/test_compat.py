@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict, cast
 
 import pytest
-from langchain.agents.middleware import AgentMiddleware, ExtendedModelResponse, ModelCallLimitMiddleware, ModelResponse
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    ExtendedModelResponse,
+    ModelCallLimitMiddleware,
+    ModelResponse,
+    TracePolicy,
+    omit_payload,
+)
 from langchain_core.messages import AIMessage, content
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
@@ -19,6 +26,7 @@ from langgraph.cache.sqlite import SqliteCache
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import UnknownInterruptError
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
 from langgraph.types import Command, Send, interrupt
@@ -26,6 +34,7 @@ from openai import APIStatusError
 
 from graph_agent import ScriptedChatModel
 from graph_agent._compat import (
+    STRICT_RESUME,
     ClockedStateGraph,
     InjectedArguments,
     SubPattern,
@@ -50,9 +59,10 @@ from graph_agent._compat import (
     read_running_state,
     read_state,
     surrounding_context,
+    trace_policy_of,
     uses_responses_api,
 )
-from graph_agent._compat.nested import in_namespace, parent_checkpoint
+from graph_agent._compat.nodes import in_namespace, parent_checkpoint
 from graph_agent._internal.sync_bridge import blocking
 from tests.support.agents import thread
 from tests.support.clocks import process_with_clock
@@ -445,5 +455,24 @@ def test_the_jumps_and_methods_of_middleware_are_detected() -> None:
     )
 
 
+def test_a_strict_resume_refuses_an_interrupt_that_is_not_open() -> None:
+    graph = StateGraph(MessagesState).add_node("ask", lambda state: interrupt("?")).add_edge(START, "ask")
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "t", STRICT_RESUME: True}}
+    compiled.invoke({"messages": []}, config)
+
+    with pytest.raises(UnknownInterruptError, match="0" * 32):
+        compiled.invoke(Command(resume={"0" * 32: "yes"}), config)
+
+
 def test_the_state_is_empty_outside_a_node() -> None:
     assert read_running_state(["messages"]) == {}
+
+
+def test_a_middleware_has_its_own_trace_policy_or_the_global_one() -> None:
+    class Private(AgentMiddleware[Any, Any, Any]):
+        trace_policy = TracePolicy(process_inputs=omit_payload)
+
+    processed = [trace_policy_of(each).process_inputs for each in (Private(), AgentMiddleware())]
+
+    assert [process({"a": 1}) for process in processed if process is not None] == [{}, {"a": 1}]

@@ -16,7 +16,7 @@ def test_langgraph_asks_channels_that_decide_on_their_copies() -> None:
             asked.append((counts[0], counts[1]))
             return counts[0] > 1
 
-    deltas.let_channels_decide_on_copies()
+    deltas.let_channels_decide_on_copies(lambda counters, name, length: None)
     found = []
     for module in deltas._modules:
         channels = {name: Deciding(lambda state, writes: state, list) for name in "abc"}

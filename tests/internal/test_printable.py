@@ -12,7 +12,7 @@ import pytest
 
 from graph_agent._internal.command_log import log_at, log_warnings
 from graph_agent._internal.failure_log import log_failure
-from graph_agent._internal.printable import printable, printable_lines
+from graph_agent._internal.text import printable, printable_lines
 from tests.support.cli import run_cli
 
 EVIL = "a\x1b[31m\x9b1m\r\n\u202eb\u2066c\x85d\u2028e\u2029f\ud800g\x7f\x00"

@@ -62,7 +62,7 @@ async def test_a_name_that_was_bound_anew_does_not_reach_this_machine(monkeypatc
         port = httpx.URL(url).port
         monkeypatch.setattr(socket, "getaddrinfo", Resolver("1.1.1.1", "127.0.0.1"))
         registered = await is_public_url(f"http://rebound.example:{port}/hook")
-        async with httpx.AsyncClient(transport=PublicTransport(), trust_env=False) as http:
+        async with httpx.AsyncClient(transport=PublicTransport(), trust_env=False, verify=False) as http:
             with pytest.raises(NotPublicError, match=r"'rebound.example' is not on the public network"):
                 await http.post(f"http://rebound.example:{port}/hook")
     assert (registered, hits) == (True, [])
@@ -75,7 +75,7 @@ async def test_the_connection_goes_to_the_address_that_was_checked(monkeypatch: 
         port = httpx.URL(url).port
         monkeypatch.setattr(socket, "getaddrinfo", resolver)
         monkeypatch.setattr(public_network, "is_public", lambda address: address == "127.0.0.1")
-        async with httpx.AsyncClient(transport=PublicTransport(), trust_env=False) as http:
+        async with httpx.AsyncClient(transport=PublicTransport(), trust_env=False, verify=False) as http:
             answers = [(await http.post(f"http://checked.example:{port}/hook")).text]
             with pytest.raises(NotPublicError):
                 await http.post(f"http://checked.example:{port}/hook")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.errors import ConfigError
 from graph_agent.mcp import open_mcp_tools
 from tests.support.agents import asks, dialogue, echo, says
 from tests.support.mcp_servers import running
@@ -92,3 +93,50 @@ async def test_a_server_that_was_opened_again_brings_its_new_tools(tmp_path: Pat
         await by_name["add"].ainvoke({})
         await tools.wait_for_changes()
         assert [tool.name for tool in tools] == ["raw", "kept", "add", "extra_3"]
+
+
+RENEWING = """TOOLS[0] = {"name": "raw", "description": "Renewed.", "inputSchema": {"type": "object"}}
+        number = len(TOOLS)"""
+"""What the server's `add` does in addition: `raw` gets another definition."""
+
+
+@pytest.mark.parametrize("chosen", [{"raw", "hold", "add"}, {"raw", "add"}], ids=["all", "filtered"])
+async def test_a_changed_definition_of_a_tool_is_offered_from_the_next_plan_on(
+    tmp_path: Path, chosen: set[str]
+) -> None:
+    script = copy_of_raw(tmp_path, "number = len(TOOLS)", RENEWING)
+    model = ScriptedChatModel(responses=[asks(("c1", "add", {})), "No more actions.", "Done."])
+    async with open_mcp_tools({"raw": raw(args=[str(script)])}) as tools:
+        given = tools if len(chosen) == len(tools) else [tool for tool in tools if tool.name in chosen]
+        await create_graph_agent(model, tools=given).ainvoke(says("go"))
+
+    shown = ["Renewed." in str([*request.tools]) for request in model.requests]
+    added = {"extra_3"} if len(chosen) == 3 else set()
+    assert (shown[:2], offered(model)[1]) == ([False, True], sorted(chosen | added))
+
+
+@pytest.mark.parametrize("name", ["Hold", "ho ld", "hold ", "ｈｏｌｄ"])
+async def test_names_that_differ_only_in_white_space_or_case_are_refused(tmp_path: Path, name: str) -> None:
+    script = copy_of_raw(
+        tmp_path, '{"name": "add"', f'{{"name": "{name}", "inputSchema": {{"type": "object"}}}},\n    {{"name": "add"'
+    )
+
+    with pytest.raises(ConfigError) as caught:
+        async with open_mcp_tools({"raw": raw(args=[str(script)])}):
+            pass
+
+    assert str(caught.value) == (
+        f"MCP server 'raw' has two tools, 'hold' and {name!r}, whose names differ only in white space or case; rename "
+        "one of them in the server."
+    )
+
+
+async def test_an_added_tool_whose_name_differs_only_in_case_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = copy_of_raw(tmp_path, 'f"extra_{number}"', '"HOLD"')
+    model = ScriptedChatModel(responses=[asks(("c1", "add", {})), "No more actions.", "Done."])
+    async with open_mcp_tools({"raw": raw(args=[str(script)])}) as tools:
+        await create_graph_agent(model, tools=tools).ainvoke(says("go"))
+
+    assert (offered(model)[1], "'hold' and 'HOLD'" in caplog.text) == (["add", "hold", "raw"], True)

@@ -27,7 +27,7 @@ HTTP = {"transport": "http", "url": "http://127.0.0.1:9/mcp"}
         ({"transport": None}, "unknown transport None; known: "),
         ({"transport": "stdio"}, "transport 'stdio' needs 'command', the program to start; got None."),
         ({**STDIO, "command": ["x"]}, "needs 'command', the program to start; got ['x']."),
-        ({**STDIO, "arg": []}, "unknown key 'arg' for transport 'stdio'; known: .* Did you mean 'args'?"),
+        ({**STDIO, "arg": []}, "unknown key 'arg' for transport 'stdio'; did you mean 'args'? Known: .* "),
         ({**STDIO, "url": "x"}, "unknown key 'url' for transport 'stdio'; known: "),
         ({**STDIO, "args": "server.py"}, "'args' must be a list of texts, such as ['server.py']; got 'server.py'."),
         ({**STDIO, "args": ["--port", 8080]}, "args[1] must be text; got 8080. In YAML, put it in quotes."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import anyio
 import httpx
 import pytest
 
-from graph_agent.errors import ConfigError
+from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.errors import ConfigError, McpServerError
 from graph_agent.mcp import McpCallError, McpTools, open_mcp_tools
+from tests.support.agents import echo, says
+from tests.support.mcp_servers import raw_server
 from tests.support.mcp_servers.running import HttpServer, gone, lines, stdio, text, until
 
 
@@ -52,6 +56,42 @@ async def test_the_tools_of_the_others_are_given_when_servers_are_down(
     warnings = [record.message for record in caplog.records if record.name == "graph_agent.mcp"]
     assert sorted(warnings) == sorted(f"{error} Its tools are unavailable." for error in tools.failed.values())
     assert gone((tmp_path / "p").read_text())
+
+
+async def test_a_required_server_that_is_down_is_an_error() -> None:
+    connection = {"transport": "stdio", "command": "no-such-program", "required": True}
+
+    with pytest.raises(McpServerError) as caught:
+        async with open_mcp_tools({"needed": connection}):
+            pass
+
+    assert str(caught.value) == (
+        "MCP server 'needed' cannot be reached: command='no-such-program': there is no such program; install it, or "
+        "use its full path. It is required; start it, or remove 'required' from it."
+    )
+
+
+@pytest.mark.parametrize("spread", [False, True])
+async def test_a_server_that_comes_up_after_the_start_brings_its_tools(tmp_path: Path, spread: bool) -> None:
+    late = tmp_path / "late.py"
+    connections = {
+        "good": stdio(tmp_path, tool_prefix=True),
+        "late": {"transport": "stdio", "command": "python", "args": [str(late)], "connect_timeout_s": 20},
+    }
+    async with asyncio.timeout(60), open_mcp_tools(connections) as tools:
+        model = ScriptedChatModel(["Hello."], cycle=True)
+        graph = create_graph_agent(model, tools=[*tools, echo] if spread else tools)
+        first = await graph.ainvoke(says("go"))
+        builder: Any = graph.builder
+        before = await builder.mcp_states()
+        shutil.copy(raw_server.__file__, late)
+        after = await builder.mcp_states()
+        await graph.ainvoke(says("go"))
+        failed = dict(tools.failed)
+
+    assert (before, after, failed) == ({"good": True, "late": False}, {"good": True, "late": True}, {})
+    assert "hold" in model.requests[-1].tool_names
+    assert first["status"] == "COMPLETED"
 
 
 async def test_servers_start_side_by_side(tmp_path: Path) -> None:

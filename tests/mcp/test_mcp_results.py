@@ -282,7 +282,7 @@ async def test_elicitation_is_answered_and_other_calls_go_on_meanwhile(
         with pytest.raises(ToolException, match="The client could not ask: LookupError"):
             await text(tools, "confirm")
     assert seen == [("Really?", "demo")] * 2
-    assert "The elicitation callback failed for MCP server 'demo'" in caplog.text
+    assert "The elicitation callback for the MCP server 'demo' failed" in caplog.text
 
 
 async def test_the_elicitation_callback_may_have_the_sdks_shape() -> None:

@@ -15,8 +15,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, RequestPatch, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.hooks.history_compression import HistoryCompression
-from graph_agent.hooks.protocol import HookRequest, HookResponse
 from graph_agent.hooks.web_search import WebSearchInterception
 from graph_agent.session.results import Token
 from tests.support.agents import asks, echo, thread
@@ -119,6 +119,28 @@ async def test_a_guard_rewrites_the_answer_before_it_is_shown(
     model.assert_spent()
     messages = (await graph.aget_state(thread())).values["messages"]
     assert (shown, result.answer, messages[-1].text, result.status) == (MASKED, MASKED, MASKED, "COMPLETED")
+
+
+@pytest.mark.parametrize(("finalize", "tool_calling", "script", "config"), CASES)
+@pytest.mark.parametrize("rewrites", [True, False], ids=["rewriting", "observing"])
+async def test_wrap_model_call_runs_once_for_each_request(
+    finalize: Any, tool_calling: Any, script: list[Any], config: dict[str, Any], rewrites: bool
+) -> None:
+    calls: list[str] = []
+
+    @wrap_model_call
+    async def count(request: Any, handler: Any) -> Any:
+        response = await handler(request)
+        calls.append(response.result[0].text)
+        return ModelResponse(result=[AIMessage(f"{calls[-1]}!")]) if rewrites and "@" in calls[-1] else response
+
+    model = ScriptedChatModel(script)
+    settings = LoopConfig(finalize=finalize, tool_calling=tool_calling, **config)
+    graph = create_graph_agent(model, tools=[echo], hooks=[count], config=settings, checkpointer=InMemorySaver())
+
+    result = await Session(graph, "s1").run("go")
+
+    assert (len(calls), calls[-1], result.answer) == (len(model.requests), SECRET, SECRET + "!" * rewrites)
 
 
 @pytest.mark.parametrize("guard", GUARDS)

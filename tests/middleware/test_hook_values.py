@@ -66,7 +66,7 @@ async def test_an_unusable_value_of_a_hook_fails_the_input_with_the_fix(point: s
     assert (failed.status, fault in failed.error, failed.error.split(":")[0], again.status, again.answer) == (
         "FAILED",
         True,
-        f"Once.{point}",
+        f"The hook Once.{point} failed",
         "COMPLETED",
         "Hello.",
     )

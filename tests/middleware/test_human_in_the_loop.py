@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, ToolCallLimitMiddleware, hook_config
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.approvals import approve, edit, reject
 from graph_agent.errors import DecisionError
-from graph_agent.execution.settlement import UNDECIDED
 from tests.support.agents import asks, thread
 from tests.support.approvals import ALL
+from tests.support.result_texts import UNDECIDED
 
 TWO = asks(("a", "pay", {"amount": 5}), ("b", "pay", {"amount": 6}))
 READ_ON = {"ts", "seq", "session_id", "step"}
@@ -126,3 +126,77 @@ async def test_new_input_settles_a_call_without_a_decision_as_not_run(refused: b
 
     results = [(e["status"], e["content"]) for e in await bank.session.events() if e["type"] == "tool_result"]
     assert (bank.ran, results) == ([], [("skipped", UNDECIDED)])
+
+
+class JumpToTools(AgentMiddleware):
+    @hook_config(can_jump_to=["tools"])
+    def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        newest = state["messages"][-1]
+        return {"jump_to": "tools"} if newest.type == "tool" or newest.tool_calls else None
+
+
+async def test_a_rejected_call_does_not_run_by_a_jump_to_the_tools() -> None:
+    """See https://github.com/langchain-ai/langchain/issues/40491 and https://github.com/langchain-ai/langchain/issues/37093."""
+    ran: list[int] = []
+
+    @tool
+    def pay(amount: int) -> str:
+        """Pay."""
+        ran.append(amount)
+        return "paid"
+
+    asking = HumanInTheLoopMiddleware(interrupt_on={"pay": True})
+    # `after_model` hooks run from the last to the first.
+    hooks = [JumpToTools(), asking]
+    model = ScriptedChatModel([TWO, "No more actions.", "Done."])
+    session = Session(create_graph_agent(model, tools=[pay], hooks=hooks, checkpointer=InMemorySaver()), "s1")
+    await session.run("go")
+
+    result = await session.resume([reject("Too much."), approve()])
+
+    assert (ran, list(result.results), "error" in result.results["a"]) == ([6], ["a", "b"], True)
+
+
+async def test_the_calls_of_one_tool_are_limited_and_those_of_others_are_not() -> None:
+    """See https://github.com/pydantic/pydantic-ai/issues/3352."""
+    ran: list[str] = []
+
+    @tool
+    def fetch(page: int) -> str:
+        """Fetch."""
+        ran.append(f"fetch {page}")
+        return "fetched"
+
+    @tool
+    def find(word: str) -> str:
+        """Find."""
+        ran.append(f"find {word}")
+        return "found"
+
+    script = [
+        asks(("a", "fetch", {"page": 1}), ("b", "fetch", {"page": 2}), ("c", "find", {"word": "x"})),
+        asks(("d", "fetch", {"page": 3}), ("e", "find", {"word": "y"})),
+        "No more actions.",
+        "Done.",
+        asks(("f", "fetch", {"page": 4})),
+        "No more actions.",
+        "Done.",
+    ]
+    graph = create_graph_agent(
+        ScriptedChatModel(script),
+        tools=[fetch, find],
+        hooks=[ToolCallLimitMiddleware(tool_name="fetch", run_limit=1)],
+        checkpointer=InMemorySaver(),
+    )
+    session = Session(graph, "s1")
+
+    first = await session.run("go")
+    second = await session.run("again")
+
+    refused = {id_: "error" in first.results[id_] for id_ in "bd"}
+    assert (sorted(ran), refused, first.answer, second.results) == (
+        ["fetch 1", "fetch 4", "find x", "find y"],
+        {"b": True, "d": True},
+        "Done.",
+        {"f": "fetched"},
+    )

@@ -112,10 +112,7 @@ async def test_a_broken_stream_is_not_restarted(openai_stub: StubFactory) -> Non
 
         parts = [part async for part in Session(graph, "s1").stream("go")]
 
-    report = (
-        "\n\nThis request failed. The model provider did not answer as it should (The engine is overloaded); "
-        "try again later."
-    )
+    report = "\n\nThis request failed. The model provider did not answer as it should; try again later."
     tokens = [(part.text, part.reports_failure) for part in parts if isinstance(part, Token)]
     assert (tokens, len(stub.bodies)) == ([("One", False), (" two", False), (report, True)], 2)
 
@@ -405,11 +402,11 @@ async def test_a_reply_without_any_model(openai_stub: StubFactory) -> None:
     [
         (
             ExtendedModelResponse(ModelResponse(result=[AIMessage("x")]), Command(update={"events": []})),
-            "the state field 'events'; it may write own fields.",
+            "what it may not: 'events' is no own state field of the agent.",
         ),
         (
             ExtendedModelResponse(ModelResponse(result=[AIMessage("x")]), Command(goto="finalize")),
-            "it may update own state fields only.",
+            "Command goto is not yet supported with a model response",
         ),
         (ModelResponse(result=[]), "answered a model request with []; give one AIMessage."),
         ("text", "answered a model request with 'text'; give a ModelResponse or AIMessage."),

@@ -14,7 +14,7 @@ from langgraph.prebuilt import ToolRuntime
 from pydantic import SecretStr
 
 from graph_agent import AgentContext, GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.persistence.open import open_saver
+from graph_agent.persistence import open_saver
 from tests.support.agents import asks, echo, says, thread
 from tests.support.wave_helpers import DONE, plan, use
 

@@ -72,7 +72,7 @@ async def test_the_next_model_answers_for_the_rest_of_the_input(openai_stub: Stu
         "answers": ("Done.", "Hi again."),
         "asked": [(2, 3), (4, 3)],
         "usage": (3, 2),
-        "warnings": ["The model main does not answer (HTTP 503: Try later); going on with spare."],
+        "warnings": ["The model main does not answer (HTTP 503); going on with spare."],
         "events": ["user_message", "status", "warning", "plan", "tool_call"],
     }
 
@@ -123,7 +123,7 @@ async def test_the_answer_falls_back(openai_stub: StubFactory, models: Models, s
         answer,
         len(plans) + 2,
         1,
-        ["The model main does not answer (HTTP 503: Try later); going on with spare."],
+        ["The model main does not answer (HTTP 503); going on with spare."],
     )
 
 
@@ -184,13 +184,13 @@ async def test_the_last_error_is_reported_when_all_models_fail(openai_stub: Stub
         "FAILED",
         0,
         [
-            "The model main does not answer (HTTP 503: Try later); going on with spare.",
-            "The model spare does not answer (HTTP 401: Incorrect API key provided); going on with last.",
+            "The model main does not answer (HTTP 503); going on with spare.",
+            "The model spare does not answer (HTTP 401); going on with last.",
         ],
         [
             (
                 "transient",
-                "The model provider did not answer as it should (HTTP 503: Try later); try again later.",
+                "The model provider did not answer as it should (HTTP 503); try again later.",
             )
         ],
     )

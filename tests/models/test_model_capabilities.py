@@ -13,10 +13,10 @@ from langchain_core.runnables import Runnable
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
+from graph_agent import ScriptedChatModel
 from graph_agent.errors import ScriptError
 from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.errors import classify_model_error
-from graph_agent.models.scripted import ScriptedChatModel
 from tests.support.openai_stub import Failure, StubFactory, StubReply, error_of, openai_stub
 
 __all__ = ["openai_stub"]

@@ -20,6 +20,7 @@ gemma gemma:2b gemma:7b-instruct gemma-7b gemma2 gemma2:9b codegemma:7b google/g
 google/gemma-1.1-7b-it lmstudio-community/gemma-2-2b-it-GGUF
 tinyllama tinyllama:1.1b-chat TinyLlama/TinyLlama-1.1B-Chat-v1.0 ollama_chat/tinyllama
 smollm smollm:135m smollm:360m-instruct HuggingFaceTB/SmolLM-1.7B-Instruct
+smollm2 smollm2:latest smollm2:135m smollm2:360m-instruct-q4_0 HuggingFaceTB/SmolLM2-360M-Instruct
 llama2 llama2:7b llama2-uncensored llama-7b llama3 llama3:8b llama3:70b llama-3-8b-instruct llama3-chatqa
 ollama/llama2
 meta-llama/Llama-2-7b-chat-hf meta-llama/Meta-Llama-3-8B-Instruct TheBloke/Llama-2-7B-Chat-GGUF
@@ -40,7 +41,7 @@ NOT_KNOWN_TO_LACK_THEM = """
 phi4-mini phi4-mini:3.8b microsoft/Phi-4-mini-instruct Phi-4-multimodal-instruct phi-4-mini-instruct.Q4.gguf Phi-5
 gemma3 gemma3:4b google/gemma-3-27b-it gemma-3-1b-it gemma3n:e4b gemma-3n-e4b-it gemma4:e2b functiongemma
 functiongemma:270m
-smollm2 smollm2:1.7b smollm3 HuggingFaceTB/SmolLM2-1.7B-Instruct HuggingFaceTB/SmolLM3-3B
+smollm2:1.7b smollm2:1.7b-instruct-q4_0 smollm3 HuggingFaceTB/SmolLM2-1.7B-Instruct HuggingFaceTB/SmolLM3-3B
 llama3.1 llama3.1:8b llama3.2:1b llama3.3 llama-3.3-70b-versatile llama-3-1-8b-instruct llama-3_1-8b llama4:scout
 meta-llama/Llama-3.1-8B-Instruct meta-llama/Meta-Llama-3.1-70B-Instruct meta-llama/Llama-3.2-3B-Instruct
 meta.llama3-1-8b-instruct-v1:0 meta-llama/Llama-4-Scout-17B llama3-groq-tool-use phi4-tools

@@ -12,11 +12,10 @@ import pytest
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_openai import ChatOpenAI
 
-from graph_agent import create_graph_agent
+from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.errors import ConfigError
-from graph_agent.models.mock import mock_model_from_env
 from graph_agent.models.resolve import resolve_model
-from graph_agent.models.scripted import ScriptedChatModel
+from graph_agent.models.scripted import mock_model_from_env
 from tests.support.agents import says
 from tests.support.openai_stub import StubFactory, openai_stub
 
@@ -115,7 +114,7 @@ def test_without_langchain_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(builtins, "__import__", no_langchain)
 
-    with pytest.raises(ConfigError, match=r"pip install 'graph-agent\[langchain\]'"):
+    with pytest.raises(ConfigError, match=r"needs the extra 'langchain'.*pip install"):
         resolve_model("anthropic:claude-sonnet-4-5")
 
 

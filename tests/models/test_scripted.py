@@ -14,8 +14,8 @@ from langchain_core.globals import set_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
+from graph_agent import ScriptedChatModel
 from graph_agent.models.script import ScriptedRequest
-from graph_agent.models.scripted import ScriptedChatModel
 from tests.support.scripted_helpers import ECHO_SCHEMA, Room, RoomDict, call, echo, streamed
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_tests.unit_tests import ChatModelUnitTests
 
-from graph_agent.models.scripted import ScriptedChatModel
+from graph_agent import ScriptedChatModel
 
 
 class TestScriptedChatModelStandard(ChatModelUnitTests):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage
 
+from graph_agent import ScriptedChatModel
 from graph_agent.errors import ConfigError, ScriptError
-from graph_agent.models.scripted import ScriptedChatModel
 from tests.support.scripted_helpers import call, echo, streamed
 
 

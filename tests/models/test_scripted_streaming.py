@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk
 
-from graph_agent.models.scripted import ScriptedChatModel
+from graph_agent import ScriptedChatModel
 from tests.support.scripted_helpers import Room, call, streamed
 
 

@@ -9,7 +9,7 @@ from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage
 from pydantic import ValidationError
 
-from graph_agent.models.scripted import ScriptedChatModel
+from graph_agent import ScriptedChatModel
 from tests.support.scripted_helpers import Room, RoomDict
 
 

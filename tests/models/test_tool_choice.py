@@ -10,10 +10,9 @@ from langchain.agents.middleware import wrap_model_call
 from langchain.agents.middleware.types import ModelRequest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import LoopConfig, LoopHook, LoopPlan, RequestPatch, Session, create_graph_agent
-from graph_agent.hooks.protocol import HookRequest, HookResponse
+from graph_agent import LoopConfig, LoopHook, LoopPlan, RequestPatch, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.models.client import ModelClient
-from graph_agent.models.scripted import ScriptedChatModel
 from tests.support.agents import echo
 from tests.support.openai_stub import Failure, Reply, StubFactory, StubReply, openai_stub
 

@@ -17,8 +17,9 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from graph_agent import GraphDelegate, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.persistence.open import open_saver
-from graph_agent.runs.checkpoint_format import FORMAT_KEY
+from graph_agent.checkpoints.format import FORMAT_KEY
+from graph_agent.persistence import open_saver
+from graph_agent.state.lengths import LENGTHS
 from tests.support.agents import asks, says, thread
 
 CANARY = "canary-5f0d1c77"
@@ -90,7 +91,7 @@ async def test_configurable_values_are_not_stored(opened: Opened, tmp_path: Path
         False,
         False,
     )
-    assert [key for key in keys if key.startswith("graph_agent")] == [FORMAT_KEY]
+    assert {key for key in keys if key.startswith("graph_agent")} == {FORMAT_KEY, LENGTHS}
 
 
 async def test_other_graphs_on_the_same_saver_are_as_before() -> None:

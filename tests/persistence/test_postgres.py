@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from contextlib import AsyncExitStack
+import math
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,18 +14,20 @@ import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from sqlalchemy.exc import DBAPIError
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
+from graph_agent.checkpoints import postgres
+from graph_agent.checkpoints.postgres import SharedPostgresStore
+from graph_agent.checkpoints.postgres_saver import SharedPostgresSaver
+from graph_agent.checkpoints.urls import without_password
 from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
-from graph_agent.persistence import postgres
-from graph_agent.persistence.open import open_saver, open_store, strict_serializer
-from graph_agent.persistence.postgres import SharedPostgresStore
-from graph_agent.persistence.postgres_saver import SharedPostgresSaver
-from graph_agent.persistence.urls import without_password
-from graph_agent.runs.database_identity import place_of, place_of_blocking
+from graph_agent.locks.database_identity import place_of, place_of_blocking
+from graph_agent.locks.postgres import PostgresPlace
+from graph_agent.persistence import open_saver, open_store, strict_serializer
 from graph_agent.runs.inbox import new_note
-from graph_agent.runs.postgres_locks import PostgresPlace
 from graph_agent.runs.registry import inbox_of, is_idle
+from graph_agent.server.a2a.store import open_tables
 from tests.support.agents import asks, echo, says, thread
 from tests.support.gates import Gate, gated_tool
 from tests.support.postgres_server import PostgresServer, on_postgres
@@ -392,3 +395,75 @@ def test_a_url_replaces_only_the_options_that_it_sets(url: str, connect_timeout:
         5,
         10_000,
     )
+
+
+def indexes(url: str) -> list[Any]:
+    """The indexes of a database, each with whether queries use it."""
+    query = (
+        "SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+        " WHERE c.relnamespace = current_schema()::regnamespace ORDER BY c.relname"
+    )
+    with psycopg.connect(url) as connection:
+        return connection.execute(query).fetchall()
+
+
+@pytest.mark.parametrize("opens", [open_saver, open_store, open_tables])
+async def test_tables_are_completed_after_a_kill_between_two_statements_of_their_creation(
+    opens: Any, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: Any = psycopg.AsyncConnection.wait
+    calls = 0
+
+    async def start(url: str, limit: float) -> list[Any]:
+        """Open a database, and lose the connections at a number of exchanges with the server."""
+        nonlocal calls
+        calls, task = 0, asyncio.current_task()
+
+        async def counted(connection: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += asyncio.current_task() is task
+            if calls == limit:
+                with psycopg.connect(url, autocommit=True) as other:
+                    other.execute(
+                        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                    )
+            return await waits(connection, *args, **kwargs)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(psycopg.AsyncConnection, "wait", counted)
+            with suppress(ConfigError, psycopg.Error, DBAPIError):
+                async with opens(url):
+                    pass
+        return indexes(url)
+
+    with postgres.database() as url:
+        whole, exchanges = await start(url, math.inf), calls
+    left = []
+    for limit in range(1, exchanges, max(1, exchanges // 8)):
+        with postgres.database() as url:
+            await start(url, limit)
+            left.append(await start(url, math.inf))
+
+    assert left == [whole] * len(left)
+
+
+async def test_an_index_whose_creation_was_killed_is_repaired(postgres_url: str) -> None:
+    async with open_saver(postgres_url):
+        pass
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'graph_agent_sessions'::regclass")
+    before = dict(indexes(postgres_url))["graph_agent_sessions"]
+
+    async with open_saver(postgres_url):
+        pass
+
+    assert (before, dict(indexes(postgres_url))["graph_agent_sessions"]) == (False, True)
+
+
+async def test_a_closed_store_leaves_no_task(postgres_url: str) -> None:
+    before = asyncio.all_tasks()
+    async with open_store(postgres_url) as store:
+        await store.aput(("a",), "k", {})
+
+    assert asyncio.all_tasks() == before

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.approvals import approve, reject
-from graph_agent.persistence.open import open_saver
+from graph_agent.persistence import open_saver
 from tests.support.agents import asks
 from tests.support.postgres_server import on_postgres
 
@@ -53,7 +53,8 @@ async def test_requests_of_an_agent_and_its_delegate_outlive_their_process(postg
         graph = agent([wave], [asks(("s", "spend", {"amount": 7}))], saver)
         first = await Session(graph, "s1").run("go", state={"basket": ["tea"]})
     async with open_saver(postgres_url) as saver:
-        second = await Session(agent([], ["Spent."], saver), "s1").resume(approve(), decided_by="ana")
+        answers = {first.interrupts[0].id: approve()}
+        second = await Session(agent([], ["Spent."], saver), "s1").resume(answers, decided_by="ana")
     async with open_saver(postgres_url) as saver:
         session = Session(agent(["Done."], [], saver), "s1")
         third = await session.resume(approve(), decided_by="bob")
@@ -66,10 +67,10 @@ async def test_requests_of_an_agent_and_its_delegate_outlive_their_process(postg
         if event["type"] == "approval_decision"
     ]
     assert (questions, third.results, third.state, decided) == (
-        [["s"], ["a"]],
+        [["s"], ["a"], ["a"]],
         {"a": "paid", "d": "Spent."},
         {"basket": ["tea", "paid 5"]},
-        [("s", "bank", "ana"), ("a", None, "bob")],
+        [("a", None, "bob"), ("s", "bank", "ana")],
     )
 
 

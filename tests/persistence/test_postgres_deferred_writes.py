@@ -14,13 +14,12 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from graph_agent.checkpoints import postgres_fence, postgres_writer
+from graph_agent.checkpoints.postgres_fence import fence_writes, lock_key
+from graph_agent.checkpoints.postgres_saver import SharedPostgresSaver
 from graph_agent.errors import SessionLostError
-from graph_agent.persistence import postgres_writer
-from graph_agent.persistence.open import open_saver, strict_serializer
-from graph_agent.persistence.postgres_saver import SharedPostgresSaver
-from graph_agent.runs import postgres_fence
-from graph_agent.runs.deferred_writes import DeferredWrites
-from graph_agent.runs.postgres_fence import fence_writes, lock_key
+from graph_agent.persistence import open_saver, strict_serializer
+from graph_agent.runs.fence import DeferredWrites
 from graph_agent.runs.run import RUN, Run
 from tests.support.committed_steps import Seen, observed_run, types_of
 from tests.support.postgres_server import on_postgres

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.persistence.open import open_saver
+from graph_agent.persistence import open_saver
 from tests.support.fault_jobs import ALL
 from tests.support.fault_server import ForkServer, fork_server
 from tests.support.held_sessions import holder_pid, run_after_holder_killed, run_while_held
@@ -119,15 +119,16 @@ def empty(postgres: PostgresServer) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.thorough)])
 def test_a_killed_session_resumes_and_settles_its_calls_truthfully(
-    server: ForkServer, postgres: PostgresServer, empty: str, tmp_path: Path
+    server: ForkServer, postgres: PostgresServer, empty: str, tmp_path: Path, step: int
 ) -> None:
     with postgres.database(empty) as url:
         server.run("run_to", folder=str(tmp_path), variant=VARIANT, kill_at=ALL, url=url)
     total = len((tmp_path / "reached").read_text().splitlines())
 
     faults: list[str] = []
-    for kill_at in range(0, total, 3):
+    for kill_at in range(0, total, step):
         folder = tmp_path / str(kill_at)
         folder.mkdir()
         with ExitStack() as stack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager, closing, suppress
@@ -17,16 +18,23 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
-from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
+from graph_agent.checkpoints.pruning.plan import ANSWERED, Node, Rule, plan_thread
+from graph_agent.checkpoints.pruning.postgres import PostgresTables
+from graph_agent.errors import (
+    ConfigError,
+    InputConflictError,
+    InputSupersededError,
+    SessionBusyError,
+    SessionLostError,
+)
+from graph_agent.locks.database_identity import place_of
 from graph_agent.persistence import open_saver, prune
-from graph_agent.persistence.pruning.plan import Node, Rule, plan_thread
-from graph_agent.persistence.pruning.postgres import PostgresTables
-from graph_agent.runs.database_identity import place_of
 from graph_agent.runs.registry import maintained
+from graph_agent.session.importing import export_session, import_session
 from tests.support.agents import asks, echo, says, thread
 from tests.support.gates import Gate, gated_tool
 from tests.support.postgres_server import PostgresServer, drop_locks, on_postgres
-from tests.support.pruning import agent, continuation, differences, read_all, take_step
+from tests.support.pruning import agent, continuation, differences, question, read_all, take_step
 
 KINDS = ["sqlite", pytest.param("postgres", marks=on_postgres)]
 
@@ -364,6 +372,76 @@ async def test_a_repeated_input_is_recognized_after_pruning(url: str) -> None:
         repeated = await Session(graph, "s1").run("first", input_id="i1")
 
     assert (repeated.answer, report.checkpoints > 0) == ("Two.", True)
+
+
+async def test_of_inputs_with_ids_pruning_keeps_the_answers_and_not_the_checkpoints(url: str) -> None:
+    def replies(number: int) -> list[Any]:
+        return [asks((f"c{number}", "echo", {"text": f"{number}"})), f"Answer {number}."]
+
+    async with open_saver(url) as saver:
+        script = [reply for number in range(12) for reply in replies(number)]
+        graph = create_graph_agent(ScriptedChatModel([*script, "New."]), tools=[echo], checkpointer=saver)
+        session = Session(graph, "s1")
+        results = [await session.run(f"input {number}", input_id=f"i{number}") for number in range(12)]
+        planned = await prune(url, keep_last=1, dry_run=True)
+        report = await prune(url, keep_last=1)
+        again = [await session.run(f"input {number}", input_id=f"i{number}") for number in range(12)]
+        bare = await graph.ainvoke(says("input 3"), {"configurable": {"thread_id": "s1", "graph_agent_input": "i3"}})
+        with pytest.raises(InputConflictError):
+            await session.run("something else", input_id="i3")
+        new = await session.run("one more", input_id="i12")
+        later = await prune(url, keep_last=1)
+        last = await session.run("input 11", input_id="i11")
+
+    reasons = {"the answer of a recent input with an id": 11, "the newest": 1, "the first of a session": 1}
+    assert (again, bare["messages"][-1].text, new.answer, last) == (results, "Answer 3.", "New.", results[11])
+    assert (report.reasons, report.sessions == planned.sessions, later.reasons[ANSWERED]) == (reasons, True, 12)
+    assert report.checkpoints > 40
+
+
+async def test_the_answers_that_remain_are_found_by_langgraphs_savers_and_exported(tmp_path: Path) -> None:
+    url, copy = (f"sqlite:///{tmp_path / name}" for name in ("a.db", "b.db"))
+    async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "a.db")) as saver:
+        session = Session(create_graph_agent(ScriptedChatModel(["A.", "B.", "C."]), checkpointer=saver), "s1")
+        results = [await session.run(text, input_id=text) for text in ("a", "b", "c")]
+        lines = [json.dumps(line) async for line in export_session(url, "s1")]
+        await prune(url, keep_last=1)
+        again = [await session.run(text, input_id=text) for text in ("a", "b", "c")]
+    await import_session(copy, lines)
+    pruned = [json.dumps(line) async for line in export_session(url, "s1")]
+    await import_session(copy, pruned, session_id="s2")
+    async with open_saver(copy) as saver:
+        graph = create_graph_agent(ScriptedChatModel([]), checkpointer=saver)
+        copies = [[await Session(graph, name).run(text, input_id=text) for text in "abc"] for name in ("s1", "s2")]
+
+    assert (again, copies) == (results, [results, results])
+
+
+async def test_an_input_with_an_id_that_waits_for_a_person_remains(url: str) -> None:
+    async with open_saver(url) as saver:
+        script = [asks(("q1", "question", {"text": "sure?"})), "Later.", "Done."]
+        graph = create_graph_agent(ScriptedChatModel(script), tools=[question], checkpointer=saver)
+        first = await Session(graph, "s1").run("ask", input_id="i1")
+        await Session(graph, "s1").run("go on")
+        await prune(url, keep_last=1)
+        with pytest.raises(InputSupersededError):
+            await Session(graph, "s1").run("ask", input_id="i1")
+
+    assert [each.value for each in first.interrupts] == ["sure?"]
+
+
+async def test_an_answer_to_a_question_is_recognized_after_pruning(url: str) -> None:
+    async with open_saver(url) as saver:
+        script = [asks(("q1", "question", {"text": "sure?"})), "No more actions.", "Done.", "Later."]
+        graph = create_graph_agent(ScriptedChatModel(script), tools=[question], checkpointer=saver)
+        session = Session(graph, "s1")
+        await session.run("ask", input_id="i1")
+        answered = await session.resume("yes", input_id="i2")
+        await session.run("go on", input_id="i3")
+        await prune(url, keep_last=1)
+        again = await session.resume("yes", input_id="i2")
+
+    assert (again.answer, again) == ("Done.", answered)
 
 
 @on_postgres

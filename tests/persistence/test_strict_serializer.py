@@ -25,9 +25,8 @@ from langgraph.checkpoint.serde.jsonplus import (
     EXT_PYDANTIC_V2,
 )
 
-from graph_agent import Session, create_graph_agent
-from graph_agent.models.scripted import ScriptedChatModel
-from graph_agent.persistence.open import open_saver, strict_serializer
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.persistence import open_saver, strict_serializer
 
 PROMPT = {
     "lc": 1,
@@ -58,7 +57,7 @@ def test_json_data_builds_no_object(constructor: Any, place: Callable[[Any], Any
 
 def test_a_constructor_in_json_data_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     stored = dumps(ChatPromptTemplate([("human", "{x}")])).encode()
-    with caplog.at_level(logging.WARNING, "graph_agent.persistence.open"):
+    with caplog.at_level(logging.WARNING, "graph_agent.checkpoints.open"):
         value = strict_serializer().loads_typed(("json", stored))
 
     assert (value, "ChatPromptTemplate" in caplog.text) == (json.loads(stored), True)

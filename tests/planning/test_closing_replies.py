@@ -68,9 +68,9 @@ async def test_the_answer_of_a_plan_is_the_answer(reply: str, answer: str, strea
 async def test_the_answer_of_a_plan_follows_the_sentence_of_a_limit(reply: str, answer: str, streamed: bool) -> None:
     result, shown = await run([MORE, reply], streamed=streamed, config={**WAVE, "max_steps": 1})
 
+    whole = f"Reached maximum reasoning steps (1)\n\n{answer}"
     hint = "Raise `max_steps` (now 1) in the agent's configuration to allow more steps."
-    whole = f"Reached maximum reasoning steps (1)\n\n{answer}\n\n{hint}"
-    assert (result.answer, shown, result.stop_reason) == (whole, whole, "step_limit")
+    assert (result.answer, shown, result.stop_reason, result.hint) == (whole, whole, "step_limit", hint)
 
 
 EMPTY = [

@@ -15,10 +15,11 @@ from langchain.agents.middleware import (
     wrap_model_call,
 )
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from pydantic import SecretStr
 
 from graph_agent import AgentContext, LoopHook, ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import AgentStateGraph
-from graph_agent.planning.conversation_summary import StoppedByHookError, summarize_conversation
+from graph_agent.server.responses.compaction import StoppedByHookError, summarize_conversation
 
 CONVERSATION: list[AnyMessage] = [
     HumanMessage("Write to ana@example.com.", id="1"),
@@ -44,7 +45,7 @@ async def summarize(model: ScriptedChatModel, hooks: list[Any]) -> str:
     builder = create_graph_agent(model, hooks=hooks).builder
     assert isinstance(builder, AgentStateGraph)
     assert builder.deps is not None
-    context = AgentContext(credentials={"token": "t"})
+    context = AgentContext(credentials={"token": SecretStr("t")})
     text, _ = await summarize_conversation(builder.deps, CONVERSATION, "Be brief.", context)
     return text
 

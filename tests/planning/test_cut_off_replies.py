@@ -55,7 +55,7 @@ async def test_a_call_of_a_reply_that_was_cut_off_is_not_run(
             "files": {},
             "answer": "I could not.",
             "status": "COMPLETED",
-            "results": [("write", "error", refusal)],
+            "results": [("write", "skipped", refusal)],
             "requests": 3,
             "events": None,
         },
@@ -73,7 +73,7 @@ async def test_the_model_may_try_again_in_the_next_step(openai_stub: StubFactory
     refusal = refused_call("at the longest length allowed, 512 tokens", SHORTER)
     assert (got["files"], got["results"], got["answer"]) == (
         {"notes.txt": "All."},
-        [("write", "error", refusal), ("write", "error", refusal), ("write", "success", "written")],
+        [("write", "skipped", refusal), ("write", "skipped", refusal), ("write", "success", "written")],
         "Done.",
     )
 
@@ -103,7 +103,7 @@ async def test_a_call_in_a_text_that_was_cut_off_is_not_run(
     got = await ended(stub, disk, streamed=streamed, tool_calling="text")
 
     results = [(name, status, "was cut off" in content) for name, status, content in got["results"]]
-    assert (got["files"], got["answer"], results, got["requests"]) == ({}, "I could not.", [(name, "error", True)], 3)
+    assert (got["files"], got["answer"], results, got["requests"]) == ({}, "I could not.", [(name, "skipped", True)], 3)
 
 
 @pytest.mark.parametrize("finish", ["length", "MAX_TOKENS", "error"])
@@ -132,7 +132,7 @@ async def test_a_plan_that_is_cut_off_twice_fails_and_runs_nothing(openai_stub: 
     assert (got["files"], got["status"], got["answer"]) == (
         {},
         "FAILED",
-        f"This request failed. The plan was cut off {AFTER_7}; nothing of it was run. Send a shorter one.",
+        f"This request failed. The plan was cut off {AFTER_7}; nothing of it was run.",
     )
 
 
@@ -154,7 +154,7 @@ async def test_a_stream_that_ends_inside_a_call_is_cut_off_despite_its_finish_re
 
     got = await ended(stub, disk, streamed=True)
 
-    assert (got["files"], [status for _, status, _ in got["results"]]) == (files, ["success" if files else "error"])
+    assert (got["files"], [status for _, status, _ in got["results"]]) == (files, ["success" if files else "skipped"])
 
 
 async def test_a_call_whose_name_was_not_written_leaves_a_history_that_providers_take(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +12,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ModelFailedError, RunFailedError
@@ -24,29 +27,36 @@ DOWN = Failure(503, "Try later.", type="server_error", headers={"retry-after": "
 KINDS = {
     "auth": (
         NO_KEY,
-        "The model provider refused the API key (HTTP 401: Incorrect API key provided: ***); check the key and the "
-        "address it is sent to.",
+        "The model provider refused the API key (HTTP 401); check the key and the address it is sent to.",
+        "The model provider refused the API key (HTTP 401).",
+        "Check the key and the address it is sent to.",
     ),
     "permission": (
         Failure(429, "Pay.", code="insufficient_quota"),
-        "The model provider does not allow this request (HTTP 429: Pay); check the account's access, quota and "
-        "billing.",
+        "The model provider does not allow this request (HTTP 429); check the account's access, quota and billing.",
+        "The model provider does not allow this request (HTTP 429).",
+        "Check the account's access, quota and billing.",
     ),
     "unknown_model": (
         Failure(404, "The model `m` does not exist.", code="model_not_found"),
-        "The model or the address is unknown to the provider (HTTP 404: The model `m` does not exist); check the "
-        "model's name and the base URL.",
+        "The model or the address is unknown to the provider (HTTP 404); check the model's name and the base URL.",
+        "The model or the address is unknown to the provider (HTTP 404).",
+        "Check the model's name and the base URL.",
     ),
     "transient": (
         DOWN,
-        "The model provider did not answer as it should (HTTP 503: Try later); try again later.",
+        "The model provider did not answer as it should (HTTP 503); try again later.",
+        "The model provider did not answer as it should (HTTP 503); try again later.",
+        "Raise `model_retries`, or set `fallback_models`.",
     ),
     "other": (
         Failure(400, "Bad."),
-        "The model call failed (HTTP 400: Bad); see the provider's documentation.",
+        "The model call failed (HTTP 400); see the provider's documentation.",
+        "The model call failed (HTTP 400).",
+        "See the provider's documentation.",
     ),
 }
-AUTH = KINDS["auth"][1]
+AUTH = KINDS["auth"][2]
 
 
 def agent(model: Any, **config: Any) -> Any:
@@ -70,7 +80,7 @@ def agent(model: Any, **config: Any) -> Any:
 async def test_the_last_message_reports_the_error_and_the_finished_calls(
     openai_stub: StubFactory, kind: str, before: list[Any], done: str, config: dict[str, Any]
 ) -> None:
-    failure, error = KINDS[kind]
+    failure, error, answer, hint = KINDS[kind]
     stub = openai_stub(*before, failure)
     async with stub.chat_model() as model:
         graph = agent(model, **config)
@@ -79,7 +89,7 @@ async def test_the_last_message_reports_the_error_and_the_finished_calls(
 
         result = (await Session(graph, "s1")._result(), await Session(graph, "s1").events())
     last, events = state["messages"][-1], [event for event in result[1] if event["type"] in ("error", "agent_response")]
-    report = f"This request failed. {error}{done}"
+    report = f"This request failed. {answer}{done}"
     assert (last.type, last.text, last.response_metadata, state["status"], state["stop_reason"]) == (
         "ai",
         report,
@@ -88,9 +98,11 @@ async def test_the_last_message_reports_the_error_and_the_finished_calls(
         "failed",
     )
     recorded = [{name: event.get(name) for name in ("type", "kind", "message", "content", "error")} for event in events]
-    assert (result[0].answer, result[0].error, result[0].status, recorded) == (
+    assert (result[0].answer, result[0].error, result[0].error_kind, result[0].hint, result[0].status, recorded) == (
         report,
         error,
+        kind,
+        hint,
         "FAILED",
         [
             {"type": "error", "kind": kind, "message": error, "content": None, "error": None},
@@ -104,7 +116,7 @@ def test_a_blocking_invoke_returns_the_failure_report() -> None:
 
     state = graph.invoke(says("hi"))
 
-    assert (state["messages"][-1].text, state["status"]) == (f"This request failed. {BAD_KEY}", "FAILED")
+    assert (state["messages"][-1].text, state["status"]) == (f"This request failed. {REFUSED}", "FAILED")
 
 
 class UnauthorizedError(Exception):
@@ -113,7 +125,8 @@ class UnauthorizedError(Exception):
     status_code = 401
 
 
-BAD_KEY = "The model provider refused the API key (HTTP 401: bad key); check the key and the address it is sent to."
+REFUSED = "The model provider refused the API key (HTTP 401)."
+BAD_KEY = "The model provider refused the API key (HTTP 401); check the key and the address it is sent to."
 
 
 class Refusing(ScriptedChatModel):
@@ -204,7 +217,7 @@ def test_a_blocking_message_stream_shows_the_report_behind_what_was_streamed() -
     shown = "".join(message.text for message, _ in graph.stream(says("hi"), thread(), stream_mode="messages"))
 
     last = graph.get_state(thread()).values["messages"][-1]
-    assert (shown, shown.endswith(f"\n\nThis request failed. {BAD_KEY}")) == (last.text, True)
+    assert (shown, shown.endswith(f"\n\nThis request failed. {REFUSED}")) == (last.text, True)
 
 
 async def test_an_answer_that_fails_below_a_limit_has_the_account(openai_stub: StubFactory) -> None:
@@ -214,7 +227,7 @@ async def test_an_answer_that_fails_below_a_limit_has_the_account(openai_stub: S
         parts = [part async for part in session.stream("go")]
         (result,) = [part.result for part in parts if part.type == "done"]
 
-    text = f"Reached maximum reasoning steps (1)\n\n{KINDS['transient'][1]}\n\nDone: echo."
+    text = f"Reached maximum reasoning steps (1)\n\n{KINDS['transient'][2]}\n\nDone: echo."
     assert (result.answer, result.stop_reason, "".join(part.text for part in parts if part.type == "token")) == (
         text,
         "step_limit",
@@ -239,12 +252,8 @@ async def test_every_failure_of_an_input_is_reported() -> None:
     ends = [(await graph.ainvoke(says("go")))["messages"][-1] for graph in (hooked, shaped)]
 
     assert [(end.text, end.response_metadata["graph_agent"]["error"]) for end in ends] == [
-        ("This request failed. The hook Failing failed: ValueError: no such thing", "hook"),
-        (
-            "This request failed. The answer did not fit the response format after 2 repairs: n: 'x' is not of type "
-            "'integer'.",
-            "response_format",
-        ),
+        ("This request failed. The hook Failing failed.", "hook"),
+        ("This request failed. The answer did not fit the response format after 2 repairs.", "response_format"),
     ]
 
 
@@ -256,8 +265,8 @@ async def test_a_structured_answer_that_does_not_fit_below_a_limit_keeps_the_lim
     state = await graph.ainvoke(says("go"))
 
     assert (state["messages"][-1].text, state["status"], state["structured_response"]) == (
-        "Reached maximum reasoning steps (1)\n\nThe answer did not fit the response format after 2 repairs: n: 'x' is "
-        "not of type 'integer'.\n\nDone: echo.",
+        "Reached maximum reasoning steps (1)\n\nThe answer did not fit the response format after 2 repairs.\n\n"
+        "Done: echo.",
         "ROUND_LIMIT",
         None,
     )
@@ -292,7 +301,8 @@ def raised_by(error: pytest.ExceptionInfo[RunFailedError]) -> tuple[Any, ...]:
     return type(value), str(value), value.kind, value.answer, type(value.__cause__).__name__
 
 
-RAISED = (ModelFailedError, BAD_KEY, "auth", f"This request failed. {BAD_KEY}", "UnauthorizedError")
+ANSWER = {"on_failure": "answer"}
+RAISED = (ModelFailedError, BAD_KEY, "auth", f"This request failed. {REFUSED}", "UnauthorizedError")
 
 
 async def _gather(stream: Any, parts: list[Any]) -> None:
@@ -318,6 +328,58 @@ async def test_a_failure_raises_with_on_failure_raise() -> None:
     assert ([part.event["type"] for part in parts if part.type == "event"][-3:], parts[-1].type) == (
         ["error", "agent_response", "status"],
         "event",
+    )
+
+
+@pytest.mark.parametrize("on_failure", ["answer", "raise"])
+async def test_the_result_of_a_failed_run_raises_the_failure_and_the_log_has_one_error(
+    on_failure: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    graph = create_graph_agent(
+        Refusing(responses=["never"]), config=LoopConfig(on_failure=on_failure), checkpointer=InMemorySaver()
+    )
+
+    with pytest.raises(ModelFailedError) as caught:
+        (await Session(graph, "s1").run("hi")).raise_for_status()
+    copied = pickle.loads(pickle.dumps(copy.deepcopy(await Session(graph, "s1").run("hi", context=ANSWER))))
+    with pytest.raises(ModelFailedError) as without_cause:
+        copied.raise_for_status()
+
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert (raised_by(caught), raised_by(without_cause), errors) == (
+        RAISED,
+        (*RAISED[:-1], "NoneType"),
+        [f"The request for the answer failed: {BAD_KEY.replace('401', '401: bad key')}"] * 2,
+    )
+
+
+async def test_a_failed_resume_raises_the_failure_and_other_results_raise_nothing() -> None:
+    @tool
+    async def ask() -> str:
+        """Ask the user."""
+        return str(interrupt("Which?"))
+
+    class Later(Refusing):
+        """A model that refuses its second request."""
+
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+            if self.requests:
+                raise UnauthorizedError("bad key")
+            return await ScriptedChatModel._agenerate(self, *args, **kwargs)
+
+    graph = create_graph_agent(
+        Later(responses=[asks(("1", "ask", {}))]), tools=[ask], checkpointer=InMemorySaver(), config=LoopConfig()
+    )
+    session = Session(graph, "s1")
+
+    waiting = await session.run("hi")
+    failed = await session.resume("this")
+
+    with pytest.raises(ModelFailedError) as caught:
+        failed.raise_for_status()
+    assert (waiting.raise_for_status() is waiting, raised_by(caught)[2:]) == (
+        True,
+        ("auth", f"This request failed. {REFUSED}\n\nDone: ask.", "UnauthorizedError"),
     )
 
 
@@ -396,7 +458,7 @@ async def test_a_failed_delegate_reports_the_error_and_its_finished_calls(on_fai
     result = await session.run("go")
 
     (response,) = [event for event in await session.events() if event["type"] == "delegation_response"]
-    report = f"The delegate 'r' failed. This request failed. {BAD_KEY}\n\nDone: echo."
+    report = f"The delegate 'r' failed. This request failed. {REFUSED}\n\nDone: echo."
     assert (result.status, result.results, response["status"], kinds(response["history"])[-3:]) == (
         "COMPLETED",
         {"d": {"error": report}},
@@ -421,7 +483,7 @@ async def test_an_agent_that_is_a_node_of_another_graph_shows_its_failure_or_rai
     with pytest.raises(RunFailedError) as caught:
         await raises.ainvoke(says("hi"), thread())
 
-    assert (state["messages"][-1].text, raised_by(caught)) == (f"This request failed. {BAD_KEY}", RAISED)
+    assert (state["messages"][-1].text, raised_by(caught)) == (f"This request failed. {REFUSED}", RAISED)
 
 
 async def test_a_tool_that_fails_is_no_failed_input() -> None:

@@ -130,7 +130,7 @@ async def test_the_documented_scripts_give_the_same_answers(
     assert answers == [ECHO_SCRIPT[-1], DELEGATION_SCRIPT[-1], "Hello! How can I help you?"]
 
 
-@pytest.mark.parametrize("finalize", ["auto", "direct"])
+@pytest.mark.parametrize("finalize", ["auto", "direct", "compose"])
 @pytest.mark.parametrize("tool_calling", ["native", "text", "wave"])
 async def test_a_script_of_one_reply_is_the_answer_of_an_agent_with_tools(
     monkeypatch: pytest.MonkeyPatch, finalize: Any, tool_calling: Any

@@ -9,9 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from langchain_core.messages.content import create_text_block
 
-from graph_agent.calls import fingerprint
-from graph_agent.events.calls import call_event, result_event
-from graph_agent.events.types import event
+from graph_agent.calls import Call, fingerprint
 from graph_agent.planning.loop_detection import (
     REPEATS,
     Loop,
@@ -21,7 +19,8 @@ from graph_agent.planning.loop_detection import (
     repetitions,
     unchanging,
 )
-from graph_agent.types import Call
+from graph_agent.state.call_events import call_event, result_event
+from graph_agent.state.events import event
 
 
 def found(calls: str, *, window: int = 10, max_period: int = 3) -> tuple[str, int] | None:

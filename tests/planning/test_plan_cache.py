@@ -16,8 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ConfigError
-from graph_agent.spec.agent_file import load_spec
-from graph_agent.spec.opening import open_agent
+from graph_agent.spec import load_spec, open_agent
 from tests.support.agents import add, asks, echo
 from tests.support.fault_truth import orphans
 

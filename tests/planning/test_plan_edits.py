@@ -15,11 +15,10 @@ from langgraph.types import Command, Send, interrupt
 
 from graph_agent import Session
 from graph_agent.assembly import after_plan
+from graph_agent.calls import Call
 from graph_agent.delegation import Delegation, DelegationResult
-from graph_agent.execution.settlement import NOT_STARTED, REMOVED
 from graph_agent.runs.run import RUN, Run
-from graph_agent.state.remote import RemoteTask
-from graph_agent.types import Call
+from graph_agent.state.channels import RemoteTask
 from tests.support.agents import asks, dialogue, says, thread
 from tests.support.edit_agent import (
     BREAKPOINTS,
@@ -32,6 +31,7 @@ from tests.support.edit_agent import (
     ended,
     with_calls,
 )
+from tests.support.result_texts import NOT_STARTED, REMOVED
 
 
 class Edit:

@@ -142,7 +142,7 @@ def test_whatever_is_edited_each_call_has_one_result(
         ]
     )
 
-    async def play() -> tuple[dict[str, Any], list[Any], list[dict[str, Any]]]:
+    async def play() -> tuple[dict[str, Any], list[Any], Any]:
         agent = EditedAgent(script, tool_calling=mode, effect_ledger=ledger)
         messages = [with_calls(await agent.stand(), *calls), *map(denied, answered)]
         if how == "command":

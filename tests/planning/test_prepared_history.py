@@ -8,9 +8,8 @@ import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from graph_agent.models.cleaning import sanitized
-from graph_agent.planning.prompt import PreparedHistory
+from graph_agent.planning.active_model import PreparedHistory
 from graph_agent.prompts import Prompts
-from graph_agent.state.messages import STEERING_MARK
 
 PROMPTS = Prompts(None)
 
@@ -28,7 +27,7 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         texts.append(message.text)
         return sanitized(message)
 
-    monkeypatch.setattr("graph_agent.planning.prompt.sanitized", recording)
+    monkeypatch.setattr("graph_agent.planning.active_model.sanitized", recording)
     return texts
 
 
@@ -61,7 +60,7 @@ def test_a_list_that_grows_in_place_is_prepared_completely() -> None:
 
 
 def test_marked_and_unsafe_messages_are_converted() -> None:
-    steering = HumanMessage("faster", additional_kwargs={STEERING_MARK: True})
+    steering = HumanMessage("faster", additional_kwargs={"graph_agent_steering": True})
     prepared = PreparedHistory().of([steering, AIMessage("half \ud83d")], PROMPTS)
 
     assert [message.text for message in prepared] == [PROMPTS.render("steering", content="faster"), "half \ufffd"]

@@ -15,11 +15,9 @@ from langchain_core.messages.content import create_text_block
 from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent import LoopConfig, ScriptedChatModel, Session, SessionStatus, create_graph_agent
 from graph_agent.planning.compaction import compact
-from graph_agent.spec.agent_file import load_spec
-from graph_agent.spec.opening import open_agent
-from graph_agent.types import HIDDEN_ID_PREFIX, SessionStatus
+from graph_agent.spec import load_spec, open_agent
 from tests.support.agents import add, asks, echo, marked, says
 
 ROUND = LoopConfig(max_steps=20)
@@ -67,7 +65,7 @@ async def detected(talk: Session) -> list[tuple[list[str], int, str]]:
 async def notices(talk: Session) -> list[str]:
     """The messages of the history that are for the model alone."""
     state = await talk._graph.aget_state(talk._config)
-    return [m.text for m in state.values["messages"] if (m.id or "").startswith(HIDDEN_ID_PREFIX)]
+    return [m.text for m in state.values["messages"] if (m.id or "").startswith("do-not-render-")]
 
 
 async def test_equal_results_lead_to_a_warning_then_withhold_the_tool_then_end_the_input() -> None:
@@ -376,7 +374,7 @@ async def test_switching_detection_off_offers_the_tools_again() -> None:
 
 def test_a_compacted_request_does_not_attribute_a_notice_to_the_user() -> None:
     inputs = [HumanMessage(f"{n} " + "word " * 400, id=f"m{n}") for n in range(6)]
-    notice = HumanMessage("[Notice from the agent framework]", id=f"{HIDDEN_ID_PREFIX}1")
+    notice = HumanMessage("[Notice from the agent framework]", id="do-not-render-1")
 
     made = compact([inputs[0], notice, *inputs[1:]])
 

@@ -17,8 +17,18 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import PrivateAttr
 
-from graph_agent import LoopConfig, LoopHook, LoopPlan, RequestPatch, Session, create_graph_agent
+from graph_agent import (
+    GraphDelegate,
+    LoopConfig,
+    LoopHook,
+    LoopPlan,
+    RequestPatch,
+    ScriptedChatModel,
+    Session,
+    create_graph_agent,
+)
 from graph_agent.hooks import HookRequest, HookResponse
+from tests.support.agents import asks
 
 REQUEST_START = "Summarize the conversation below"
 UNSUMMARIZED = "The older part of the conversation could not be summarized: "
@@ -31,12 +41,12 @@ class WindowModel(BaseChatModel):
     Args:
         reply: Returns the reply to a request that is not one for a summary.
         window: Tokens that it can read.
-        reports: Whether its replies report their usage.
+        reports: Whether its replies report their usage; a number for the input tokens that they report.
     """
 
     reply: Callable[[Sequence[BaseMessage]], AIMessage]
     window: int
-    reports: bool = True
+    reports: bool | int = True
     summarizes: Callable[[str], str] = lambda text: " ".join(dict.fromkeys(re.findall(r"FACT-\w+", text)))
     _requests: list[list[BaseMessage]] = PrivateAttr(default_factory=list)
 
@@ -65,6 +75,8 @@ class WindowModel(BaseChatModel):
         summary = _asks_for_summary(messages)
         message = AIMessage(self.summarizes(messages[-1].text)) if summary else self.reply(messages)
         if self.reports:
+            if not isinstance(self.reports, bool):
+                size = self.reports
             output = count_tokens_approximately([message])
             message.usage_metadata = {"input_tokens": size, "output_tokens": output, "total_tokens": size + output}
         return ChatResult(generations=[ChatGeneration(message=message)])
@@ -146,8 +158,8 @@ async def test_the_older_part_of_a_long_conversation_is_summarized_and_stays_in_
     assert len(summaries) >= 1
 
 
-@pytest.mark.parametrize(("reports", "inputs"), [(True, 40), (False, 6)])
-async def test_a_session_goes_on_beyond_the_window(reports: bool, inputs: int) -> None:
+@pytest.mark.parametrize(("reports", "inputs"), [(True, 6), (False, 6), (10, 3)])
+async def test_a_session_goes_on_beyond_the_window(reports: bool | int, inputs: int) -> None:
     window, turns = 8_000, 50
     model = WindowModel(reply=looking(turns - 1), window=window, profile=profile(window), reports=reports)
     talk = session(model)
@@ -199,9 +211,14 @@ async def test_a_later_summary_contains_the_earlier_one() -> None:
 
 @pytest.mark.parametrize(
     ("summarizes", "reason"),
-    [(lambda _: " ", "The reply was empty."), (None, "The model call failed (no time); see the provider's docu")],
+    [(lambda _: " ", "The reply was empty."), (None, "The model call failed; see the provider's documentation")],
 )
 async def test_a_failed_summary_is_replaced_by_a_note(summarizes: Any, reason: str) -> None:
+    """A failure deletes nothing and its text is no summary.
+
+    See https://github.com/langchain-ai/langchain/issues/38867 and https://github.com/langchain-ai/langchain/issues/39261.
+    """
+
     def fail(_: str) -> str:
         raise RuntimeError("no time")
 
@@ -211,12 +228,18 @@ async def test_a_failed_summary_is_replaced_by_a_note(summarizes: Any, reason: s
     result = await talk.run("Read the pages.")
 
     warnings = [event["message"] for event in await talk.events() if event["type"] == "warning"]
+    stored = (await talk._graph.aget_state(CONFIG)).values["messages"]
+    sent = model.requests[-1]
     assert (
+        [message.type for message in stored],
+        (sent[0].text[:9], sent[2].text, any("no time" in message.text for message in sent)),
         result.answer,
         len(model.summary_requests),
         warnings[0].startswith(UNSUMMARIZED + reason),
         warnings[1:],
     ) == (
+        ["human", *["ai", "tool"] * 12, "ai"],
+        ("Be brief.", "Read the pages.", False),
         "Answer 1.",
         1,
         True,
@@ -406,3 +429,21 @@ async def test_a_summary_counts_as_a_turn() -> None:
 
     kinds = [event["type"] for event in await talk.events()]
     assert (result.status, kinds.count("plan") + kinds.count("summary"), "summary" in kinds) == ("TURN_LIMIT", 20, True)
+
+
+async def test_a_delegate_keeps_its_task_and_its_system_prompt_beyond_the_window() -> None:
+    """See https://github.com/langchain-ai/deepagentsjs/issues/748 and https://github.com/bytedance/deer-flow/pull/5454."""
+    model = WindowModel(reply=looking(30), window=3_000, profile=profile(3_000))
+    caller = ScriptedChatModel([asks(("d", "delegate_to_reader", {"task": "TASK: read all pages."})), "Done."])
+    reader = GraphDelegate("reader", "Reads.", agent(model))
+    talk = Session(create_graph_agent(caller, delegates=[reader], checkpointer=InMemorySaver()), "s1")
+
+    result = await talk.run("Have it read.", context={"max_steps": 100})
+
+    kept = {(request[0].text[:9], sum("TASK: read" in each.text for each in request) > 0) for request in model.requests}
+    assert (result.results, len(model.requests), bool(model.summary_requests), kept) == (
+        {"d": "Answer 1."},
+        31,
+        True,
+        {("Be brief.", True)},
+    )

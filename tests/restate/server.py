@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
+
+from tests.support.required import unavailable
 
 VERSION = "1.7.12"
 BINARY = "GRAPH_AGENT_RESTATE_SERVER"
@@ -27,12 +28,12 @@ _NODE = "n"
 
 
 def server_binary() -> Path:
-    """Return the server's binary, downloaded from npm into a cache folder once; skip the test if there is none."""
+    """Return the server's binary, downloaded from npm into a cache folder once; without one, the test does not run."""
     if given := os.environ.get(BINARY):
         return Path(given)
     system, machine = _SYSTEMS.get(platform.system()), _MACHINES.get(platform.machine().lower())
     if system is None or machine is None:
-        pytest.skip(f"npm has no Restate server for {platform.system()} on {platform.machine()}")
+        unavailable(f"npm has no Restate server for {platform.system()} on {platform.machine()}")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graph-agent" / f"restate-{VERSION}"
     # The package of one platform has no dependencies and no install scripts.
     package = f"@restatedev/restate-server-{system}-{machine}"
@@ -40,14 +41,14 @@ def server_binary() -> Path:
     if binary.exists():
         return binary
     if (npm := shutil.which("npm")) is None:
-        pytest.skip(f"no npm to download the Restate server with; install npm, or set {BINARY} to a server's binary")
+        unavailable(f"no npm to download the Restate server with; install npm, or set {BINARY} to a server's binary")
     cache.mkdir(parents=True, exist_ok=True)
     command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(cache)]
     done = subprocess.run(
         [*command, f"{package}@{VERSION}"], check=False, capture_output=True, text=True, timeout=WITHIN_S
     )
     if done.returncode != 0 or not binary.exists():
-        pytest.skip(f"npm could not download {package}@{VERSION}: {done.stderr.strip()[-300:]}")
+        unavailable(f"npm could not download {package}@{VERSION}: {done.stderr.strip()[-300:]}")
     return binary
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from graph_agent.models.mock import MOCK_VARIABLE
 from tests.restate.fleet import Fleet, fleet_of_two
 from tests.restate.server import WITHIN_S, RestateServer
 from tests.support.doc_pages import ROOT, read_blocks
@@ -264,7 +263,7 @@ async def test_two_workers_of_the_guide_answer(
     server: RestateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (block,) = [each for each in read_blocks(GUIDE) if each.language == "python"]
-    monkeypatch.setenv(MOCK_VARIABLE, json.dumps(BOOKING))
+    monkeypatch.setenv("DEBUG_MOCK_RESPONSES", json.dumps(BOOKING))
 
     def command(address: str) -> list[str]:
         (tmp_path / "worker.py").write_text(block.text.replace("127.0.0.1:9080", address))

@@ -10,9 +10,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import Op, Result
 from langgraph.store.memory import InMemoryStore
 
-from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent import ScriptedChatModel, Session, SessionStatus, create_graph_agent
 from graph_agent.runs.registry import running
-from graph_agent.types import SessionStatus
 from tests.support.agents import asks
 from tests.support.gates import Gate, gated_tool
 

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
+from langchain_core.messages.ai import UsageMetadata
 from langchain_core.tools import tool
 from langgraph.types import interrupt
 from pydantic import BaseModel
 
-from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.budgets import (
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, SessionStatus, create_graph_agent
+from graph_agent.delegation import Delegation, DelegationResult
+from graph_agent.errors import ConfigError
+from graph_agent.settings.budgets import (
     BudgetUsage,
     RemainingBudget,
     budget_for_delegates,
@@ -21,11 +24,7 @@ from graph_agent.budgets import (
     exhausted,
     price_of,
 )
-from graph_agent.config import Price
-from graph_agent.delegation import Delegation, DelegationResult
-from graph_agent.errors import ConfigError
-from graph_agent.models.usage import ESTIMATED
-from graph_agent.types import SessionStatus
+from graph_agent.settings.config import Price
 from tests.support.agents import asks, dialogue, echo
 from tests.support.budgets import PRICES, Clock, call_with_usage, reply_with_usage
 from tests.support.gates import Gate, GatedModel, gated_tool, until
@@ -351,8 +350,19 @@ async def test_usage_is_estimated_only_where_a_budget_needs_it(budget: Any) -> N
 
     result = await talk.run("go", context=budget)
 
-    marks = [m.response_metadata.get(ESTIMATED, False) for m in await stored_messages(talk) if m.type == "ai"]
+    replies = [message for message in await stored_messages(talk) if message.type == "ai"]
+    marks = [reply.response_metadata.get("graph_agent_usage_estimated", False) for reply in replies]
     assert (result.usage["total_tokens"] > 0, marks) == (bool(budget), [bool(budget)] * 2)
+
+
+async def test_a_token_budget_holds_where_zeros_are_reported() -> None:
+    zeros = UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0)
+    first = AIMessage("", tool_calls=[{"id": "1", "name": "echo", "args": {"text": "x"}}], usage_metadata=zeros)
+    model = ScriptedChatModel([first, AIMessage("Best I can say.", usage_metadata=zeros)])
+
+    result = await new_session(model, echo).run("go " * 2000, context={"max_tokens_total": 5000})
+
+    assert (result.stop_reason, result.usage["total_tokens"] > 3000) == ("token_limit", True)
 
 
 async def test_a_cost_limit_holds_without_usage_from_a_server() -> None:

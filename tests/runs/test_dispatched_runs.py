@@ -16,10 +16,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.errors import InputSupersededError, SessionBusyError, SessionLostError
-from graph_agent.execution.settlement import UNKNOWN
-from graph_agent.runs import dispatch
+from graph_agent.runs import registry as dispatch
 from tests.support.agents import asks, dialogue, says, thread
 from tests.support.gates import Gate, gated_tool
+from tests.support.result_texts import UNKNOWN
 
 ROOT = Path(__file__).parents[2]
 

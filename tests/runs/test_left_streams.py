@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -38,6 +39,9 @@ class Waiting:
 
     def session(self) -> Session:
         return Session(self.graph, "s1")
+
+
+FIRST: tuple[Any, RunnableConfig] = {"messages": [("user", "first")]}, {"configurable": {"thread_id": "s1"}}
 
 
 async def leave_by_break(session: Session) -> None:
@@ -88,6 +92,39 @@ async def leave_by_aborting(session: Session) -> asyncio.Task[object]:
     return running
 
 
+async def leave_the_graphs_stream(graph: Any) -> None:
+    async for _ in graph.astream(*FIRST, stream_mode="updates"):
+        break
+
+
+async def leave_the_graphs_stream_and_keep_it(graph: Any) -> object:
+    stream = graph.astream(*FIRST, stream_mode="custom")
+    async for _ in stream:
+        break
+    return stream
+
+
+async def leave_the_graphs_events(graph: Any) -> None:
+    async for event in graph.astream_events(*FIRST, version="v2"):
+        if event["event"] == "on_chat_model_stream":
+            break
+
+
+async def leave_the_graphs_events_and_keep_them(graph: Any) -> object:
+    events = graph.astream_events(*FIRST, version="v2")
+    async for event in events:
+        if event["event"] == "on_chat_model_stream":
+            break
+    return events
+
+
+async def leave_a_generator_around_the_graphs_stream(graph: Any) -> None:
+    sequence = graph | RunnableLambda(lambda state: state)
+    async for event in sequence.astream_events(*FIRST, version="v2"):
+        if event["event"] == "on_chat_model_stream":
+            break
+
+
 @pytest.mark.parametrize(
     "leave",
     [
@@ -110,6 +147,42 @@ async def test_a_session_takes_its_next_input_once_its_run_is_left(leave: Any) -
     result = await waiting.session().run("second")
 
     assert (result.status, kept is waiting) == ("COMPLETED", False)
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        leave_the_graphs_stream,
+        leave_the_graphs_stream_and_keep_it,
+        leave_the_graphs_events,
+        leave_the_graphs_events_and_keep_them,
+        leave_a_generator_around_the_graphs_stream,
+    ],
+    ids=lambda leave: leave.__name__,
+)
+async def test_a_graph_takes_its_next_input_once_its_stream_is_left(leave: Any) -> None:
+    waiting = Waiting()
+
+    kept = await leave(waiting.graph)
+    waiting.go_on.set()
+    state = await waiting.graph.ainvoke({"messages": [("user", "second")]}, FIRST[1])
+
+    assert (state["status"], kept is waiting) == ("COMPLETED", False)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_blocking_stream_that_is_left_gives_way_to_the_next_input(keep: bool, asynchronous: bool) -> None:
+    graph = create_graph_agent(ScriptedChatModel(["One, two.", "Done."]), checkpointer=InMemorySaver())
+    config: RunnableConfig = {"configurable": {"thread_id": "s1"}}
+    streams = [graph.stream({"messages": [("user", "first")]}, config, stream_mode="messages")]
+
+    for _ in streams[0] if keep else streams.pop():
+        break
+    given = {"messages": [("user", "second")]}
+    state = asyncio.run(graph.ainvoke(given, config)) if asynchronous else graph.invoke(given, config)
+
+    assert (state["messages"][-1].content, len(streams)) == ("Done.", int(keep))
 
 
 async def test_a_loop_that_is_left_can_be_followed_by_another_over_the_same_stream() -> None:

@@ -12,9 +12,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.persistence.open import open_saver
-from graph_agent.runs.database_identity import place_of, place_of_blocking
-from graph_agent.runs.lock_files import SUFFIX
+from graph_agent.locks.database_identity import place_of, place_of_blocking
+from graph_agent.persistence import open_saver
 from graph_agent.runs.registry import inbox_of
 from tests.support.agents import says, thread
 
@@ -25,7 +24,7 @@ async def test_a_blocking_run_guards_the_file_of_an_asynchronous_saver(tmp_path:
 
         await asyncio.to_thread(graph.invoke, says("one"), thread())
 
-        assert (await place_of(saver), (tmp_path / f"s.db{SUFFIX}").exists()) == (tmp_path / "s.db", True)
+        assert (await place_of(saver), (tmp_path / "s.db.sessions-lock").exists()) == (tmp_path / "s.db", True)
 
 
 async def test_a_saver_opened_by_url_has_its_database_identity(tmp_path: Path) -> None:
@@ -79,7 +78,7 @@ async def test_an_inbox_is_forgotten_with_its_saver() -> None:
 
     del saver
     gc.collect()
-    from graph_agent.runs import database_identity as places
+    from graph_agent.locks import database_identity as places
     from graph_agent.runs import registry as running
 
     assert (kept, identity in running._inboxes, identity in places._known) == (True, False, False)

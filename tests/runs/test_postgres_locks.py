@@ -19,15 +19,16 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.checkpoints import postgres_fence
+from graph_agent.checkpoints.postgres_saver import SharedPostgresSaver
 from graph_agent.errors import SessionLostError
-from graph_agent.persistence.open import open_saver
-from graph_agent.persistence.postgres_saver import SharedPostgresSaver
-from graph_agent.runs import database_identity as places
-from graph_agent.runs import postgres_fence, postgres_query
-from graph_agent.runs import postgres_locks as advisory_locks
+from graph_agent.locks import database_identity as places
+from graph_agent.locks import postgres as advisory_locks
+from graph_agent.locks import postgres as postgres_query
+from graph_agent.locks.database_identity import place_of
+from graph_agent.locks.postgres import PostgresPlace
+from graph_agent.persistence import open_saver
 from graph_agent.runs import registry as running
-from graph_agent.runs.database_identity import place_of
-from graph_agent.runs.postgres_locks import PostgresPlace
 from tests.support.agents import asks, dialogue, thread
 from tests.support.gates import Gate, gated_tool, until
 from tests.support.postgres_server import PostgresServer, on_postgres, postgres_server

@@ -18,24 +18,24 @@ from langgraph.runtime import RunControl
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import interrupt
 
-from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, SessionStatus, create_graph_agent
 from graph_agent.errors import InputError
-from graph_agent.execution.settlement import UNKNOWN
 from graph_agent.mcp import open_mcp_tools
-from graph_agent.persistence.open import open_saver
-from graph_agent.runs.inbox import Note, StoreInbox
+from graph_agent.persistence import open_saver
 from graph_agent.session.control import SessionCommands
 from graph_agent.session.results import Token
-from graph_agent.types import SessionStatus
 from tests.support.agents import asks, dialogue, echo, marked, says, thread
 from tests.support.gates import Gate, GatedModel, gated_tool, nothing_under_way, until
 from tests.support.mcp_servers.running import lines, stdio
+from tests.support.result_texts import UNKNOWN
 from tests.support.sessions import (
     GO_ON,
     NOT_KNOWN,
     NOT_RUN,
     READING,
     new_session,
+    noted,
+    put_note,
     start_steered_process,
     stored_messages,
     takes_new_input,
@@ -384,17 +384,15 @@ async def test_an_abort_without_a_listener_is_withdrawn() -> None:
 
 async def test_an_abort_works_with_a_slow_clock() -> None:
     gate, store = Gate(), InMemoryStore()
-    inbox = StoreInbox(store)
-    long_ago = Note(f"{5:020d}-left", "abort")
-    await inbox.add("s1", long_ago)
+    await put_note(store, "s1", "abort", at_ns=5)
     talk = new_session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate), store=store)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
-    await inbox.add("s1", Note(f"{7:020d}-behind", "abort"))
+    await put_note(store, "s1", "abort", at_ns=7)
     result = await run
 
-    assert (result.status, await inbox.read("s1"), await takes_new_input(talk)) == (SessionStatus.ABORTED, [], True)
+    assert (result.status, await noted(store, "s1"), await takes_new_input(talk)) == (SessionStatus.ABORTED, [], True)
 
 
 async def test_a_session_that_a_killed_process_left_is_settled(tmp_path: Path) -> None:

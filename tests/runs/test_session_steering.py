@@ -15,12 +15,11 @@ from langgraph.store.memory import InMemoryStore
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import InputError
-from graph_agent.persistence.open import open_saver, open_store
-from graph_agent.runs.inbox import MemoryInbox, StoreInbox, new_note
-from graph_agent.state.messages import STEERING_MARK
+from graph_agent.persistence import open_saver, open_store
+from graph_agent.runs.inbox import MemoryInbox, new_note
 from tests.support.agents import asks, dialogue, echo, kinds
 from tests.support.gates import Gate, GatedModel, gated_tool
-from tests.support.sessions import conversation_events, new_session, start_steered_process, stored_messages
+from tests.support.sessions import conversation_events, new_session, noted, start_steered_process, stored_messages
 from tests.support.steered_run import opened
 
 WORK = asks(("1", "work", {}))
@@ -40,7 +39,7 @@ async def test_steering_during_a_wave_is_delivered_before_the_next_plan() -> Non
     await run
 
     messages = await stored_messages(talk)
-    steered = [message for message in messages if STEERING_MARK in message.additional_kwargs]
+    steered = [message for message in messages if "graph_agent_steering" in message.additional_kwargs]
     assert (
         dialogue(messages),
         [(type(message), message.additional_kwargs) for message in steered],
@@ -55,7 +54,7 @@ async def test_steering_during_a_wave_is_delivered_before_the_next_plan() -> Non
             ("human", "And be brief."),
             ("ai", "Done."),
         ],
-        [(HumanMessage, {STEERING_MARK: True})] * 2,
+        [(HumanMessage, {"graph_agent_steering": True})] * 2,
         [
             "While you were working, the user said: Use metres.",
             "While you were working, the user said: And be brief.",
@@ -373,7 +372,7 @@ async def test_steering_is_delivered_once_across_a_cancelled_run(when: str) -> N
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
     gate.open()
-    waiting = [note.content for note in await StoreInbox(store).read("s1")]
+    waiting = await noted(store, "s1")
     await talk.resume()
     await talk.steer("Once more.")
     await talk.run("again")
@@ -389,11 +388,11 @@ async def test_delivered_notes_are_deleted_by_the_next_run() -> None:
     talk = new_session(ScriptedChatModel(["One.", "Two."]), store=store)
     await talk.steer("Be brief.")
     await talk.run("one")
-    kept = len(await StoreInbox(store).read("s1"))
+    kept = len(await noted(store, "s1"))
 
     await talk.run("two")
 
-    assert (kept, await StoreInbox(store).read("s1")) == (1, [])
+    assert (kept, await noted(store, "s1")) == (1, [])
 
 
 @pytest.mark.parametrize("session_id", ["a.b", "a%2Eb", "ü/ö", "a b"])

@@ -16,8 +16,7 @@ from graph_agent.server.chat.idempotency import resolve_once
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import RunEnded, ServerRun
-from graph_agent.server.hosting.host import Host, open_host
-from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.hosting.host import AgentSource, Host, open_host
 from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.server.settings import ServerSettings
 

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,8 @@ from typing import Any
 import httpx
 import psutil  # type: ignore[import-untyped] # it has no types of its own
 import yaml
+
+from tests.support.warm_process import Process, start_python
 
 ROOT = Path(__file__).parents[2]
 UP_WITHIN_S = 180
@@ -36,12 +37,12 @@ class Served:
     """A server under test."""
 
     url: str
-    process: subprocess.Popen[bytes]
+    process: Process
     log: Path
 
     def http(self, **options: Any) -> httpx.Client:
         """A client of it."""
-        return httpx.Client(base_url=self.url, trust_env=False, timeout=60, **options)
+        return httpx.Client(base_url=self.url, trust_env=False, verify=False, timeout=60, **options)
 
     def term(self) -> None:
         """Send SIGTERM."""
@@ -66,13 +67,18 @@ def serving(
     """Serve an agent with `graph-agent serve`; its database is `sessions.db` in the folder."""
     file = folder / "agent.yaml"
     file.write_text(yaml.safe_dump(agent or PARROT))
-    command = [sys.executable, "-m", "graph_agent.cli", "serve", "--config", str(file), "--port", "0"]
+    command = ["graph_agent.cli", "serve", "--config", str(file), "--port", "0"]
     database = [] if "--db" in options else ["--db", f"sqlite:///{folder / 'sessions.db'}"]
     log = folder / "log"
     with log.open("ab") as out:
         begins = out.tell()
-        process = subprocess.Popen(
-            [*command, *database, *options], cwd=folder, env=_environment(environment or {}), stdout=out, stderr=out
+        process = start_python(
+            [*command, *database, *options],
+            cwd=folder,
+            env=_environment(environment or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=out.fileno(),
+            stderr=out.fileno(),
         )
     served = Served("", process, log)
     try:
@@ -88,17 +94,20 @@ def refused(folder: Path, options: Sequence[str], *, agent: dict[str, Any] | Non
     """The exit status and the message of a server that does not start."""
     file = folder / "agent.yaml"
     file.write_text(yaml.safe_dump(agent or PARROT))
-    command = [sys.executable, "-m", "graph_agent.cli", "serve", "--config", str(file), "--port", "0"]
-    done = subprocess.run(
-        [*command, *options],
-        check=False,
-        cwd=folder,
-        env=_environment({}),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return done.returncode, done.stderr.strip()
+    command = ["graph_agent.cli", "serve", "--config", str(file), "--port", "0", *options]
+    with (folder / "errors").open("w+") as out:
+        process = start_python(
+            command,
+            cwd=folder,
+            env=_environment({}),
+            stdin=subprocess.DEVNULL,
+            stdout=out.fileno(),
+            stderr=out.fileno(),
+        )
+        try:
+            return process.wait(120), Path(out.name).read_text().strip()
+        finally:
+            process.kill()
 
 
 def eventually(condition: Callable[[], Any], within_s: float = 60) -> None:

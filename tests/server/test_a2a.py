@@ -69,7 +69,7 @@ def test_tasks_at_work_are_bounded_for_each_key_also_when_their_requests_were_an
             return str(rpc(key, "SendMessage", params)["task"]["id"])
 
         def state(key: str, task: str, passing: str) -> str:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while (found := rpc(key, "GetTask", {"id": task})["status"]["state"]).endswith(("SUBMITTED", passing)):
                 assert time.monotonic() < deadline
                 time.sleep(0.02)

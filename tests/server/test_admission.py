@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,16 @@ import anthropic
 import httpx
 import openai
 import pytest
+from fastapi import FastAPI
 
+from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
+from graph_agent.server import create_app
 from graph_agent.server.admission.keys import Caller, read_keys
-from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.shared_limits import SharedLimits
+from graph_agent.server.admission.shared_limits import Limits, SharedLimits
 from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.hosting.host import AgentSource
 from graph_agent.server.settings import ServerSettings
 from tests.server.process import Served, eventually, refused, serving
 
@@ -63,7 +70,11 @@ def test_unauthenticated_requests_are_refused_in_each_apis_format(guarded: Serve
         open_to_all = [http.get(path).status_code for path in ("/health", "/ready", "/openapi.json")]
 
     assert ([answer.status_code for answer in answers], open_to_all) == ([401] * 6, [200] * 3)
-    assert [answer.json()["error"]["type"] for answer in answers[:2]] == ["authentication_error"] * 2
+    errors = [answer.json()["error"] for answer in answers[:2]]
+    reason = "The API key is none of this server's; " if "x-api-key" in headers else "An API key is needed: "
+    assert [(error["type"], error["message"].startswith(reason)) for error in errors] == [
+        ("authentication_error", True)
+    ] * 2
 
 
 def test_a_key_sees_its_own_sessions_only(guarded: Served) -> None:
@@ -144,7 +155,7 @@ def test_a_body_that_is_too_large_is_refused_while_it_is_read(guarded: Served, c
 )
 def test_a_connection_that_stalls_is_closed(guarded: Served, data: bytes) -> None:
     host, port = guarded.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(data)
         received = b""
         while piece := connection.recv(4096):
@@ -227,6 +238,82 @@ def test_requests_of_a_minute_are_counted_by_key() -> None:
             retries.append(problem.retry_after_s)
 
     assert retries == [None, None, 40.0, None, None, 8.0]
+
+
+@asynccontextmanager
+async def narrow_server(folder: Path) -> AsyncIterator[FastAPI]:
+    """A server with a limit of one request at the same time."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[CompiledAgentGraph]:
+        yield create_graph_agent(ScriptedChatModel(["Hello."], cycle=True))
+
+    settings = ServerSettings(concurrent_requests=1)
+    app = create_app(AgentSource("a", "", f"sqlite:///{folder}/s.db", opened), settings=settings)
+    async with app.router.lifespan_context(app):
+        yield app
+
+
+A_MESSAGE = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": (CHAT, {"model": "a", "messages": [{"role": "user", "content": "hi"}]}),
+    "chat stream": (CHAT, {"model": "a", "messages": [{"role": "user", "content": "hi"}], "stream": True}),
+    "messages": ("/v1/messages", {"model": "a", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}),
+    "responses": ("/v1/responses", {"model": "a", "input": "hi"}),
+    "responses stream": ("/v1/responses", {"model": "a", "input": "hi", "stream": True}),
+    "A2A": ("/a2a", {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": A_MESSAGE}}),
+    "A2A stream": (
+        "/a2a",
+        {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": {"message": A_MESSAGE}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_a_slot_is_free_before_the_last_byte_of_the_answer_is_sent(tmp_path: Path, name: str) -> None:
+    path, content = REQUESTS[name]
+    headers = [(b"content-type", b"application/json"), (b"x-session-id", b"s"), (b"a2a-version", b"1.0")]
+    statuses: list[int] = []
+    async with asyncio.timeout(60), narrow_server(tmp_path) as app:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            await http.post(CHAT, json=REQUESTS["chat"][1], headers={"x-session-id": "s"})
+
+            async def exchange(again: bool) -> None:
+                sent = json.dumps(content).encode()
+                length = (b"content-length", b"%d" % len(sent))
+                scope = {
+                    "type": "http",
+                    "http_version": "1.1",
+                    "method": "POST",
+                    "path": path,
+                    "query_string": b"",
+                    "headers": [*headers, length],
+                }
+                left = asyncio.Event()
+                parts: Iterator[Any] = iter([{"type": "http.request", "body": sent, "more_body": False}])
+
+                async def receive() -> Any:
+                    if (part := next(parts, None)) is None:
+                        await left.wait()
+                        return {"type": "http.disconnect"}
+                    return part
+
+                async def send(message: Any) -> None:
+                    nonlocal again
+                    if message["type"] == "http.response.start":
+                        statuses.append(message["status"])
+                    is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
+                    if (is_last or b"[DONE]" in message.get("body", b"")) and again:
+                        # As a client does that has its answer, before the server goes on.
+                        again = False
+                        await exchange(again)
+
+                await app(scope, receive, send)
+
+            await exchange(again=True)
+
+    assert statuses == [200, 200]
 
 
 def test_follow_ups_count_as_inputs_and_a_caller_at_its_limit_can_stop_its_run(tmp_path: Path) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import anthropic
 import openai
 import pytest
+import yaml
 
 from tests.server.process import PARROT, Served, serving
 from tests.support.chat_client import answer, chat, events
 
 CALL = '!call look_up {"key": "k"}'
 TWO = '!call look_up {"key": "k"}\n!call look_up {"key": "l"}'
+BOTH = f'!call delegate_to_clerk {json.dumps({"task": CALL})}\n!call look_up {{"key": "own"}}'
 KEY = "ana-has-this-long-key"
 AGENT = {**PARROT, "config": {"model_retries": 0, "approve": ["look_up"]}}
 QUESTION = (
@@ -27,7 +30,10 @@ QUESTION = (
 @pytest.fixture(scope="module")
 def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     environment = {"GRAPH_AGENT_API_KEYS": f"ana:{KEY}"}
-    with serving(tmp_path_factory.mktemp("asking"), agent=AGENT, environment=environment, up="/health") as server:
+    folder = tmp_path_factory.mktemp("asking")
+    (folder / "clerk.yaml").write_text(yaml.safe_dump({**AGENT, "name": "clerk"}))
+    agent = {**AGENT, "delegates": [{"agent": "clerk.yaml"}]}
+    with serving(folder, agent=agent, environment=environment, up="/health") as server:
         yield server
 
 
@@ -105,6 +111,31 @@ def test_a_chat_client_answers_in_its_session_with_text(http: Any) -> None:
     done = answer(chat(http, "text", "approve"))
 
     assert (question, "look_up said" in done, decided(http, "text")) == (QUESTION, True, [("approve", "ana")])
+
+
+def test_a_chat_client_decides_on_the_calls_of_an_agent_and_of_its_delegate_in_one_round(http: Any) -> None:
+    question = answer(chat(http, "both", BOTH))
+    again = answer(chat(http, "both", "1: approve"))
+    chat(http, "both", "reject")
+
+    assert ("2 calls wait for approval:" in question, "A call waits for approval:" in again) == (True, True)
+    assert question.splitlines()[2:6] == [
+        "2 calls wait for approval:",
+        '1. look_up {"key": "k"}',
+        "   Delegate clerk",
+        '2. look_up {"key": "own"}',
+    ]
+    assert (sorted(decided(http, "both")), http.get("/sessions/both").json()["status"]) == (
+        [("approve", "ana"), ("reject", "ana")],
+        "COMPLETED",
+    )
+
+
+def test_one_decision_sent_to_resume_counts_for_the_calls_of_all_requests(http: Any) -> None:
+    chat(http, "all", BOTH)
+    done = http.post("/sessions/all/resume", json={"answer": "approve"})
+
+    assert (done.json()["status"], decided(http, "all")) == ("COMPLETED", [("approve", "ana")] * 2)
 
 
 def test_a_chat_client_may_answer_with_json(http: Any) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
 from benchmarks.body_samples import SAMPLES, Sample
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.app import create_app
-from graph_agent.server.hosting.sources import AgentSource
-from graph_agent.server.settings import ServerSettings
+from graph_agent.server.hosting.host import AgentSource
+from graph_agent.server.settings import ApiKey, ServerSettings
 from tests.server.process import Served
 
 JSON = {"content-type": "application/json"}
@@ -263,3 +264,31 @@ def test_client_that_still_sends_receives_the_refusal(served: Served) -> None:
         answers = [http.post(CHAT, content=body, headers=JSON) for _ in range(3)]
 
     assert [answer.status_code for answer in answers] == [413] * 3
+
+
+async def test_every_refusal_over_http_and_json_is_an_error_object_of_aip_193(tmp_path: Path) -> None:
+    send, message = "/a2a/rest/message:send", {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x" * 5000}]}
+    posted: list[tuple[str, str, dict[str, Any]]] = [
+        ("POST", send, {"headers": {"x-api-key": "wrong"}}),
+        ("GET", "/a2a/rest/nothing", {}),
+        ("DELETE", send, {}),
+        ("POST", send, {"content": "{no"}),
+        ("POST", send, {"content": "{}", "headers": {"content-type": "text/plain"}}),
+        ("POST", send, {"json": {"message": message}}),
+        ("POST", send, {"json": {}}),
+        ("GET", "/a2a/rest/tasks/none", {}),
+    ]
+    keys = (ApiKey(name="anna", key=SecretStr("anna-0123456789abcdef")),)
+    async with client(tmp_path, keys=keys, max_body_bytes=4000) as http:
+        http.headers.update({**A2A, "x-api-key": "anna-0123456789abcdef"})
+        answers = [await http.request(method, path, **given) for method, path, given in posted]
+
+    errors = [(answer.status_code, answer.json()["error"]) for answer in answers]
+    info = "type.googleapis.com/google.rpc.ErrorInfo"
+    assert [
+        (error["code"] == status, error["status"], bool(error["message"]), error["details"][0]["@type"] == info)
+        for status, error in errors
+    ] == [
+        (True, name, True, True)
+        for name in ("UNAUTHENTICATED", "NOT_FOUND", "UNIMPLEMENTED", *["INVALID_ARGUMENT"] * 4, "NOT_FOUND")
+    ]

@@ -194,7 +194,7 @@ def test_a_tool_that_is_not_on_offer_any_more_is_not_called(
     error = "paint did not run: it is no longer offered. Answer without it."
     assert (second.finish_reason, second.message.content) == (
         "stop",
-        f"You said: {order}; paint said: painted red; paint said: {error}",
+        f"I call.\n\nYou said: {order}; paint said: painted red; paint said: {error}",
     )
 
 

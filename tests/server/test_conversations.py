@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
+from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.server.app import create_app
+from graph_agent.server.hosting.host import AgentSource
 from tests.server.process import Served
+from tests.support.commits import commits, committed
 
 
 def user(text: str) -> Any:
@@ -126,3 +134,31 @@ def test_unsupported_items_are_refused_at_once(openai_client: openai.OpenAI) -> 
     unsupported: Any = [{"type": "computer_call"}]
     with pytest.raises(openai.BadRequestError, match="Items of type 'computer_call' are not supported"):
         openai_client.conversations.create(items=unsupported)
+
+
+async def test_a_killed_server_leaves_no_half_change_of_a_conversation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 's.db'}"
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[CompiledAgentGraph]:
+        yield create_graph_agent(ScriptedChatModel(["Hi."]))
+
+    app = create_app(AgentSource("scripted", "", url, opened))
+    there = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here")
+    changes = []
+    async with app.router.lifespan_context(app), there as http:
+        id_ = (await http.post("/v1/conversations")).json()["id"]
+        items: Any = {"items": [{**user("one"), "type": "message"}]}
+        for change in (
+            http.post(f"/v1/conversations/{id_}/items", json=items),
+            http.delete(f"/v1/conversations/{id_}"),
+        ):
+            before = committed(url)["store"]
+            with commits(url, monkeypatch) as seen:
+                (await change).raise_for_status()
+            stored = [rows["store"] for rows in seen]
+            changes.append([rows for at, rows in enumerate(stored) if rows not in stored[:at]] == [before, stored[-1]])
+
+    assert changes == [True, True]

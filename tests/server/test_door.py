@@ -78,8 +78,8 @@ def test_bodies_are_bounded_while_read_and_unauthenticated_ones_are_not_read(tmp
         url = httpx.URL(server.url)
         address = (url.host, url.port)
         with (
-            socket.create_connection(address, timeout=20) as one,
-            socket.create_connection(address, timeout=20) as strangers,
+            socket.create_connection(address, timeout=60) as one,
+            socket.create_connection(address, timeout=60) as strangers,
             server.http(headers={"x-api-key": KEY}) as http,
         ):
             half(strangers, "/health")

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from graph_agent.cli.a2a import a2a
-from graph_agent.cli.serve import serve
-from graph_agent.config import LoopConfig
+from graph_agent.cli.a2a import a2a, serve
 from graph_agent.errors import ConfigError
 from graph_agent.server.settings import ServerSettings, settings_from, variable_of
+from graph_agent.settings.config import LoopConfig
 from graph_agent.spec.agent_file import load_spec
-from graph_agent.spec.environment import loop_variable_of
+from graph_agent.spec.credentials import loop_variable_of
 from graph_agent.spec.opening import mcp_connections
 from scripts.reference.environment import options_of
 from tests.support.cli import run_cli
@@ -23,7 +22,9 @@ from tests.support.cli import run_cli
 WITHOUT_VARIABLE = {"settings", "list_settings", "verbose", "url", "push_notifications", "drain_s"}
 """Options of other variables (`--set`, `--url`, `--drain-s`, `--push-notifications`), and those that only report."""
 VALUES: dict[str, Any] = {"public_url": "https://a.example", "cors_origins": ["https://b.example"]} | {
-    "credential_headers": {"token": "X-User-Token"}
+    "credential_headers": {"token": "X-User-Token"},
+    "session_header": "X-Conversation",
+    "unsupported_tools": "refuse",
 }
 """Values for the settings that are neither numbers nor flags."""
 
@@ -47,7 +48,7 @@ def test_every_setting_is_read_from_its_variable(name: str) -> None:
     value = VALUES.get(name, not default if isinstance(default, bool) else 77)
     variables = {variable_of(name): value if isinstance(value, str) else yaml.safe_dump(value)}
 
-    assert settings_from([], variables) == ServerSettings(**{name: value})
+    assert settings_from([], variables) == ServerSettings.model_validate({name: value})
 
 
 def test_a_setting_of_the_command_line_replaces_a_variable() -> None:

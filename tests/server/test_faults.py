@@ -56,7 +56,7 @@ def test_the_first_field_is_named_for_openais_clients(served: Served) -> None:
         body = {"model": "parrot", **user([{"type": "x"}])}
         answers = [
             http.post(OPENAI, json=body),
-            http.post(OPENAI, json=body, headers={"X-Session-Id": "a b"}),
+            http.post(OPENAI, json={**body, **user("x")}, headers={"X-Session-Id": "a b"}),
             http.post(OPENAI, content=b"{", headers={"content-type": "application/json"}),
         ]
 

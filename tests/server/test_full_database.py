@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ from psycopg_pool import PoolTimeout
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent._internal.failure_log import is_out_of_space
+from graph_agent.checkpoints.sqlite_saver import SharedSqliteSaver
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import SessionLostError
 from graph_agent.execution.settlement import UNKNOWN
-from graph_agent.persistence.sqlite_saver import SharedSqliteSaver
+from graph_agent.persistence import prune
 from graph_agent.server.app import create_app
 from graph_agent.server.errors.problems import ProblemError, problem_of_failure
-from graph_agent.server.hosting.host import Host, open_host
-from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.hosting.host import AgentSource, Host, open_host
 from graph_agent.server.settings import ServerSettings
 from tests.server.hosting import ask, outcome_of, start_run
 from tests.support.agents import asks
@@ -157,3 +157,52 @@ def test_a_session_that_another_process_has_taken_over_is_answered_503() -> None
     problem = problem_of_failure(SessionLostError("Session 's1' was continued by another run."))
 
     assert (problem.kind, problem.status, problem.headers) == ("taken_over", 503, {"x-should-retry": "false"})
+
+
+async def test_every_route_refuses_a_damaged_session_by_its_name(tmp_path: Path) -> None:
+    app = create_app(source(create_graph_agent(ScriptedChatModel(["Hi."], cycle=True)), tmp_path / "s.db"))
+    chat = {"messages": [{"role": "user", "content": "hello"}], "model": "scripted"}
+    there = httpx.AsyncClient(transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://here")
+    async with app.router.lifespan_context(app), there as http:
+        headers = {"X-Session-Id": "s1"}
+        first = await http.post("/v1/chat/completions", json=chat, headers=headers)
+        with closing(sqlite3.connect(tmp_path / "s.db")) as database, database:
+            database.execute(
+                "UPDATE checkpoints SET parent_checkpoint_id = NULL WHERE json_extract(metadata, '$.step') = 1"
+            )
+        answers = [
+            await http.post("/v1/chat/completions", json=chat, headers=headers),
+            await http.get("/sessions/s1"),
+            await http.post("/sessions/s1/resume"),
+            await http.get("/memory/sessions/s1/events"),
+        ]
+
+    assert (first.status_code, [answer.status_code for answer in answers]) == (200, [500] * 4)
+    assert ["'s1' is damaged" in answer.text for answer in answers] == [True] * 4
+
+
+async def test_a_request_whose_checkpoints_are_pruned_gets_its_answer_again(tmp_path: Path) -> None:
+    @tool
+    async def look(at: str) -> str:
+        """Look."""
+        return f"saw {at}"
+
+    script = [
+        reply for number in range(3) for reply in (asks((f"c{number}", "look", {"at": "x"})), f"Answer {number}.")
+    ]
+    graph = create_graph_agent(ScriptedChatModel(script), tools=[look])
+    app = create_app(source(graph, tmp_path / "s.db"))
+
+    async def answer(number: int) -> Any:
+        chat = {"messages": [{"role": "user", "content": f"m{number}"}], "model": "scripted"}
+        headers = {"X-Session-Id": "s1", "Idempotency-Key": f"k{number}"}
+        whole = (await http.post("/v1/chat/completions", json=chat, headers=headers)).json()
+        return whole["choices"], whole["usage"]
+
+    there = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here")
+    async with app.router.lifespan_context(app), there as http:
+        first = [await answer(number) for number in range(3)]
+        report = await prune(f"sqlite:///{tmp_path / 's.db'}", keep_last=1)
+        again = [await answer(number) for number in range(3)]
+
+    assert (again, report.checkpoints > 6) == (first, True)

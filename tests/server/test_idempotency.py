@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,14 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from graph_agent import LoopConfig, create_graph_agent
+from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.server import create_app
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.idempotency import resolve_once, with_key
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.hosting.host import AgentSource
 from graph_agent.session.history import SessionMemory
 from tests.server.hosting import ANONYMOUS, MINE, answered, ask, outcome_of, running, start_run, with_results
 from tests.server.process import Served, serving
@@ -96,6 +99,29 @@ async def test_a_request_repeated_while_it_runs_waits_for_the_answer() -> None:
         outcomes = await outcome_of(first), await outcome_of(second)
 
     assert (busy.value.kind, outcomes[0].text, outcomes[1]) == ("busy", "Done.", outcomes[0])
+
+
+async def test_equal_responses_at_the_same_time_wait_for_the_one_that_runs(tmp_path: Path) -> None:
+    model = GatedModel([ECHO, "No more actions.", "Done."])
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[CompiledAgentGraph]:
+        yield create_graph_agent(model, tools=[echo])
+
+    app = create_app(AgentSource("a", "", f"sqlite:///{tmp_path}/s.db", opened))
+    transport = httpx.ASGITransport(app)
+    async with (
+        asyncio.timeout(120),
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=120) as http,
+    ):
+        sent = [
+            http.post("/v1/responses", json={"model": "a", "input": "hi"}, headers={"Idempotency-Key": "k"})
+            for _ in range(150)
+        ]
+        answers = await asyncio.gather(*sent)
+
+    assert ({answer.status_code for answer in answers}, len({answer.json()["id"] for answer in answers})) == ({200}, 1)
 
 
 async def test_a_run_continues_when_its_client_leaves() -> None:

@@ -10,7 +10,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.models.images import may_download_images
+from graph_agent.models.capabilities import may_download_images
 from graph_agent.server.errors.problems import ProblemError
 from tests.server.hosting import answered, ask, running
 

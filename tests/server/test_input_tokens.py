@@ -94,8 +94,7 @@ def test_a_count_runs_and_stores_nothing(openai_client: openai.OpenAI, served: S
         ({"model": "banana"}, openai.NotFoundError, "model"),
         ({"previous_response_id": "resp_" + "0" * 24}, openai.BadRequestError, "previous_response_id"),
         ({"conversation": "conv_" + "0" * 24}, openai.NotFoundError, "conversation"),
-        ({"truncation": "auto"}, openai.BadRequestError, "truncation"),
-        ({"personality": "friendly"}, openai.BadRequestError, "personality"),
+        ({"prompt": {"id": "p"}}, openai.BadRequestError, "prompt"),
         ({"tools": [{"type": "function", "name": "look_up"}]}, openai.BadRequestError, "tools"),
     ],
 )

@@ -1,6 +1,9 @@
-"""Requests to an unknown path: the error names the client setting that leads to the right one."""
+"""Requests that look for the server's paths: an unknown path, the root, and the list of operations."""
 
 from __future__ import annotations
+
+import re
+from importlib import metadata
 
 import pytest
 
@@ -34,3 +37,27 @@ def test_a_404_suggests_the_path_if_known(served: Served, path: str, hint: str) 
         404,
         f"There is nothing at {path}.{hint}",
     )
+
+
+def test_the_root_leads_to_the_documentation_and_the_apis(served: Served) -> None:
+    with served.http() as http:
+        links = http.get("/").json()["links"]
+        found = {name: http.get(links[name]) for name in ("docs", "openapi", "health", "ready", "agent card")}
+
+    versions = [found["openapi"].json()["info"]["version"], found["agent card"].json()["version"]]
+    assert ([page.status_code for page in found.values()], versions) == (
+        [200] * 5,
+        [metadata.version("graph-agent")] * 2,
+    )
+
+
+def test_the_page_of_operations_loads_nothing_and_runs_no_script(served: Served) -> None:
+    with served.http() as http:
+        page = http.get("/docs").text
+        paths = http.get("/openapi.json").json()["paths"]
+
+    assert ([path for path in paths if f" {path}</th>" not in page], re.findall(r"(?:src|href)=\"([^\"]*)", page)) == (
+        [],
+        ["/openapi.json"],
+    )
+    assert ("<script" in page, "http://" in page, "https://" in page) == (False, False, False)

@@ -90,7 +90,7 @@ async def test_a_client_without_a_session_answers_langchain_s_middleware() -> No
     assert (answer.text, ran) == ("Paid.", [5])
 
 
-async def test_the_questions_of_two_delegates_are_asked_one_after_the_other_with_their_names() -> None:
+async def test_the_questions_of_two_delegates_are_asked_together_with_their_names() -> None:
     ran: list[int] = []
     delegates = [
         GraphDelegate(
@@ -102,11 +102,19 @@ async def test_the_questions_of_two_delegates_are_asked_one_after_the_other_with
         [asks(*((name, f"delegate_to_{name}", {"task": "Pay."}) for name in ("ann", "bob"))), "Both paid."]
     )
     async with asyncio.timeout(30), running(create_graph_agent(model, delegates=delegates)) as runs:
-        first, second, answer = await texts(runs.host, "go", "approve", "reject")
+        first, again, answer = await texts(runs.host, "go", "Why?", "1: approve\n2: reject")
 
-    assert (first.splitlines()[2], second.splitlines()[2], answer, ran) == (
+    question = [
+        "2 calls wait for approval:",
+        '1. pay {"amount": 5}',
         "   Delegate ann",
+        '2. pay {"amount": 5}',
         "   Delegate bob",
+    ]
+    assert (first.splitlines()[:5], again.splitlines()[:5], "'Why?' is no decision" in again, answer, ran) == (
+        question,
+        question,
+        True,
         "Both paid.",
         [5],
     )

@@ -21,8 +21,7 @@ import pytest
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.chat.active_runs import Runs
-from graph_agent.server.hosting.host import Host, open_host
-from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.hosting.host import AgentSource, Host, open_host
 from graph_agent.server.monitoring import readiness
 from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.server.monitoring.readiness import Readiness
@@ -37,18 +36,31 @@ AGENT = {"name": "real", "model": "openai:gpt-4o-mini"}
 
 
 @contextmanager
-def provider(status: int, requests: list[str]) -> Iterator[str]:
-    """A provider that answers everything with one status."""
+def provider(status: int, requests: list[str], completions: int = 500, page: str = "") -> Iterator[str]:
+    """A provider that answers its list of models with one status, and completion requests with another.
+
+    With `page`, the list or everything is a web page.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             requests.append(f"{self.command} {self.path}")
             body = b'{"object": "list", "data": []}' if status == 200 else b'{"error": {"message": "no"}}'
+            body = b"<html></html>" if page else body
             self.send_response(status)
-            for name, value in (("content-type", "application/json"), ("content-length", str(len(body)))):
+            kind = "text/html" if page else "application/json"
+            for name, value in (("content-type", kind), ("content-length", str(len(body)))):
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            requests.append(f"{self.command} {self.path}")
+            self.rfile.read(int(self.headers["content-length"] or 0))
+            self.send_response(completions)
+            self.send_header("content-type", "text/html" if page == "everything" else "application/json")
+            self.send_header("content-length", "0")
+            self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
@@ -72,24 +84,43 @@ def probed(folder: Path, base_url: str) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize(
-    ("status", "expected"),
+    ("status", "completions", "page", "expected"),
+    [(200, 400, "list", (200, "ok")), (200, 200, "everything", (503, "unreachable"))],
+)
+def test_a_web_page_is_no_list_of_models(
+    tmp_path: Path, status: int, completions: int, page: str, expected: tuple[int, str]
+) -> None:
+    asked: list[str] = []
+    with provider(status, asked, completions, page) as base_url:
+        answers = probed(tmp_path, base_url)
+
+    assert (answers, asked) == ([expected] * 3, ["GET /v1/models", "POST /v1/chat/completions"])
+
+
+@pytest.mark.parametrize(
+    ("status", "completions", "expected"),
     [
-        (200, (200, "ok")),
-        (404, (200, "ok")),
-        (405, (200, "ok")),
-        (401, (503, "auth")),
-        (403, (503, "permission")),
-        (500, (503, "unreachable")),
+        (200, None, (200, "ok")),
+        (404, 400, (200, "ok")),
+        (404, 404, (503, "unreachable")),
+        (405, 400, (200, "ok")),
+        (401, None, (503, "auth")),
+        (403, None, (503, "permission")),
+        (500, 500, (503, "unreachable")),
+        (500, 404, (503, "unreachable")),
+        (500, 401, (503, "auth")),
+        (500, 400, (200, "ok")),
     ],
 )
 def test_the_models_endpoint_is_asked_once_for_many_probes(
-    tmp_path: Path, status: int, expected: tuple[int, str]
+    tmp_path: Path, status: int, completions: int | None, expected: tuple[int, str]
 ) -> None:
     asked: list[str] = []
-    with provider(status, asked) as base_url:
+    with provider(status, asked, completions or 500) as base_url:
         answers = probed(tmp_path, base_url)
 
-    assert (answers, asked) == ([expected] * 3, ["GET /v1/models"])
+    tried = ["POST /v1/chat/completions"] if completions is not None else []
+    assert (answers, asked) == ([expected] * 3, ["GET /v1/models", *tried])
 
 
 def test_an_endpoint_that_is_not_there_is_no_model(tmp_path: Path) -> None:

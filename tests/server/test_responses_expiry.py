@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from graph_agent.persistence.open import open_store
+from graph_agent.checkpoints.open import open_store
 from graph_agent.server.responses.records import delete_expired
 from graph_agent.server.settings import ServerSettings
 from tests.server.process import eventually, serving

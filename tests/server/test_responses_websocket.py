@@ -263,7 +263,9 @@ def test_connections_need_a_key_and_are_limited(tmp_path: Path) -> None:
             first.send(json.dumps({"type": "response.create", "model": "parrot", "input": "x" * 20_000}))
             with pytest.raises(ConnectionClosed) as closed:
                 list(first)
+        log = server.log.read_text()
 
+    assert " ERROR " not in log
     assert closed.value.rcvd is not None
     assert (statuses, answered, closed.value.rcvd.code) == ([401, 401, 429], "response.created", 1009)
 

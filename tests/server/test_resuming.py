@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -10,14 +12,17 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.types import interrupt
 
-from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.server.chat.run_spec import resolve_run
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.chat.run import ServerRun
+from graph_agent.server.chat.run_spec import RunSpec, resolve_run
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.run_result import run_result
 from tests.server.hosting import ANONYMOUS, MINE, answered, ask, outcome_of, running, with_results
 from tests.support.agents import asks
+from tests.support.doors import PLAIN, doors_of
 
 
 @tool
@@ -45,6 +50,44 @@ async def test_an_answer_to_another_interrupt_is_refused(answer: Any) -> None:
             await sessions.resume("s", answer)
 
         assert (error.value.kind, await sessions.info("s")) == ("conflict", before)
+
+
+RESUMES: dict[str, tuple[str, Any]] = {
+    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "red"}]}),
+    "messages": ("/v1/messages", {"messages": [{"role": "user", "content": "red"}], "max_tokens": 9}),
+    "responses": ("/v1/responses", {"input": "red"}),
+    "resume": ("/sessions/s/resume", {"answer": "red"}),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("door", RESUMES)
+async def test_an_answer_to_an_interrupt_that_was_answered_meanwhile_is_refused(
+    monkeypatch: pytest.MonkeyPatch, door: str, stream: bool
+) -> None:
+    run = Runs.run
+
+    @asynccontextmanager
+    async def overtaken(self: Runs, spec: RunSpec, **options: Any) -> AsyncIterator[ServerRun]:
+        await Session(self.host.kept, spec.thread).resume("blue")
+        async with run(self, spec, **options) as started:
+            yield started
+
+    model = ScriptedChatModel([asks(("c1", "choose", {"what": "color"})), "Painted."])
+    graph = create_graph_agent(model, tools=[choose])
+    path, body = RESUMES[door]
+    async with asyncio.timeout(60), doors_of(graph, PLAIN) as (_, http):
+        await http.post("/v1/responses", json={"model": "agent", "input": "go"}, headers={"x-session-id": "s"})
+        monkeypatch.setattr(Runs, "run", overtaken)
+        options = {"model": "agent", "stream": stream} if path.startswith("/v1") else {}
+        late = await http.post(path, json={**options, **body}, headers={"x-session-id": "s"})
+        state = (await http.get("/sessions/s")).json()
+
+    assert (late.status_code, "is for interrupts that are not open" in late.text, state["answer"]) == (
+        409,
+        True,
+        "Painted.",
+    )
 
 
 async def test_an_answer_without_an_open_interrupt_is_refused() -> None:

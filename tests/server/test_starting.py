@@ -9,7 +9,7 @@ import pytest
 
 from graph_agent.errors import ConfigError
 from graph_agent.server import ServerSettings
-from graph_agent.server.process.startup_errors import STARTUP_FAILURE
+from graph_agent.server.process.serve import STARTUP_FAILURE
 from graph_agent.server.settings import describe_settings, settings_from
 from tests.server.process import PARROT, refused
 
@@ -33,7 +33,7 @@ def test_an_unbuildable_agent_is_reported(tmp_path: Path, workers: str) -> None:
 
     status, log = refused(tmp_path, options, agent=agent)
 
-    error = "'tests.server.parrot' has no 'lok_up'; known: "
+    error = "'tests.server.parrot' has no 'lok_up'; did you mean 'look_up'? Known: "
     assert (status, error in log, "Traceback" in log) == (STARTUP_FAILURE, True, False)
 
 

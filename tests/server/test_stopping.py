@@ -35,7 +35,7 @@ def test_sigterm_stops_a_session_at_its_next_boundary(tmp_path: Path) -> None:
         (tmp_path / "go").touch()
         response = whole.result()
         streamed = stream.result().text
-        status = server.process.wait(30)
+        status = server.process.wait(60)
     with serving(tmp_path) as server, server.http() as http:
         before = http.get("/sessions/kept").json()["status"]
         resumed = http.post("/sessions/kept/resume").json()
@@ -65,7 +65,7 @@ def test_a_second_sigterm_stops_at_once(tmp_path: Path, workers: int) -> None:
         eventually(lambda: not is_up(server.url))
         server.term()
         response = running.result()
-        status = server.process.wait(30)
+        status = server.process.wait(60)
     with serving(tmp_path) as server, server.http() as http:
         went_on = chat(http, "kept", "hello")
 
@@ -90,7 +90,7 @@ def test_a_signal_to_every_process_counts_once(tmp_path: Path) -> None:
         eventually(lambda: "Terminated child process" in server.log.read_text())
         (tmp_path / "go").touch()
         response = running.result()
-        status = server.process.wait(30)
+        status = server.process.wait(60)
     with serving(tmp_path) as server, server.http() as http:
         resumed = http.post("/sessions/kept/resume").json()
 

@@ -2,49 +2,140 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil  # type: ignore[import-untyped] # it has no types of its own
 import pytest
 import uvicorn
-from uvicorn.supervisors import multiprocess
 
-from graph_agent.server.process.supervisor import Supervisor
-from tests.server.process import eventually
+from graph_agent.server.process import supervisor
+from graph_agent.server.process.supervisor import Supervisor, Worker
+from tests.server.process import Served, eventually, serving
 
-
-def swallow(pipe: Connection, received: Path) -> None:
-    """A worker that accepts a liveness check, and never answers."""
-    pipe.recv()
-    received.touch()
-    time.sleep(600)
+TIMEOUT_S = 60.0
 
 
-def test_a_worker_that_is_killed_while_it_is_asked_is_replaced_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def spin() -> None:
+    """A worker that starts, and answers no health check meanwhile."""
+    while True:
+        pass
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the supervisor reads."""
+    now = [0.0]
+    # Of its module only, because connections read the clock too.
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+@pytest.fixture
+def worker(clock: list[float]) -> Iterator[Any]:
+    found: Any = Worker(uvicorn.Config("not:loaded"), [])
+    found.process = get_context("fork").Process(target=spin)
+    found.start()
+    yield found
+    found.process.kill()
+    found.process.join()
+
+
+class Replacing(Supervisor):
+    """A supervisor of a given worker, made without its constructor, which takes the signals of this process."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.processes, self.replaced = [worker], list[int]()
+        self.should_exit = threading.Event()
+        self._timeout_s = TIMEOUT_S
+
+    def _start(self) -> Any:
+        self.replaced.append(1)
+        return None
+
+
+def stalled_after(worker: Any, clock: list[float], checks: int) -> float:
+    """The seconds without progress after so many checks, ten seconds apart."""
+    stalled_s: float = 0
+    for _ in range(checks):
+        clock[0] += 10
+        stalled_s = worker.stalled_s()
+    return stalled_s
+
+
+def test_a_starting_worker_that_uses_cpu_time_is_never_stalled(worker: Any, clock: list[float]) -> None:
+    stalled: list[float] = []
+    process = psutil.Process(worker.pid)
+    for _ in range(8):
+        used = sum(process.cpu_times()[:2])
+        while sum(process.cpu_times()[:2]) <= used:
+            time.sleep(0.01)
+        stalled.append(stalled_after(worker, clock, 1))
+
+    assert stalled == [0.0] * 8
+
+
+def test_a_worker_without_progress_is_replaced_after_the_set_time(
+    worker: Any, clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    replaced: list[str] = []
-    config = uvicorn.Config("not:loaded", timeout_worker_healthcheck=60)
-    worker: Any = multiprocess.Process(config, [])
-    worker.process = get_context("spawn").Process(target=swallow, args=(worker.child_conn, tmp_path / "asked"))
-    worker.start()
-    new: Any = SimpleNamespace(start=lambda: replaced.append("started"))
-    monkeypatch.setattr(multiprocess, "Process", lambda config, sockets: new)
-    # Made without its constructor, which takes the signals of this process.
-    supervisor = Supervisor.__new__(Supervisor)
-    supervisor.config, supervisor.sockets, supervisor.processes = config, [], [worker]
-    supervisor.should_exit = threading.Event()
+    watching = Replacing(worker)
+    os.kill(worker.pid, signal.SIGSTOP)
+    worker.stalled_s()
+    # A check counts for a second at most: the supervisor may have been suspended with its worker.
+    stalled_s = stalled_after(worker, clock, int(TIMEOUT_S) - 1)
+    watching.keep_subprocess_alive()
+    before = list(watching.replaced)
+    clock[0] += 10
 
-    with ThreadPoolExecutor(1) as pool:
-        looking = pool.submit(supervisor.keep_subprocess_alive)
-        eventually((tmp_path / "asked").exists)
-        worker.process.kill()
-        looking.result(30)
+    watching.keep_subprocess_alive()
 
-    assert (replaced, supervisor.processes) == (["started"], [new])
+    assert (stalled_s < TIMEOUT_S, before, watching.replaced) == (True, [], [1])
+    assert f"Worker process {worker.pid} made no progress for 60 s" in caplog.text
+    assert "'worker_timeout_s' sets this time" in caplog.text
+
+
+def test_a_killed_worker_is_replaced_at_the_next_check(worker: Any) -> None:
+    watching = Replacing(worker)
+    worker.process.kill()
+    worker.process.join()
+
+    watching.keep_subprocess_alive()
+
+    assert watching.replaced == [1]
+
+
+def workers_of(server: Served) -> list[psutil.Process]:
+    return list(psutil.Process(server.process.pid).children())
+
+
+def test_workers_are_forked_with_the_imports_and_stalled_ones_replaced(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "2", "--set", "worker_timeout_s=5") as server:
+        first, second = workers_of(server)
+        commands = [process.cmdline() for process in (first, second, psutil.Process(server.process.pid))]
+        first.suspend()
+        eventually(lambda: not first.is_running())
+        eventually(lambda: len(workers_of(server)) == 2)
+        kept = second in workers_of(server)
+        server.term()
+        status = server.process.wait(60)
+
+    assert (commands[0] == commands[1] == commands[2], kept, status) == (True, True, 0)
+
+
+def test_a_hangup_replaces_the_workers_once_their_successors_have_started(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "2") as server, server.http() as http:
+        before = workers_of(server)
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: len(workers_of(server)) == 2 and not set(before) & set(workers_of(server)))
+        ready = http.get("/ready").status_code
+        server.term()
+        status = server.process.wait(60)
+
+    assert (ready, status) == (200, 0)

@@ -10,9 +10,9 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, SessionMemory, create_graph_agent
-from graph_agent.events.types import read_events
 from graph_agent.persistence import open_saver, prune
 from graph_agent.session.event_reader import EventReader
+from graph_agent.state.events import read_events
 from tests.support.agents import add, asks, echo, says, thread
 
 WAVE = asks(("1", "echo", {"text": "a"}), ("2", "add", {"a": 1, "b": 2}), ("3", "echo", {"text": "b"}))

@@ -24,7 +24,7 @@ from graph_agent.errors import (
     RunFailedError,
     SessionBusyError,
 )
-from graph_agent.persistence.open import strict_serializer
+from graph_agent.persistence import strict_serializer
 from graph_agent.session.results import Done, Progress, Token
 from tests.support.agents import ECHO_SCRIPT, asks, echo, marked, says
 from tests.support.approvals import Desk, asked

@@ -15,17 +15,68 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Interrupt, interrupt
 
-from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, SessionMemory, create_graph_agent
+from graph_agent import (
+    GraphDelegate,
+    LoopConfig,
+    ScriptedChatModel,
+    Session,
+    SessionMemory,
+    SessionStatus,
+    create_graph_agent,
+)
 from graph_agent.errors import ConfigError, InputError, SyncInLoopError
-from graph_agent.persistence.open import open_saver
+from graph_agent.persistence import open_saver
+from graph_agent.session.importing import export_session
 from graph_agent.session.results import CallState, Done, EventAdded, PlanText, Progress, RunResult, Token
-from graph_agent.types import SessionStatus
 from tests.support.agents import ECHO_SCRIPT, asks, dialogue, echo, kinds, marked, says, thread
 
 
 def session(script: list[str], **options: Any) -> Session:
     options.setdefault("checkpointer", InMemorySaver())
     return Session(create_graph_agent(ScriptedChatModel(script), **options), "s1")
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda graph, id_: Session(graph, id_).run("go"),
+        lambda graph, id_: SessionMemory(graph).get_session_events(id_),
+        lambda graph, id_: SessionMemory(graph).get_session_status(id_),
+        lambda graph, id_: graph.ainvoke({"messages": [("user", "go")]}, thread(id_)),
+        lambda graph, id_: graph.aupdate_state(thread(id_), {"messages": [("user", "go")]}),
+        lambda graph, id_: graph.aget_state(thread(id_)),
+        lambda graph, id_: asyncio.to_thread(graph.get_state, thread(id_)),
+        lambda graph, id_: anext(graph.aget_state_history(thread(id_))),
+        lambda graph, id_: asyncio.to_thread(list, graph.get_state_history(thread(id_))),
+        lambda graph, id_: graph.checkpointer.aget_tuple(thread(id_)),
+        lambda graph, id_: anext(export_session("sqlite:///s.db", id_)),
+    ],
+    ids=[
+        *("run", "events", "status", "ainvoke", "aupdate_state"),
+        *("aget_state", "get_state", "aget_state_history", "get_state_history", "aget_tuple", "export"),
+    ],
+)
+async def test_a_session_id_with_a_lone_surrogate_is_refused(
+    act: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with open_saver("sqlite:///s.db") as saver:
+        graph = create_graph_agent(ScriptedChatModel(["Hello."]), checkpointer=saver)
+
+        with pytest.raises(InputError, match=r"session_id='a\\ud800' is no text in UTF-8"):
+            await act(graph, "a\ud800")
+
+
+@pytest.mark.parametrize("key", ["checkpoint_id", "checkpoint_ns"])
+async def test_an_id_of_a_checkpoint_with_a_lone_surrogate_is_refused(key: str, tmp_path: Path) -> None:
+    async with open_saver(f"sqlite:///{tmp_path / 's.db'}") as saver:
+        graph = create_graph_agent(ScriptedChatModel(["Hello."]), checkpointer=saver)
+        at: Any = {"configurable": {"thread_id": "s1", "checkpoint_ns": "", key: "a\ud800"}}
+
+        with pytest.raises(InputError, match=rf"{key}='a\\ud800' is no text in UTF-8"):
+            await saver.aget_tuple(at)
+        with pytest.raises(InputError, match=rf"{key}='a\\ud800' is no text in UTF-8"):
+            await anext(graph.aget_state_history(thread("s1"), before=at))
 
 
 async def test_the_result_of_a_run() -> None:
@@ -47,6 +98,7 @@ async def test_the_result_of_a_run() -> None:
             action="answer",
             reasoning="No more actions.",
             results={"1": "x", "2": {"error": "Unknown tool 'serch'; known: echo."}},
+            calls=result.calls,
             iterations=1,
             usage={},  # type: ignore[typeddict-item]  # compared apart
             pending=[],
@@ -56,6 +108,46 @@ async def test_the_result_of_a_run() -> None:
         True,
         True,
     )
+
+
+async def test_a_result_has_its_calls_in_order() -> None:
+    wave = asks(("1", "echo", {"text": "x"}), ("2", "serch", {"n": 1}), content="Looking.")
+    again = asks(("1", "echo", {"text": "y"}))
+    held = asks(("3", "echo", {"text": "held"}))
+    agent = session([wave, again, held], tools=[echo], config=LoopConfig(approve=lambda call: call["id"] == "3"))
+
+    result = await agent.run("go")
+
+    calls = [(call.id, call.name, call.arguments, call.result, call.status) for call in result.calls]
+    assert (calls, [call.duration_s is not None and call.duration_s >= 0 for call in result.calls]) == (
+        [
+            ("1", "echo", {"text": "x"}, "x", "success"),
+            ("2", "serch", {"n": 1}, {"error": "Unknown tool 'serch'; known: echo."}, "invalid"),
+            (calls[2][0], "echo", {"text": "y"}, "y", "success"),
+            ("3", "echo", {"text": "held"}, None, None),
+        ],
+        [True, False, True, False],
+    )
+
+
+async def test_a_session_an_agent_and_a_result_have_a_repr_and_escaped_html() -> None:
+    evil = "<script>alert(1)</script>"
+    call = asks(("1", "echo", {"text": evil}))
+    agent = create_graph_agent(
+        ScriptedChatModel([call, "No more actions.", evil]), tools=[echo], name=evil, checkpointer=InMemorySaver()
+    )
+    talk = Session(agent, evil)
+
+    result = await talk.run("go")
+
+    pages = [thing._repr_html_() for thing in (talk, agent, result)]
+    assert (repr(agent), repr(talk), repr(result), agent._repr_mimebundle_()) == (
+        f"<CompiledAgentGraph {evil!r}>",
+        f"Session(<CompiledAgentGraph {evil!r}>, {evil!r})",
+        f"RunResult(status='COMPLETED', stop_reason='completed', answer={evil!r}, calls=['echo'])",
+        {"text/plain": repr(agent), "text/html": pages[1]},
+    )
+    assert [("&lt;script&gt;" in page, "<script" in page) for page in pages] == [(True, False)] * 3
 
 
 async def test_the_parts_of_a_stream() -> None:
@@ -115,9 +207,12 @@ async def test_an_empty_input_is_refused_and_nothing_is_lost(text: str) -> None:
     assert (await talk.events(), await talk.status()) == ([], SessionStatus.CREATED)
 
 
-def test_a_session_needs_a_memory() -> None:
-    with pytest.raises(ConfigError, match="compile it with a checkpointer"):
-        Session(create_graph_agent(ScriptedChatModel(["x"])), "s1")
+@pytest.mark.parametrize("work", ["run", "resume", "stream", "stream_resume", "events", "status", "interrupts"])
+async def test_a_session_needs_a_memory(work: str) -> None:
+    talk = Session(create_graph_agent(ScriptedChatModel(["x"])), "s1")
+
+    with pytest.raises(ConfigError, match="pass checkpointer=… to create_graph_agent"):
+        await getattr(talk, work)(*["go"] * (work in ("run", "resume", "stream", "stream_resume")))
 
 
 async def test_a_person_answers_an_interrupt() -> None:
@@ -340,10 +435,7 @@ async def test_a_delegate_whose_model_fails_is_an_error_result() -> None:
 
     result = await session(script, delegates=[delegate]).run("go")
 
-    failed = (
-        "The delegate 'r' failed. This request failed. The model call failed (nothing a retry would mend); see the "
-        "provider's documentation."
-    )
+    failed = "The delegate 'r' failed. This request failed. The model call failed."
     assert result.results == {"1": {"error": failed}}
 
 

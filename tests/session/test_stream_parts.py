@@ -18,7 +18,6 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.events.calls import result_event
 from graph_agent.session.results import (
     CallState,
     Custom,
@@ -31,6 +30,7 @@ from graph_agent.session.results import (
     Token,
 )
 from graph_agent.session.stream_parts import StreamParts
+from graph_agent.state.call_events import result_event
 from tests.support.agents import asks, echo, says, thread
 
 END = ["No more actions.", "Done."]

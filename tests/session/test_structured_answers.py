@@ -6,19 +6,25 @@ import datetime
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import pytest
+from langchain.agents.structured_output import (
+    AutoStrategy,
+    StructuredOutputError,
+    StructuredOutputValidationError,
+    ToolStrategy,
+)
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field
+from pydantic import BaseModel, ConfigDict, Field, RootModel, SecretStr, computed_field
 from typing_extensions import TypedDict
 
 from graph_agent import LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.errors import ConfigError
 from graph_agent.models.schema_mode import strict_schema
-from graph_agent.persistence.open import open_saver
-from graph_agent.session.run_result import run_result
-from graph_agent.session.typed_result import typed_result
+from graph_agent.persistence import open_saver
+from graph_agent.session.run_result import run_result, typed_result
 from tests.support.agents import asks, echo, says, thread
 from tests.support.openai_stub import Failure, OpenAIStub, Reply, StubFactory, openai_stub
 
@@ -110,6 +116,7 @@ async def test_an_instance_survives_aliases_secrets_and_computed_fields(tmp_path
         result = await Session(graph, "s1").run("go")
 
     made = result.structured_response
+    assert made is not None
     assert (made, made.secret.get_secret_value()) == (Doubled.model_validate_json(reply), "s3")
 
 
@@ -429,3 +436,160 @@ def strict_field(schema: dict[str, Any]) -> dict[str, Any]:
 )
 def test_the_strict_form_of_a_schema(schema: dict[str, Any], strict: dict[str, Any] | None) -> None:
     assert strict_schema(schema) == strict
+
+
+# What create_agent takes: unions and strategies
+
+
+class Approve(BaseModel):
+    """The request is fine."""
+
+    reason: str
+
+
+@dataclass
+class Refuse:
+    """The request is not fine."""
+
+    reason: str
+
+
+class Forward(TypedDict):
+    """Others decide."""
+
+    response_type: str
+
+
+REFUSED: Any = {"response_type": "Refuse", "reason": "x"}
+
+
+@pytest.mark.parametrize("strategy", [lambda union: union, AutoStrategy, ToolStrategy])
+@pytest.mark.parametrize("union", [Approve | Refuse, Union[Approve, Refuse]], ids=["or", "Union"])  # noqa: UP007 - both
+async def test_an_answer_of_a_union_is_an_instance_of_the_class_that_it_names(strategy: Any, union: Any) -> None:
+    model = ScriptedChatModel([json.dumps(REFUSED)])
+    talk = session(model, strategy(union))
+
+    result = await talk.run("go")
+
+    state = await talk._graph.aget_state(thread())
+    asked = str(model.requests[0].messages)
+    assert (result.structured_response, state.values["structured_response"], "Approve" in asked) == (
+        Refuse("x"),
+        REFUSED,
+        True,
+    )
+
+
+async def test_an_answer_that_names_no_class_of_the_union_is_sent_back() -> None:
+    replies = ['{"reason": "x"}', '{"response_type": "Approve"}', '{"response_type": "Approve", "reason": "y"}']
+    model = ScriptedChatModel(replies)
+
+    result = await session(model, Approve | Refuse).run("go")
+
+    assert ([request.messages[-1].text for request in model.requests[1:]], result.structured_response) == (
+        [
+            "That does not fit: The field 'response_type' must be one of: Approve, Refuse. Send the corrected object.",
+            "That does not fit: Approve: the field 'reason' is missing. Send the corrected object.",
+        ],
+        Approve(reason="y"),
+    )
+
+
+async def test_the_field_that_names_the_class_leaves_a_field_of_the_same_name_alone() -> None:
+    reply = {"_response_type": "Forward", "response_type": "law"}
+
+    result = await session(ScriptedChatModel([json.dumps(reply)]), Forward | Approve).run("go")
+
+    assert result.structured_response == {"response_type": "law"}
+
+
+async def test_the_provider_is_sent_the_schemas_of_a_union(openai_stub: StubFactory) -> None:
+    stub = openai_stub(json.dumps(REFUSED))
+
+    _, result = await of_stub(stub, stream=False, shape=Approve | Refuse)
+
+    sent = stub.bodies[0]["response_format"]["json_schema"]
+    named = [each["properties"]["response_type"] for each in sent["schema"]["anyOf"]]
+    assert (sent["strict"], sent["schema"]["type"], named, result.structured_response) == (
+        False,
+        "object",
+        [{"const": "Approve", "type": "string"}, {"const": "Refuse", "type": "string"}],
+        Refuse("x"),
+    )
+
+
+async def test_a_strategy_takes_an_answer_that_fits_several_schemas() -> None:
+    either: Any = {"oneOf": [{"title": name, "type": "object", "properties": {"a": {}}} for name in ("A", "B")]}
+
+    result = await session(ScriptedChatModel(['{"a": 1}']), ToolStrategy(either)).run("go")
+
+    assert result.structured_response == {"a": 1}
+
+
+def explained(error: Exception) -> str:
+    assert isinstance(error, StructuredOutputValidationError)
+    return f"{type(error.source).__name__}: {error.ai_message.text}"
+
+
+@pytest.mark.parametrize(
+    ("handle_errors", "correction"),
+    [
+        (True, "That does not fit: The reply holds no JSON. Send the corrected object."),
+        ("Again, please.", "Again, please."),
+        (StructuredOutputError, "That does not fit: The reply holds no JSON. Send the corrected object."),
+        ((KeyError, ValueError, StructuredOutputError), "That does not fit: The reply holds no JSON. Send the"),
+        (explained, "ValueError: Paris."),
+        (False, None),
+        (KeyError, None),
+        ((KeyError, TypeError), None),
+    ],
+    ids=["True", "text", "class", "classes", "function", "False", "other class", "other classes"],
+)
+async def test_handle_errors_decides_what_sends_an_answer_back(handle_errors: Any, correction: str | None) -> None:
+    model = ScriptedChatModel(["Paris.", TEXT])
+
+    result = await session(model, ToolStrategy(City, handle_errors=handle_errors)).run("go")
+
+    sent = [request.messages[-1].text for request in model.requests[1:]]
+    fault = "The answer did not fit the response format: The reply holds no JSON."
+    assert ([text.startswith(correction or "-") for text in sent], result.status, fault in (result.error or "")) == (
+        ([], "FAILED", True) if correction is None else ([True], "COMPLETED", False)
+    )
+
+
+async def test_a_failure_of_handle_errors_ends_the_run_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(error: Exception) -> str:
+        raise KeyError("reason")
+
+    talk = session(ScriptedChatModel(["Paris."]), ToolStrategy(City, handle_errors=fails))
+
+    with pytest.raises(ConfigError, match=r"^ToolStrategy: handle_errors failed: KeyError: 'reason'"):
+        await talk.run("go")
+
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.getMessage().startswith("handle_errors of the ToolStrategy failed: KeyError: 'reason'\nTraceback")
+
+
+class Names(RootModel[list[str]]):
+    """A list."""
+
+
+def renamed() -> Any:
+    return type("City", (BaseModel,), {"__annotations__": {"mayor": str}})
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        (ToolStrategy(City, tool_message_content="Noted."), "tool_message_content has no use here, because the answer"),
+        (City | None, "response_format takes a pydantic class, a dataclass, a TypedDict class, a Union of these or a"),
+        (City | Names, "response_format: Names has no fields; each class of a Union needs some."),
+        (Union[City, renamed()], "have one name; rename one."),  # noqa: UP007 - the class is made at run time
+    ],
+    ids=["tool_message_content", "None", "no fields", "one name"],
+)
+def test_a_format_without_an_equivalent_is_refused_with_the_reason(given: Any, fault: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        create_graph_agent(ScriptedChatModel([]), response_format=given)
+
+    assert fault in str(refused.value)

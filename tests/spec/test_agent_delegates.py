@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,19 @@ async def test_an_agent_file_is_a_delegate_in_the_same_process_and_database(fold
         ["Mars: 225"],
         ["lead.db"],
     )
+
+
+async def test_an_agent_and_its_delegate_each_have_the_whole_script_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call = '{"tool_calls": [{"id": "a", "name": "delegate_to_librarian", "arguments": {"task": "How far is Mars?"}}]}'
+    monkeypatch.setenv("DEBUG_MOCK_RESPONSES", json.dumps([call, "Far."]))
+
+    async with open_agent(load_spec("lead.yaml")) as agent:
+        result = await Session(agent, "s1").run("How far is Mars?")
+
+    # The delegate has no such delegate itself, and goes on to the second reply.
+    assert (result.answer, result.results) == ("Far.", {"a": "Far."})
 
 
 async def test_approvals_of_an_agent_file_that_is_a_delegate_are_in_the_history_of_the_session(folder: Path) -> None:

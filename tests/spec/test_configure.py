@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, get_args
 
 import openai
@@ -11,14 +10,12 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
-from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.config import LoopConfig, ReasoningEffort
+from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ConfigError
-from graph_agent.runs.inbox import Note, new_note
 from tests.support.agents import asks, at_step_limit, echo
 from tests.support.gates import Gate, GatedModel, gated_tool
 from tests.support.openai_stub import OpenAIStub, Reply
-from tests.support.sessions import new_session
+from tests.support.sessions import new_session, put_note
 
 WORK = asks(("1", "work", {}))
 DONE = ["No more actions.", "Done."]
@@ -164,17 +161,14 @@ async def test_invalid_options_are_refused_before_sending(fields: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "note",
-    [
-        lambda: new_note("configure", {"max_steps": -1}),
-        lambda: new_note("configure", "max_steps"),
-        lambda: new_note("configure", {"credentials": {"key": "secret"}}),
-    ],
+    "fields",
+    [{"max_steps": -1}, "max_steps", {"credentials": {"key": "secret"}}],
     ids=["value", "no mapping", "credentials"],
 )
-async def test_an_invalid_note_of_another_process_is_a_warning(note: Callable[[], Note]) -> None:
-    talk = new_session(ScriptedChatModel(DONE), echo, store=InMemoryStore())
-    await talk._control._send(note())
+async def test_an_invalid_note_of_another_process_is_a_warning(fields: object) -> None:
+    store = InMemoryStore()
+    talk = new_session(ScriptedChatModel(DONE), echo, store=store)
+    await put_note(store, talk.id, "configure", fields)
 
     result = await talk.run("go")
 
@@ -188,7 +182,8 @@ async def test_an_invalid_note_of_another_process_is_a_warning(note: Callable[[]
 
 def test_efforts_are_those_of_openais_api() -> None:
     with pytest.raises(ConfigError) as error:
-        LoopConfig(reasoning_effort="banana")
+        LoopConfig(reasoning_effort="banana")  # type: ignore[arg-type]  # the error is under test
 
     [theirs, _] = get_args(openai.types.ReasoningEffort)
-    assert (get_args(ReasoningEffort), "'none', 'minimal', 'low'" in str(error.value)) == (get_args(theirs), True)
+    [ours, _] = get_args(LoopConfig.model_fields["reasoning_effort"].annotation)
+    assert (get_args(ours), "'none', 'minimal', 'low'" in str(error.value)) == (get_args(theirs), True)

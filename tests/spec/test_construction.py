@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
+from langchain.agents.middleware import before_model
+from langchain.agents.structured_output import AutoStrategy, ProviderStrategy, ToolStrategy
+from langchain_core.messages import AIMessage, SystemMessage
 from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.prebuilt import ToolNode
+from pydantic import BaseModel
 
 import graph_agent
-from graph_agent import AgentContext, GraphDelegate, LoopConfig, LoopHook, ScriptedChatModel, create_graph_agent
-from graph_agent.context import coerce_context, effective_config
+from graph_agent import (
+    AgentContext,
+    GraphDelegate,
+    LoopConfig,
+    LoopHook,
+    ScriptedChatModel,
+    Session,
+    build_graph,
+    create_graph_agent,
+)
 from graph_agent.errors import ConfigError
-from graph_agent.server.hosting.sources import a2a_context_of
-from graph_agent.spec.agent_file import load_spec
-from graph_agent.spec.opening import open_agent
-from tests.support.agents import echo, says
+from graph_agent.server.hosting.host import a2a_context_of
+from graph_agent.settings.context import coerce_context, effective_config
+from graph_agent.spec import load_spec, open_agent
+from tests.support.agents import asks, dialogue, echo, says, thread
 
+BLOCKS = SystemMessage([{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}])
 OF_A_RUN = [
     "credentials",
     "client_tools",
@@ -94,7 +109,7 @@ def pretender() -> str:
         ),
         (
             {"prompts": {"planer": "x"}},
-            "Unknown prompt 'planer'; known: account, ",
+            "Unknown prompt 'planer'; did you mean 'planner'? Known: account, ",
         ),
         (
             {"prompts": {"planner": "{{ dirct }}"}},
@@ -113,13 +128,16 @@ def pretender() -> str:
         ({"hooks": 5}, "hooks=5: give a list, e.g. hooks=[…]."),
         ({"prompts": ["x"]}, "prompts=['x']: give a mapping of prompt name → template text."),
         ({"prompts": {"planner": 5}}, "Prompt 'planner': give a template as text, not 5."),
-        ({"system_prompt": 5}, "system_prompt=5: give text, or a function that returns text."),
+        (
+            {"system_prompt": 5},
+            "system_prompt=5: give text or a SystemMessage, or a function that returns one of them.",
+        ),
         (
             {"system_prompt": prompt_of_a_run},
             "system_prompt: the function prompt_of_a_run needs 'state', 'config', and it is called with the state ",
         ),
         ({"system_prompt": coroutine_prompt}, "system_prompt: coroutine_prompt is a coroutine function; give a plain"),
-        ({"context_schema": 5}, "context_schema must be AgentContext or a subclass of it, not 5."),
+        ({"context_schema": 5}, "context_schema=5: give a dataclass, a pydantic class or a TypedDict class."),
         ({"checkpointer": "sqlite:///a.db"}, "checkpointer='sqlite:///a.db': pass an object of LangGraph's; "),
         ({"hooks": ["x"]}, "hooks: 'x' is no hook; give a LoopHook, with should_run and build_plan, or an Agent"),
         ({"hooks": [LoopHook]}, "hooks: LoopHook is a class; give an object of it: LoopHook(…)."),
@@ -129,7 +147,8 @@ def pretender() -> str:
         ),
         (
             {"response_format": 5},
-            "response_format takes a pydantic class, a dataclass, a TypedDict class or a JSON schema, not 5.",
+            "response_format takes a pydantic class, a dataclass, a TypedDict class, a Union of these or a "
+            "JSON schema, not 5.",
         ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
@@ -145,6 +164,11 @@ def test_mismatched_parts_are_refused(options: dict[str, Any], message: str) -> 
     ("values", "message"),
     [
         ({"max_steps": 0}, "LoopConfig: max_steps=0: Input should be greater than 0."),
+        ({"rollout": 0.1}, "LoopConfig: rollout=0.1 is for structured plans; set tool_calling='wave' as well."),
+        (
+            {"planner": "dag", "tool_calling": "native"},
+            "LoopConfig: planner='dag' is for structured plans; set tool_calling='wave' as well.",
+        ),
         ({"on_limit": "stop"}, "LoopConfig: on_limit='stop': Input should be 'answer' or 'message'."),
         (
             {"max_cost": 5.0},
@@ -159,13 +183,18 @@ def test_an_invalid_configuration_is_refused(values: dict[str, Any], message: st
     assert str(caught.value) == message
 
 
+def test_another_mode_for_one_run_leaves_the_planner_out() -> None:
+    built = LoopConfig(tool_calling="wave", planner="dag", rollout=0.5)
+
+    assert effective_config(built, {"tool_calling": "native"}) == LoopConfig(tool_calling="native")
+
+
 def test_a_misspelt_field_is_named_with_the_nearest() -> None:
     with pytest.raises(ConfigError) as caught:
-        LoopConfig(max_step=3)
+        LoopConfig(max_step=3)  # type: ignore[call-arg]  # the error is under test
 
-    assert (str(caught.value).split(";")[0], str(caught.value).rpartition(". ")[2]) == (
-        "LoopConfig: unknown field 'max_step'",
-        "Did you mean 'max_steps'?",
+    assert str(caught.value).startswith(
+        "LoopConfig: unknown field 'max_step'; did you mean 'max_steps'? Known: answer_reserve, approve, "
     )
 
 
@@ -202,7 +231,7 @@ def test_a_subclass_of_the_context_keeps_its_own_fields() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("name: a\nmodel: x:y\nmodle: z", "unknown field 'modle'; known: "),
+        ("name: a\nmodel: x:y\nmodle: z", "unknown field 'modle'; did you mean 'model'? Known: "),
         ("name: a", "the field 'model' is missing."),
         ("name: [", "not valid YAML"),
         ("just text", "expected keys such as 'name' and 'model' at the top, got 'just text'."),
@@ -365,3 +394,142 @@ async def test_caches_of_run_values_are_bounded() -> None:
         await graph.ainvoke(says("hi"), context={"temperature": number / 100, "max_calls_per_wave": number})
 
     assert (len(deps.client._bound), len(deps._instructions)) == (64, 64)
+
+
+# Arguments of create_agent and create_react_agent
+
+
+@pytest.mark.parametrize(
+    ("argument", "fix"),
+    [
+        (
+            "prompt",
+            "use system_prompt, with text, a SystemMessage, or a function of the state that returns one.",
+        ),
+        ("pre_model_hook", "use hooks, with a middleware that has before_model or wrap_model_call."),
+        ("post_model_hook", "use hooks, with a middleware that has after_model, or a LoopHook."),
+        ("version", "use nothing: each call is a task of its own."),
+        ("config_schema", "use context_schema."),
+        ("max_steps", "write config=LoopConfig(max_steps=…)."),
+        ("sytem_prompt", "did you mean 'system_prompt'? Known: "),
+    ],
+)
+@pytest.mark.parametrize("constructor", [create_graph_agent, build_graph])
+def test_an_unknown_argument_names_the_right_one(constructor: Any, argument: str, fix: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        constructor(ScriptedChatModel(["x"]), **{argument: "x"})
+
+    assert str(caught.value).startswith(f"{constructor.__name__}() has no argument {argument!r}; {fix}")
+
+
+@before_model(name="before")
+def noted(state: Any, runtime: Any) -> Any:
+    return {"messages": [AIMessage("noted")]}
+
+
+async def test_the_arguments_of_create_agent_work() -> None:
+    class Answer(BaseModel):
+        text: str
+
+    tools: Any = ToolNode([echo])
+    model = ScriptedChatModel([asks(("1", "echo", {"text": "a"})), '{"text": "x"}'])
+    agent = create_graph_agent(
+        model,
+        tools,
+        middleware=[noted],
+        system_prompt=SystemMessage([{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]),
+        response_format=ToolStrategy(Answer),
+        context_schema=None,
+        interrupt_before=["tools"],
+        interrupt_after=None,
+        debug=False,
+        transformers=None,
+        checkpointer=InMemorySaver(),
+        name=None,
+    )
+
+    stopped = await agent.ainvoke(says("hi"), thread())
+    ended = await agent.ainvoke(None, thread())
+
+    system: Any = model.requests[0].messages[0].content
+    assert (
+        dialogue(stopped["messages"])[1],
+        (await agent.aget_state(thread())).next,
+        ended["structured_response"],
+        [block.get("cache_control") for block in system],
+    ) == (("ai", "noted"), (), {"text": "x"}, [{"type": "ephemeral"}, None])
+
+
+@pytest.mark.parametrize("tool_calling", ["native", "text", "wave"])
+@pytest.mark.parametrize("given", [BLOCKS, lambda: BLOCKS, lambda state: BLOCKS], ids=["message", "function", "state"])
+async def test_the_blocks_of_a_system_message_keep_their_cache_marks(tool_calling: Any, given: Any) -> None:
+    model = ScriptedChatModel(["Hello."])
+    agent = create_graph_agent(
+        model, [echo], system_prompt=given, config=LoopConfig(tool_calling=tool_calling), checkpointer=InMemorySaver()
+    )
+
+    result = await Session(agent, "s1").run("hi", context={"instructions": "Be polite."})
+
+    blocks: Any = model.requests[0].messages[0].content
+    assert (result.answer, blocks[:2], [sorted(block) for block in blocks[2:]]) == (
+        "Hello.",
+        [*BLOCKS.content, {"type": "text", "text": "Be polite."}],
+        [["text", "type"]],
+    )
+
+
+@pytest.mark.parametrize("strategy", [ToolStrategy, ProviderStrategy, AutoStrategy])
+async def test_a_strategy_of_a_response_format_is_its_schema(strategy: Any) -> None:
+    class Answer(BaseModel):
+        text: str
+
+    agent = create_graph_agent(
+        ScriptedChatModel(['{"text": "x"}']), response_format=strategy(Answer), checkpointer=InMemorySaver()
+    )
+
+    assert (await Session(agent, "s1").run("hi")).structured_response == Answer(text="x")
+
+
+def test_a_stop_at_an_unknown_node_names_the_nodes() -> None:
+    with pytest.raises(ConfigError) as caught:
+        create_graph_agent(ScriptedChatModel(["x"]), interrupt_before=["tool"])
+
+    assert str(caught.value) == (
+        "interrupt_before: there is no node 'tool'; known: delegate, finalize, plan, tools. Did you mean 'tools'?"
+    )
+
+
+def one(before: Any) -> Any:
+    return before
+
+
+def keyword(before: Any, *, new: Any) -> Any:
+    return before
+
+
+def three(before: Any, new: Any, more: Any) -> Any:
+    return before
+
+
+@pytest.mark.parametrize("reducer", [one, keyword, three])
+def test_a_reducer_that_does_not_take_two_values_is_refused(reducer: Any) -> None:
+    schema = TypedDict("schema", {"n": Annotated[int, reducer]})  # noqa: UP013 - the reducer is a parameter
+
+    with pytest.raises(ConfigError, match=rf"^state_schema: the reducer {reducer.__name__} cannot be called with two"):
+        create_graph_agent(ScriptedChatModel(["x"]), state_schema=schema)
+
+
+def total(*values: int) -> int:
+    return sum(values)
+
+
+class Totalled(TypedDict):
+    n: Annotated[int, total]
+
+
+def test_a_reducer_of_any_two_values_is_used() -> None:
+    agent = create_graph_agent(ScriptedChatModel(["x"]), state_schema=Totalled, checkpointer=InMemorySaver())
+
+    agent.invoke({**says("a"), "n": 2}, thread())
+
+    assert agent.get_state(thread()).values["n"] == 2

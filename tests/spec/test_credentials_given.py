@@ -15,9 +15,8 @@ from pydantic import SecretStr
 from graph_agent import AgentContext, GraphDelegate, ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
 from graph_agent.errors import ConfigError
-from graph_agent.spec.agent_file import load_spec
+from graph_agent.spec import load_spec, open_agent
 from graph_agent.spec.credentials import read_credentials, sources_from
-from graph_agent.spec.opening import open_agent
 from tests.server.process import ROOT
 from tests.support.agents import asks, says, thread
 from tests.support.cli import run_cli

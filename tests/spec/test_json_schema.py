@@ -14,8 +14,7 @@ from jsonschema import Draft7Validator, Draft202012Validator
 from jsonschema.protocols import Validator
 
 from graph_agent.errors import ConfigError
-from graph_agent.spec import load_spec, open_agent
-from graph_agent.spec.agent_file import AgentSpec
+from graph_agent.spec import AgentSpec, load_spec, open_agent
 from tests.support.cli import run_cli
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +45,7 @@ FULL: dict[str, Any] = {
     ],
     "skills": [{"id": "s", "description": "Finds."}],
     "push_notifications": True,
-    "hooks": ["my_module.MyHook", {"use": "my_module:MyHook", "with": {"limit": 3}}],
+    "hooks": ["my_module.MyHook", {"use": "my_module:MyHook", "with": {"limit": 3}}, "history_compression"],
     "middleware": ["TodoListMiddleware", "my_module.My", {"use": "ModelRetryMiddleware", "with": {"max_retries": 2}}],
     "approve": ["write_*", "policies:needs_approval"],
     "response_format": {"type": "object"},

@@ -13,8 +13,7 @@ import yaml
 
 from graph_agent import Session
 from graph_agent.errors import ConfigError
-from graph_agent.spec.agent_file import load_spec
-from graph_agent.spec.opening import open_agent
+from graph_agent.spec import load_spec, open_agent
 
 SCHEMA = {
     "type": "object",
@@ -107,7 +106,10 @@ async def test_an_agent_file_gives_the_answer_its_shape(folder: Path, given: Any
         (5, "response_format=5: name a class as 'module:Class' or a schema file ending in .json, .yaml or .yml"),
         ("answers:Cty", "response_format: 'answers:Cty': 'answers' has no 'Cty'; "),
         ("nowhere:City", "response_format: 'nowhere:City': there is no module 'nowhere'; looked in "),
-        ("answers:NUMBER", "response_format takes a pydantic class, a dataclass, a TypedDict class or a JSON schema,"),
+        (
+            "answers:NUMBER",
+            "response_format takes a pydantic class, a dataclass, a TypedDict class, a Union of these or a",
+        ),
         ("answers:Odd", "response_format: Odd has no JSON schema: "),
         ("absent.json", "absent.json is not there; name a file with a JSON schema, as JSON or YAML."),
         ("broken.json", "broken.json holds no JSON: "),

@@ -187,7 +187,7 @@ async def test_a_value_that_a_reducer_cannot_use_is_refused_and_the_session_goes
 
     session = shop(ScriptedChatModel([asks(("a", "bad", {})), "Done.", "Again."]), tools=[bad])
     fault = (
-        "the state field 'basket' a value that its reducer cannot use "
+        "the state field 'basket' was given a value that its reducer cannot use "
         '(TypeError: can only concatenate list (not "str") to list).'
     )
 
@@ -199,7 +199,7 @@ async def test_a_value_that_a_reducer_cannot_use_is_refused_and_the_session_goes
     assert (str(given.value), written.results, again.answer, again.state) == (
         "The state field 'basket' was given 'tea', which its reducer add cannot use (TypeError: can only concatenate "
         'list (not "str") to list). Give a value that the reducer accepts, or change the reducer in the state_schema.',
-        {"a": {"error": f"The tool ran, but requested changes that this agent does not allow: {fault}"}},
+        {"a": {"error": f"The tool ran, but this agent does not allow the changes it requested: {fault}"}},
         "Again.",
         {"basket": ["tea"]},
     )
@@ -371,12 +371,12 @@ async def test_other_commands_of_a_tool_are_refused_with_the_reason() -> None:
     calls = [(name, "bad", {"kind": name}) for name in names]
     ran = await shop(ScriptedChatModel([asks(*calls), "Done."]), tools=[bad]).run("go")
 
-    prefix = "The tool ran, but requested changes that this agent does not allow: "
+    prefix = "The tool ran, but this agent does not allow the changes it requested: "
     assert [ran.results[name]["error"].removeprefix(prefix) for name in names] == [
-        "goto.",
-        "goto in a parent graph, and this agent runs on its own.",
-        "the state field 'events'.",
-        "a ToolMessage.",
+        "it has a `goto`.",
+        "it has a `goto` in a parent graph, and this agent runs on its own.",
+        "'events' is no own state field of the agent.",
+        "it adds an object of type ToolMessage.",
     ]
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
 
-from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent import LoopConfig, ScriptedChatModel, Session, SessionStatus, create_graph_agent
 from graph_agent.state.channels import ENDED, NEXT, StatusChannel, check_change, status_event
-from graph_agent.types import STATUS_OF, SessionStatus
+from graph_agent.types import STATUS_OF
 from tests.support.agents import asks, echo, says, thread
 from tests.support.gates import Gate, gated_tool
 from tests.support.sessions import new_session

@@ -7,7 +7,7 @@ from typing import Any
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import A2ADelegate, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.events.types import Event
+from graph_agent.state.events import Event
 from tests.support.agents import asks
 
 

@@ -19,8 +19,8 @@ from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, 
 from starlette.applications import Starlette
 
 from graph_agent.a2a.server import a2a_app
-from graph_agent.a2a.server.card import agent_card
 from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.server.a2a.card import agent_card
 
 App = Callable[..., Awaitable[None]]
 
@@ -47,12 +47,12 @@ def serving(make: Callable[[str], Any]) -> Iterator[str]:
         server.startup = startup  # type: ignore[method-assign]  # uvicorn has no event for its start
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
         thread.start()
-        assert started.wait(20)
+        assert started.wait(120)
         try:
             yield url
         finally:
             server.should_exit = True
-            thread.join(20)
+            thread.join(120)
 
 
 def serving_ours(graph: CompiledAgentGraph, **options: Any) -> Any:

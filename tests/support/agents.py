@@ -53,8 +53,7 @@ def finishing_in_reverse() -> tuple[BaseTool, BaseTool]:
 
 def at_step_limit(steps: int, answer: str) -> str:
     """The complete answer at the step limit, from the model's own."""
-    hint = f"Raise `max_steps` (now {steps}) in the agent's configuration to allow more steps."
-    return f"Reached maximum reasoning steps ({steps})\n\n{answer}\n\n{hint}"
+    return f"Reached maximum reasoning steps ({steps})\n\n{answer}"
 
 
 def asks(*calls: tuple[str, str, dict[str, Any]], content: str = "") -> str:

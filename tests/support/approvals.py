@@ -11,7 +11,7 @@ from langgraph.types import Interrupt
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.approvals.requests import DECISIONS, DecisionType
-from graph_agent.marks import marked
+from graph_agent.marks import Marks, marked
 from tests.support.agents import thread
 
 ALL: list[DecisionType] = [*DECISIONS]
@@ -33,24 +33,24 @@ class Desk:
         *script: str | AIMessage,
         approve: Any = ("write",),
         config: dict[str, Any] | None = None,
-        marks: dict[str, Any] | None = None,
+        marks: Marks | None = None,
         **options: Any,
     ) -> None:
         self.ran: list[str] = []
         self.model = ScriptedChatModel(list(script))
 
         @tool
-        def write(path: str, lines: int = 1) -> str:
+        async def write(path: str, lines: int = 1) -> str:
             """Write a file."""
             return self._done(f"wrote {path}")
 
         @tool
-        def erase(path: str) -> str:
+        async def erase(path: str) -> str:
             """Erase a file."""
             return self._done(f"erased {path}")
 
         @tool
-        def read(path: str) -> str:
+        async def read(path: str) -> str:
             """Read a file."""
             return self._done(f"read {path}")
 
@@ -87,6 +87,10 @@ class Desk:
             {key: value for key, value in event.items() if key not in ("type", "ts", "seq", "session_id", "step")}
             for event in events
         ]
+
+    async def deciders(self) -> list[str]:
+        """Who took each decision of the history."""
+        return [decision["decided_by"] for decision in await self.decisions()]
 
 
 def asked(interrupts: list[Interrupt]) -> list[list[tuple[str, dict[str, Any]]]]:

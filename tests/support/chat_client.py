@@ -59,7 +59,7 @@ def slow_tool_orders(folder: Path) -> str:
 def is_up(url: str) -> bool:
     """Whether a server accepts connections."""
     try:
-        httpx.get(f"{url}/health", trust_env=False)
+        httpx.get(f"{url}/health", trust_env=False, verify=False)
     except httpx.HTTPError:
         return False
     return True
@@ -74,7 +74,7 @@ def wait_for_slow_tool(folder: Path) -> None:
 def send_until_accepted(url: str, text: str) -> None:
     """Send one message to the session `shared`, and retry on a new connection while it is busy."""
     while True:
-        with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
+        with httpx.Client(base_url=url, trust_env=False, verify=False, timeout=60) as http:
             response = chat(http, "shared", text)
         if response.status_code == 200:
             return
@@ -91,15 +91,16 @@ def abort_through_other_process(url: str, folder: Path, pool: concurrent.futures
         headers={"X-Session-Id": "far"},
         timeout=60,
         trust_env=False,
+        verify=False,
     )
-    with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
+    with httpx.Client(base_url=url, trust_env=False, verify=False, timeout=60) as http:
         wait_for_event(http, "far", "tool_call")
     seen: list[str] = []
     for _ in range(20):
-        with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
+        with httpx.Client(base_url=url, trust_env=False, verify=False, timeout=60) as http:
             seen.append(http.get("/sessions/far").json()["status"])
             http.post("/sessions/far/abort")
     assert seen, json.dumps(seen)
     running.result()
-    with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
+    with httpx.Client(base_url=url, trust_env=False, verify=False, timeout=60) as http:
         return str(http.get("/sessions/far").json()["status"])

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.tools import BaseTool, tool
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.persistence.open import strict_serializer
+from graph_agent.persistence import strict_serializer
 from tests.support.agents import asks, marked, says, thread
 
 Seen = list[tuple[str, list[str]]]

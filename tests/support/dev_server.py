@@ -56,7 +56,7 @@ def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> 
     deadline = time.monotonic() + _WITHIN_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            if httpx.get(f"{url}/ok", trust_env=False).is_success:
+            if httpx.get(f"{url}/ok", trust_env=False, verify=False).is_success:
                 return
         except httpx.TransportError:
             time.sleep(0.05)

@@ -33,9 +33,10 @@ from typing import Any
 import pytest
 import yaml
 
-from graph_agent.models.mock import MOCK_VARIABLE, mock_model_from_env
-from graph_agent.models.scripted import ScriptedChatModel
-from graph_agent.spec.agent_file import load_spec
+from graph_agent import ScriptedChatModel
+from graph_agent.models.scripted import mock_model_from_env
+from graph_agent.spec import load_spec
+from tests.support.warm_process import Process, start_python, warm_command
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 120
@@ -100,6 +101,7 @@ class PageRun:
     monkeypatch: pytest.MonkeyPatch
     _ports: dict[str, str] = field(default_factory=dict)
     _models: list[ScriptedChatModel] = field(default_factory=list)
+    _commands: Path = field(init=False)
 
     def run(self) -> None:
         """Run every block, and check that each script of the page's agents was used up."""
@@ -107,11 +109,11 @@ class PageRun:
         self.monkeypatch.chdir(self.folder)
         for name in [name for name in os.environ if name.startswith(("OPENAI_", "LANGSMITH_", "GRAPH_AGENT_"))]:
             self.monkeypatch.delenv(name)
-        self.monkeypatch.setattr("graph_agent.models.mock.mock_model_from_env", self._scripted)
+        self.monkeypatch.setattr("graph_agent.models.scripted.mock_model_from_env", self._scripted)
         self.monkeypatch.setattr("graph_agent.spec.opening.mock_model_from_env", self._scripted)
         module = types.ModuleType(f"page_{self.page.stem.replace('-', '_')}")
         self.monkeypatch.setitem(sys.modules, module.__name__, module)
-        with asyncio.Runner() as runner, contextlib.ExitStack() as servers:
+        with asyncio.Runner() as runner, warm_command() as self._commands, contextlib.ExitStack() as servers:
             for block in read_blocks(self.page):
                 try:
                     self._run(block, module, runner, servers)
@@ -151,9 +153,9 @@ class PageRun:
     def _set_script(self, replies: list[Any]) -> None:
         texts = [reply if isinstance(reply, str) else json.dumps(reply) for reply in replies]
         if texts:
-            self.monkeypatch.setenv(MOCK_VARIABLE, json.dumps(texts))
+            self.monkeypatch.setenv("DEBUG_MOCK_RESPONSES", json.dumps(texts))
         else:
-            self.monkeypatch.delenv(MOCK_VARIABLE, raising=False)
+            self.monkeypatch.delenv("DEBUG_MOCK_RESPONSES", raising=False)
 
     def _scripted(self) -> ScriptedChatModel | None:
         model = mock_model_from_env()
@@ -184,7 +186,7 @@ class PageRun:
     def _bash(self, script: str) -> str:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
-            env=_environment(),
+            env=self._environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -198,10 +200,17 @@ class PageRun:
     @contextlib.contextmanager
     def _server(self, command: str) -> Iterator[None]:
         shown = found[1] if (found := _PORT.search(command)) else "8000"
-        words = [*shlex.split(_PORT.sub("", command)), "--port", "0"]
+        words = [*shlex.split(_PORT.sub("", command)), "--port", "0"][1:]
         log = self.folder / f"server_{shown}.log"
         with log.open("wb") as out:
-            process = subprocess.Popen(words, env=_environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            process = start_python(
+                ["graph_agent.cli", *words],
+                cwd=self.folder,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=out.fileno(),
+                stderr=out.fileno(),
+            )
         try:
             self._ports[shown] = _listening_port(process, log)
             yield
@@ -211,6 +220,11 @@ class PageRun:
                 process.wait(30)
             process.kill()
             process.wait()
+
+    def _environment(self) -> dict[str, str]:
+        path = os.pathsep.join([str(self._commands), str(Path(sys.executable).parent), os.environ["PATH"]])
+        # The plugins of this environment are not a reader's: some warn, and they take long to load.
+        return {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "200", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
     def _with_ports(self, text: str) -> str:
         for shown, real in self._ports.items():
@@ -247,13 +261,7 @@ async def _finish(work: Any) -> None:
     await work
 
 
-def _environment() -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    # The plugins of this environment are not a reader's: some warn, and they take long to load.
-    return {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "200", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-
-
-def _listening_port(process: subprocess.Popen[bytes], log: Path) -> str:
+def _listening_port(process: Process, log: Path) -> str:
     deadline = time.monotonic() + WITHIN_S
     while time.monotonic() < deadline and process.poll() is None:
         if found := re.search(rb"(?:Uvicorn running on|listens at) http://[^\s:]+:(\d+)", log.read_bytes()):

@@ -22,12 +22,12 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel
-from graph_agent.persistence.open import strict_serializer
-from graph_agent.persistence.postgres_saver import SharedPostgresSaver
-from graph_agent.persistence.postgres_writer import Write
-from graph_agent.persistence.sqlite_connection import BUSY_S
-from graph_agent.persistence.sqlite_saver import SharedSqliteSaver
-from graph_agent.runs.checkpoint_fence import CheckpointFence
+from graph_agent.checkpoints.postgres_saver import SharedPostgresSaver
+from graph_agent.checkpoints.postgres_writer import Write
+from graph_agent.checkpoints.sqlite_connection import BUSY_S
+from graph_agent.checkpoints.sqlite_saver import SharedSqliteSaver
+from graph_agent.persistence import strict_serializer
+from graph_agent.runs.fence import CheckpointFence
 
 Reach = Callable[[str], None]
 Log = Callable[[str, str], None]

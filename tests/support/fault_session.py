@@ -10,7 +10,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, RunResult, Session, create_graph_agent
-from graph_agent.persistence.open import strict_serializer
+from graph_agent.persistence import strict_serializer
 from tests.support.fault_agent import ANSWER, WAVES, GoesOn, Reach, Wave, logging_tools, nothing
 from tests.support.fault_truth import Before, before, untrue
 

@@ -37,7 +37,7 @@ class Gate:
     def passing_blocking(self) -> None:
         """As `passing`, in a thread."""
         self._reached.set()
-        assert self._open.wait(30)
+        assert self._open.wait(120)
 
     def open(self) -> None:
         self._open.set()
@@ -62,8 +62,8 @@ class LateGate(Gate):
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Wait for a state, thirty seconds at most."""
-    async with asyncio.timeout(30):
+    """Wait for a state, two minutes at most."""
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.002)
 

@@ -10,7 +10,7 @@ import pytest
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import InputError, SessionBusyError
-from graph_agent.persistence.open import open_saver
+from graph_agent.persistence import open_saver
 from tests.support.fault_server import ForkServer
 from tests.support.gates import until
 

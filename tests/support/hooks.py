@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from graph_agent import LoopHook, LoopPlan
-from graph_agent.hooks.protocol import HookRequest, HookResponse
+from graph_agent.hooks import HookRequest, HookResponse
 
 DONE = '{"status": "done", "tools": []}'
 """A structured plan without calls."""

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from graph_agent.persistence.open import open_saver
+from graph_agent.persistence import open_saver
 from tests.support.agents import asks
 from tests.support.approvals import Desk
 

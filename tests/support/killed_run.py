@@ -10,7 +10,7 @@ import sys
 from langchain_core.tools import tool
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.persistence.open import open_saver
+from graph_agent.persistence import open_saver
 from tests.support.agents import asks, says, thread
 
 

@@ -5,8 +5,8 @@
         async with stub.chat_model() as model: ...
         assert stub.bodies[0]["messages"] == [...]
 
-Replies are served in order, one for each request; a callable looks at the request's body and gives the reply. A stub
-that has none left answers 400, which no client tries again.
+Replies are served in order, one for each request with messages; a callable looks at the request's body and gives the
+reply. A stub that has none left answers 400, which no client tries again.
 """
 
 from __future__ import annotations
@@ -148,7 +148,11 @@ class OpenAIStub:
         request = StubRequest(handler.path, {key.lower(): value for key, value in handler.headers.items()}, body)
         with self._lock:
             self.requests.append(request)
-            reply = self._replies.pop(0) if self._replies else Failure(400, "The stub has no reply left.")
+            if "messages" not in body:
+                # As at a provider; a readiness probe sends such a request.
+                reply: Any = Failure(400, "The request has no messages.")
+            else:
+                reply = self._replies.pop(0) if self._replies else Failure(400, "The stub has no reply left.")
         if handler.path != "/v1/chat/completions":
             reply = Failure(404, f"Unknown path {handler.path}.")
         if callable(reply):

@@ -53,7 +53,7 @@ class PostgresServer:
     def stop(self) -> None:
         """Stop it at once, and disconnect all clients."""
         self.process.send_signal(signal.SIGINT)
-        self.process.wait(30)
+        self.process.wait(120)
 
     def start(self) -> None:
         """Start it again, and wait until it takes connections."""
@@ -115,6 +115,9 @@ def postgres_server(*, fsync: str = "off") -> Iterator[PostgresServer]:
             "fsync": fsync,
             "max_connections": "200",
             "shared_buffers": "32MB",
+            # No test stops the machine, or uses a table for long.
+            "full_page_writes": fsync,
+            "autovacuum": fsync,
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
 

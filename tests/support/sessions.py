@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
+import uuid
 from pathlib import Path
 from typing import Any
 
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import BaseStore
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.session import inbox_namespace
 from tests.support.agents import thread
 from tests.support.gates import nothing_under_way, until
 
@@ -25,7 +29,7 @@ READING = "Stopped before it had finished: the run was stopped. It only reads, s
 
 async def wait_for_results(talk: Session, count: int) -> None:
     """Wait until `count` calls of the running wave have a result in the checkpoint."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while sum(bool(task.result) for task in (await talk._graph.aget_state(thread())).tasks) < count:
             await asyncio.sleep(0.002)
 
@@ -56,6 +60,19 @@ async def stored_messages(talk: Session) -> list[Any]:
     """The messages in the session's last checkpoint."""
     state = await talk._graph.aget_state({"configurable": {"thread_id": talk.id}})
     return list(state.values["messages"])
+
+
+async def put_note(
+    store: BaseStore, session_id: str, kind: str, content: Any = "", *, at_ns: int | None = None
+) -> None:
+    """Send a note to a session as any client of its Store may, dated now unless `at_ns` has its time."""
+    key = f"{time.time_ns() if at_ns is None else at_ns:020d}-{uuid.uuid4().hex}"
+    await store.aput(inbox_namespace(session_id), key, {"kind": kind, "content": content})
+
+
+async def noted(store: BaseStore, session_id: str) -> list[Any]:
+    """The contents of the notes that a session has in its Store."""
+    return [item.value["content"] for item in await store.asearch(inbox_namespace(session_id))]
 
 
 async def start_steered_process(folder: Path, *url: str) -> asyncio.subprocess.Process:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+import pty
+import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pexpect
+from pexpect.fdpexpect import fdspawn
+
+from tests.support.warm_process import WarmProcess
 
 WITHIN_S = 180
 """Maximum seconds to wait for one piece of output, on a busy machine too."""
@@ -69,33 +73,49 @@ def agent_folder(folder: Path, module: str, *tools: str) -> Path:
     return folder
 
 
+class Conversation(fdspawn):  # type: ignore[misc]  # it has no types
+    """A program on a pseudo-terminal of `size` rows and columns."""
+
+    def __init__(self, command: Sequence[str], folder: Path, env: Mapping[str, str], size: tuple[int, int]) -> None:
+        ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, size)
+        self.process = WarmProcess(command, cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs, leads=True)
+        os.close(theirs)
+        super().__init__(ours, timeout=WITHIN_S, encoding="utf-8")
+
+    def sendintr(self) -> None:
+        """Type Ctrl-C."""
+        self.send("\x03")
+
+    def sendeof(self) -> None:
+        """Type Ctrl-D."""
+        self.send("\x04")
+
+    def kill(self, number: int) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+
 @contextmanager
 def terminal(
     folder: Path, *arguments: str, script: list[str], size: tuple[int, int] = (40, 100), **environment: str
 ) -> Iterator[Any]:
-    """Run `graph-agent` on a pseudo-terminal of `size` rows and columns, with a scripted model."""
+    """Run `graph-agent` on a pseudo-terminal, with a scripted model."""
     given = {**os.environ, "DEBUG_MOCK_RESPONSES": json.dumps(script), "XDG_STATE_HOME": str(folder / "state")}
     given |= {"TERM": "xterm", "NO_COLOR": "1", **environment}
-    process = pexpect.spawn(
-        sys.executable,
-        ["-m", "graph_agent.cli", *arguments],
-        cwd=str(folder),
-        env=given,
-        timeout=WITHIN_S,
-        encoding="utf-8",
-        dimensions=size,
-    )
+    conversation = Conversation(["graph_agent.cli", *arguments], folder, given, size)
     try:
-        yield process
+        yield conversation
     finally:
-        process.close(force=True)
+        conversation.process.kill()
+        conversation.process.wait()
+        conversation.close()
 
 
-def leave(process: Any) -> int:
-    """Wait for the end of the process, and return its exit status."""
-    process.expect(pexpect.EOF)
-    process.close()
-    status: int = process.exitstatus
+def leave(conversation: Any) -> int:
+    """Wait for the end of the program, and return its exit status."""
+    conversation.expect(pexpect.EOF)
+    status: int = conversation.process.wait(WITHIN_S)
     return status
 
 

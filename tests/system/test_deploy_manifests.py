@@ -16,10 +16,11 @@ import pytest
 import yaml
 
 from graph_agent.errors import ConfigError
+from graph_agent.server import ServerSettings
 from graph_agent.server.admission.keys import read_keys
 from graph_agent.server.monitoring.metrics import Metrics
-from graph_agent.server.settings import ServerSettings, settings_from
-from graph_agent.spec.agent_file import load_spec
+from graph_agent.server.settings import settings_from
+from graph_agent.spec import load_spec
 from scripts.reference.environment import names
 from tests.support.doc_pages import read_blocks
 from tests.support.image import read_stages

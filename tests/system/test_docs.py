@@ -6,14 +6,18 @@ The pages in `docs/reference/` are generated, so their blocks are not examples.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import textwrap
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
 
+from scripts.docs_hooks import on_page_markdown
 from tests.support.doc_pages import ROOT, PageRun, assert_shown, read_blocks
 
 README = ROOT / "README.md"
@@ -22,7 +26,10 @@ WRITTEN = [page for page in PAGES if "reference" not in page.parts]
 NOT_RUN = {
     "a picture": 2,
     "has the form of a shell's variables": 1,
-    "installs packages": 4,  # the extras of the README may be a second block there
+    "it is the configuration of another program": 2,
+    "these are other programs": 1,
+    "installs packages": 5,  # the extras of the README may be a second block there
+    "installs packages, and opens a browser": 1,
     "is a configuration of Prometheus": 2,
     "its commands have tests of their own": 1,
     "needs a cluster": 2,
@@ -53,8 +60,33 @@ def test_a_block_is_left_out_only_for_an_accepted_reason() -> None:
     unseen = [block for block in blocks if "output" in block.directives]
     python = [block for block in blocks if block.language == "python" and "not run" in block.directives]
 
-    assert (sorted(reasons.keys() - NOT_RUN), python, len(unseen)) == ([], [], 2)
+    assert (sorted(reasons.keys() - NOT_RUN), python, len(unseen)) == ([], [], 3)
     assert [reason for reason, count in reasons.items() if count > NOT_RUN[reason]] == []
+
+
+@pytest.mark.parametrize("page", [page for page in WRITTEN if "<!-- script: [" in page.read_text()], ids=page_id)
+def test_the_site_shows_the_script_of_each_example(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted = [json.loads(block.directives["script"]) for block in read_blocks(page) if "script" in block.directives]
+
+    shown = on_page_markdown(page.read_text(encoding="utf-8"))
+
+    tabs = re.findall(r'^=== "Without a key"\n\n.*?\n    ```(\w+)\n(.*?)\n    ```$', shown, re.M | re.S)
+    scripts = [script_of(language, textwrap.dedent(f"{code}\n"), monkeypatch) for language, code in tabs]
+    assert scripts == [
+        [reply if isinstance(reply, str) else json.dumps(reply) for reply in replies] for replies in scripted if replies
+    ]
+
+
+def script_of(language: str, code: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the replies that the code of a tab gives to the model."""
+    if language == "console":
+        printed = subprocess.check_output(["bash", "-c", f'{code}printf %s "$DEBUG_MOCK_RESPONSES"'], text=True)
+    else:
+        monkeypatch.setenv("DEBUG_MOCK_RESPONSES", "")
+        exec(code, {})
+        printed = os.environ["DEBUG_MOCK_RESPONSES"]
+    replies: list[str] = json.loads(printed)
+    return replies
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

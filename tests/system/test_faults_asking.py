@@ -12,10 +12,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.execution.settlement import UNKNOWN
 from tests.support.agents import asks
 from tests.support.fault_agent import ANSWER
 from tests.support.fault_session import Watched
+from tests.support.result_texts import UNKNOWN
 
 
 @pytest.mark.parametrize("ledger", [False, True])

@@ -18,8 +18,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "waves": {"structured": True},
     "blocking": {"blocking": True, "ledger": True},
 }
-EVERY = {"blocking": 7}
-"""Turns between two faults, where they are not every one: a run with threads takes as many turns as it likes."""
+FIRST = {"resume": 0, "input": 1, "abort": 2}
+"""The turn of the first fault, another one for each way to go on."""
+STEPS = [3, pytest.param(1, marks=pytest.mark.thorough)]
+"""Turns between two faults."""
+FEWEST = {"blocking": 7}
+"""The fewest turns between two faults of a variant: a run with threads takes as many turns as it likes."""
 
 
 async def cancelled(task: asyncio.Task[Any]) -> bool:
@@ -38,12 +42,13 @@ def another(watched: Watched | None, variant: str, session_id: str) -> Watched:
     return watched
 
 
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("how", ["resume", "input"])
 @pytest.mark.parametrize("variant", VARIANTS)
-async def test_a_session_cancelled_at_any_turn_goes_on(variant: str, how: str) -> None:
+async def test_a_session_cancelled_at_any_turn_goes_on(variant: str, how: str, step: int) -> None:
     faults: list[str] = []
     watched: Watched | None = None
-    at, over = 0, False
+    at, over = FIRST[how], False
     while not over:
         watched = another(watched, variant, f"turn-{at}")
         task = asyncio.create_task(watched.session.run("go"))
@@ -53,16 +58,17 @@ async def test_a_session_cancelled_at_any_turn_goes_on(variant: str, how: str) -
         await watched.go_on(how)
         found = await watched.untrue(stored, ledger=watched.ledger)
         faults += [f"cancelled at turn {at}: {fault}" for fault in found]
-        at += EVERY.get(variant, 1)
+        at += max(step, FEWEST.get(variant, 0))
 
     assert (faults, dict(_under_way), at > 50) == ([], {}, True)
 
 
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("variant", VARIANTS)
-async def test_a_session_aborted_at_any_turn_settles_and_is_usable(variant: str) -> None:
+async def test_a_session_aborted_at_any_turn_settles_and_is_usable(variant: str, step: int) -> None:
     faults: list[str] = []
     watched: Watched | None = None
-    at, over = 0, False
+    at, over = FIRST["abort"], False
     while not over:
         watched = another(watched, variant, f"turn-{at}")
         task = asyncio.create_task(watched.session.run("go"))
@@ -78,7 +84,7 @@ async def test_a_session_aborted_at_any_turn_settles_and_is_usable(variant: str)
         await watched.session.run("go on")
         found = await watched.untrue(stored, ledger=False)
         faults += [f"aborted at turn {at}: {fault}" for fault in found]
-        at += EVERY.get(variant, 1)
+        at += max(step, FEWEST.get(variant, 0))
 
     assert (faults, dict(_under_way), at > 50) == ([], {}, True)
 

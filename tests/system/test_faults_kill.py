@@ -31,7 +31,12 @@ COMMITS = {
     for structured in (False, True)
 }
 SHARDS = 4
-"""Each variant's kill points are dealt out over so many tests, which may run side by side."""
+"""Tests that share the kill points of a variant; `make test` runs one of them, another for each variant."""
+DEALT = [
+    pytest.param(variant, shard, marks=[] if shard == at % SHARDS else pytest.mark.thorough)
+    for at, variant in enumerate(VARIANTS)
+    for shard in range(SHARDS)
+]
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +58,7 @@ def test_there_are_kill_points_enough(server: ForkServer, tmp_path: Path) -> Non
     assert (min(found.values()) >= 50, sum(found.values()) >= 200) == (True, True), found
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("variant", "shard"), DEALT)
 def test_a_killed_session_resumes_and_settles_its_calls_truthfully(
     variant: str, shard: int, server: ForkServer, tmp_path: Path
 ) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graph_agent import SessionStatus
 from graph_agent.errors import SessionBusyError
 from graph_agent.runs.registry import _under_way
 from graph_agent.session.control import SessionControl
 from graph_agent.session.run_result import open_interrupts
 from graph_agent.state.channels import NEXT
-from graph_agent.state.messages import STEERING_MARK
-from graph_agent.types import STATUS_OF, SessionStatus
+from graph_agent.types import STATUS_OF
 from tests.support.fault_agent import ANSWER, MARKS, Wave
 from tests.support.fault_session import Watched, turns
 
@@ -110,7 +110,7 @@ class Driver:
 def wrong(watched: Watched, values: dict[str, Any], sent: dict[str, list[str]]) -> list[str]:
     """The violations, except those of results."""
     messages, events = values["messages"], values["events"]
-    steered = [message.text for message in messages if STEERING_MARK in message.additional_kwargs]
+    steered = [message.text for message in messages if "graph_agent_steering" in message.additional_kwargs]
     followed = [m.text for m in messages if m.type == "human" and m.text.startswith("follow_up")]
     recorded = [event["content"] for event in events if event["type"] == "steering"]
     changes = [(event["from"], event["to"]) for event in events if event["type"] == "status"]

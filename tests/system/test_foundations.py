@@ -15,9 +15,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 
 from graph_agent import LoopConfig, ScriptedChatModel, SessionMemory, create_graph_agent
-from graph_agent.execution.settlement import UNKNOWN
-from graph_agent.persistence.open import open_saver
+from graph_agent.persistence import open_saver
 from tests.support.agents import ECHO_SCRIPT, asks, dialogue, echo, finishing_in_reverse, kinds, says, thread
+from tests.support.result_texts import UNKNOWN
 
 
 async def test_new_input_after_a_cancel_keeps_what_had_finished() -> None:

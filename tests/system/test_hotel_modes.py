@@ -18,8 +18,7 @@ import pytest_asyncio
 from examples.hotel.answer import ABILITIES
 from graph_agent import RunResult, Session
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.spec.agent_file import load_spec
-from graph_agent.spec.opening import open_agent
+from graph_agent.spec import load_spec, open_agent
 from tests.support.agents import at_step_limit
 
 HOTEL = Path(__file__).parents[2] / "examples" / "hotel"

@@ -5,8 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import pickle
+import re
+import signal
 import subprocess
 import sys
+import urllib.request
+from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
@@ -23,11 +27,18 @@ NEVER = {
     *("starlette", "typer", "uvicorn", "yaml"),
 }
 """Distributions that no public name needs before it is called."""
+NEVER_AT_SERVE = {
+    *("a2a", "google", "grpc", "jsonschema", "langchain", "langchain_mcp_adapters", "langchain_openai", "numpy"),
+    *("openai", "psycopg", "referencing", "sqlalchemy"),
+    *("langgraph_sdk.client", "langsmith.types.run", "mcp.server.session", "mcp.types"),
+    *(f"graph_agent.server.{name}.routes" for name in ("anthropic", "openai", "responses", "sessions")),
+    *("graph_agent.server.a2a.app", "graph_agent.mcp", "graph_agent.server.a2a.mount"),
+}
+"""Modules that `graph-agent serve` does not load before its first request but for `/ready`, without MCP servers."""
 AT_FIRST_USE = {
-    *("approvals.decisions", "approvals.text", "assembly", "budgets", "calls.parse", "compiled", "delegated_graph"),
-    *("delegation", "execution.inputs", "execution.ledger", "models.stream_watch", "prompts", "runs.deferred_writes"),
-    *("runs.spending", "session.call_records", "session.interrupts", "session.results", "session.stream_parts"),
-    *("state.own_fields", "state.schema"),
+    *("approvals.decisions", "approvals.text", "assembly", "compiled", "delegates.graph", "delegation"),
+    *("execution.ledger", "inputs.admission", "models.stream_watch", "parsing.calls", "prompts", "session.interrupts"),
+    *("session.results", "session.stream_parts", "settings.budgets", "state.own_fields", "state.schema"),
 }
 """Modules of the package that no public name needs before an agent is built or run."""
 
@@ -63,6 +74,45 @@ def test_the_public_names_load_no_more_than_they_are_built_on() -> None:
 
     heavy = {"langgraph.prebuilt", *(f"graph_agent.{name}" for name in AT_FIRST_USE)}
     assert ({name.partition(".")[0] for name in loaded} & NEVER, loaded & heavy) == (set(), set())
+
+
+def test_a_server_that_is_ready_has_loaded_no_more_than_its_start_needs(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("name: a\nmodel: 'model:make'\n")
+    (tmp_path / "model.py").write_text("import graph_agent\nmake = lambda: graph_agent.ScriptedChatModel([])\n")
+    code = (
+        "import json, signal, sys\n"
+        "from graph_agent.cli.app import main\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print(json.dumps(sorted(sys.modules)), flush=True))\n"
+        f"sys.argv = ['', 'serve', '--config', r'{tmp_path / 'agent.yaml'}', '--port', '0', '--db', 'memory:']\n"
+        "main()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        [url] = next(filter(None, (re.findall(r"running on (http://\S+)", line) for line in process.stderr)))
+        ready = urllib.request.urlopen(f"{url}/ready", timeout=60).status
+        process.send_signal(signal.SIGUSR1)
+        loaded = set(json.loads(process.stdout.readline()))
+        process.terminate()
+        process.communicate(timeout=60)
+
+    assert (ready, NEVER_AT_SERVE & loaded) == (200, set())
+
+
+def test_a_deferred_package_has_its_names_at_their_first_access() -> None:
+    loaded = loaded_by(
+        "from graph_agent._internal.extras import PACKAGES, defer_packages; defer_packages()\n"
+        "import langgraph_sdk, langsmith.types, mcp, mcp.types, sqlite_vec\n"
+        "import sys; assert 'mcp.server.session' not in sys.modules and 'numpy' not in sys.modules\n"
+        "from langgraph_sdk import get_client\n"
+        "from langsmith.types import Run\n"
+        "from mcp.server.fastmcp import FastMCP\n"
+        "assert mcp.ClientSession and sqlite_vec.load and mcp.server.fastmcp.FastMCP is FastMCP\n"
+    )
+
+    assert {"langgraph_sdk.client", "langsmith.types.run", "mcp.client.session"} <= loaded
 
 
 @pytest.mark.parametrize("module", sorted(AT_FIRST_USE))
@@ -113,7 +163,7 @@ def test_a_package_lists_its_public_names_before_their_first_use(module: str) ->
 def test_results_have_a_schema() -> None:
     schema = TypeAdapter(graph_agent.RunResult).json_schema()
 
-    assert schema["$defs"]["RunResult"]["properties"]["truncated"]["anyOf"] == [
+    assert schema["properties"]["truncated"]["anyOf"] == [
         {"enum": ["length", "content_filter", "interrupted"], "type": "string"},
         {"type": "null"},
     ]

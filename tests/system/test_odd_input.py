@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import reprlib
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,21 +12,22 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain.agents.middleware import before_model
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
-from langgraph.runtime import Runtime
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from graph_agent import ScriptedChatModel, SessionMemory, create_graph_agent
 from graph_agent._internal.text import plain
-from graph_agent.calls.lenient_json import parse_lenient_json
-from graph_agent.execution.settlement import UNKNOWN, settle
-from graph_agent.persistence.open import open_saver
-from graph_agent.response_format import ResponseSchema
+from graph_agent.errors import InputError
+from graph_agent.parsing.json_values import parse_lenient_json
+from graph_agent.persistence import open_saver
+from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.messages import order_results, rewrite
-from graph_agent.state.schema import INITIAL_BOOKKEEPING
-from tests.support.agents import add, dialogue, echo, kinds, says, thread
+from tests.support.agents import add, asks, dialogue, echo, kinds, says, thread
 from tests.support.openai_stub import OpenAIStub
+from tests.support.result_texts import UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -96,10 +98,10 @@ async def test_text_that_no_utf8_holds_does_not_poison_a_session(tmp_path: Path)
 @pytest.mark.parametrize(
     ("update", "refused"),
     [
-        ({"messages": [ToolMessage("other", tool_call_id="zzz")]}, "a ToolMessage"),
-        ({"messages": [AIMessage("hi")]}, "a AIMessage"),
-        ({"messages": [42]}, "a int"),
-        ({"messages": [], "events": []}, "the state field 'events'"),
+        ({"messages": [ToolMessage("other", tool_call_id="zzz")]}, "it adds an object of type ToolMessage"),
+        ({"messages": [AIMessage("hi")]}, "it adds an object of type AIMessage"),
+        ({"messages": [42]}, "it adds an object of type int"),
+        ({"messages": [], "events": []}, "'events' is no own state field of the agent"),
     ],
     ids=["foreign result", "message", "no message", "state"],
 )
@@ -116,7 +118,7 @@ async def test_a_command_cannot_break_the_history(update: dict[str, Any], refuse
     result = await graph.ainvoke(says("go"))
 
     assert dialogue(result["messages"])[2:] == [
-        ("tool", f"The tool ran, but requested changes that this agent does not allow: {refused}."),
+        ("tool", f"The tool ran, but this agent does not allow the changes it requested: {refused}."),
         ("ai", "Done."),
     ]
 
@@ -140,7 +142,10 @@ def _result(id_: str) -> ToolMessage:
 
 
 def _settled(messages: list[AnyMessage]) -> list[AnyMessage]:
-    return asyncio.run(settle(messages, {"configurable": {}}, Runtime(), INITIAL_BOOKKEEPING, lambda _: True))[0]
+    """The history as an agent leaves it that receives it with a new input."""
+    graph = create_graph_agent(ScriptedChatModel(["No more actions.", "Done."]), tools=[echo])
+    result = asyncio.run(graph.ainvoke({"messages": [*messages, HumanMessage("And now?")]}))
+    return list(result["messages"][:-2])
 
 
 def _is_sound(messages: list[AnyMessage]) -> bool:
@@ -182,7 +187,7 @@ def test_any_history_is_settled_so_that_providers_take_it(messages: list[AnyMess
 def test_a_sound_history_is_left_alone(messages: list[AnyMessage]) -> None:
     sound = _settled(messages)
 
-    assert _settled(sound) is sound
+    assert _settled(sound) == sound
 
 
 def test_a_result_goes_to_the_nearest_call_before_it() -> None:
@@ -284,3 +289,98 @@ def test_hostile_answers_cost_little_and_are_refused(text: str) -> None:
 
 def test_an_answers_numbers_can_be_stored() -> None:
     assert ResponseSchema({"type": "object"}).read(f'{{"a": {10**30}}}') == {"a": str(10**30)}
+
+
+# Inputs that no run can use
+
+
+async def parts_of(stream: Any) -> list[Any]:
+    return [part async for part in stream]
+
+
+ENTRY_POINTS: dict[str, Any] = {
+    "invoke": lambda agent, given, config: asyncio.to_thread(agent.invoke, given, config),
+    "ainvoke": lambda agent, given, config: agent.ainvoke(given, config),
+    "stream": lambda agent, given, config: asyncio.to_thread(lambda: list(agent.stream(given, config))),
+    "astream": lambda agent, given, config: parts_of(agent.astream(given, config)),
+    "astream_events": lambda agent, given, config: parts_of(agent.astream_events(given, config, version="v2")),
+    "batch": lambda agent, given, config: asyncio.to_thread(agent.batch, [given], config),
+    "abatch": lambda agent, given, config: agent.abatch([given], config),
+}
+NO_FIELDS = "has none of this agent's fields (messages)"
+NO_MESSAGE = "has no message, and there is no stored run or conversation to continue"
+NO_MESSAGES = "has messages that cannot be used ("
+UNUSABLE: list[tuple[Any, str]] = [
+    ("hello", NO_FIELDS),
+    ({"input": "How are you?"}, NO_FIELDS),
+    ({"question": 1}, NO_FIELDS),
+    ([HumanMessage("x")], NO_FIELDS),
+    (HumanMessage("x"), NO_FIELDS),
+    (5, NO_FIELDS),
+    (None, NO_MESSAGE),
+    ({}, NO_MESSAGE),
+    ({"messages": []}, NO_MESSAGE),
+    ({"messages": [RemoveMessage("1")]}, NO_MESSAGE),
+    (Command(resume="yes"), NO_MESSAGE),
+    (Command(goto="plan"), NO_MESSAGE),
+    (Command(), "has neither an answer nor an update"),
+    ({"messages": None}, NO_MESSAGES),
+    ({"messages": " "}, NO_MESSAGES),
+    ({"messages": [None]}, NO_MESSAGES),
+    ({"messages": {"text": "x"}}, NO_MESSAGES),
+    ({"messages": [("usr", "x")]}, NO_MESSAGES),
+    ({"messages": [("user", None)]}, NO_MESSAGES),
+    ({"messages": (HumanMessage("x"), HumanMessage("y"))}, NO_MESSAGES),
+    (Command(update={"messages": None}), NO_MESSAGES),
+]
+
+
+@pytest.mark.parametrize("saver", [None, InMemorySaver], ids=["no saver", "saver"])
+@pytest.mark.parametrize(("given", "why"), UNUSABLE, ids=lambda value: repr(value)[:40])
+async def test_an_unusable_input_gets_the_right_call_at_every_entry_point(given: Any, why: str, saver: Any) -> None:
+    agent = create_graph_agent(ScriptedChatModel(["x"]), checkpointer=saver and saver())
+
+    raised = {}
+    for name, enter in ENTRY_POINTS.items():
+        with pytest.raises(InputError) as caught:
+            await enter(agent, given, thread())
+        raised[name] = str(caught.value)
+
+    text = given["input"] if isinstance(given, dict) and "input" in given else "hello"
+    call = f"Write agent.ainvoke({{'messages': [('user', {text!r})]}}), or Session(agent, 's1').run('hello')."
+    begins = f"The input {reprlib.repr(given)} {why}"
+    assert [name for name, text in raised.items() if not (text.startswith(begins) and text.endswith(call))] == []
+
+
+async def test_an_input_with_a_value_that_checkpoints_cannot_hold_is_refused_before_it_is_stored() -> None:
+    agent = create_graph_agent(ScriptedChatModel(["x"]), checkpointer=InMemorySaver())
+
+    with pytest.raises(InputError, match="checkpoints cannot hold a message of type 'human'"):
+        await agent.ainvoke({"messages": [HumanMessage("hi", additional_kwargs={"at": object()})]}, thread())
+
+    assert (await agent.aget_state(thread())).values == {}
+
+
+@pytest.mark.parametrize("given", [None, {}, {"messages": []}], ids=repr)
+async def test_an_input_without_messages_continues_a_session_that_has_some(given: Any) -> None:
+    agent = create_graph_agent(
+        ScriptedChatModel([asks(("1", "echo", {"text": "a"})), "Done."]), [echo], checkpointer=InMemorySaver()
+    )
+    await agent.ainvoke(says("go"), thread(), interrupt_before=["tools"])
+
+    ended = await agent.ainvoke(given, thread())
+
+    assert (ended["messages"][-1].text, ended["status"]) == ("Done.", "COMPLETED")
+
+
+async def test_middleware_may_add_the_first_message() -> None:
+    @before_model
+    def ask(state: Any, runtime: Any) -> Any:
+        return {"messages": [HumanMessage("Good morning.")]}
+
+    agent = create_graph_agent(ScriptedChatModel(["Hello."]), middleware=[ask])
+
+    assert dialogue((await agent.ainvoke({"messages": []}))["messages"]) == [
+        ("human", "Good morning."),
+        ("ai", "Hello."),
+    ]

@@ -52,6 +52,7 @@ async def test_a_file_is_written_as_the_person_decides(sample: Path, decision: D
         events = await session.events()
 
     (interrupt,) = waiting.interrupts
+    assert result.structured_response is not None
     assert {
         "asked": [request["name"] for request in interrupt.value["action_requests"]],
         "not written yet": before,

@@ -59,11 +59,12 @@ def test_one_ctrl_c_ends_a_blocking_run_with_several_calls_that_hang(kind: str, 
         process.send_signal(signal.SIGINT)
         rest, stderr = process.communicate(timeout=60)
 
-    assert (others, process.returncode, rest, stderr.splitlines()[-1]) == (
+    # LangGraph may report futures of the delegate's threads after it, as the interpreter ends.
+    assert (others, process.returncode, rest, "KeyboardInterrupt" in stderr.splitlines()) == (
         ["hanging\n"] * (concurrency - 1),
         -signal.SIGINT,
         "",
-        "KeyboardInterrupt",
+        True,
     )
 
 

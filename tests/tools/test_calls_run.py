@@ -20,7 +20,7 @@ from langgraph.types import Command
 from pydantic import BaseModel, SecretStr
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, SessionMemory, create_graph_agent
-from graph_agent.persistence.open import open_saver
+from graph_agent.persistence import open_saver
 from tests.support.agents import add, asks, echo, marked, says, thread
 
 UNKNOWN_EFFECT = "It is not known whether it took effect; check before repeating it."
@@ -92,7 +92,7 @@ async def test_a_tools_own_time_limit_wins(caplog: pytest.LogCaptureFixture) -> 
     assert await results_of([limited], ("forever", {})) == [
         ("error", f"forever was stopped at its time limit of 0.01 s. {UNKNOWN_EFFECT}")
     ]
-    assert "The tool 'forever' failed: TimeoutError: stopped at its time limit of 0.01 s" in caplog.messages
+    assert "The tool 'forever' failed: TimeLimitError: stopped at its time limit of 0.01 s" in caplog.messages
 
 
 async def test_a_timeout_of_a_reading_tool_reports_no_change() -> None:
@@ -268,7 +268,7 @@ async def test_a_tool_may_answer_with_a_command() -> None:
 
     assert await results_of([note, jump], ("note", {}), ("jump", {})) == [
         ("success", "noted"),
-        ("error", "The tool ran, but requested changes that this agent does not allow: goto."),
+        ("error", "The tool ran, but this agent does not allow the changes it requested: it has a `goto`."),
     ]
 
 
@@ -329,6 +329,7 @@ async def test_a_tool_that_handles_its_own_errors_keeps_them() -> None:
 async def test_a_large_wave_is_answered_whole() -> None:
     calls = [("echo", {"text": str(i)}) for i in range(300)]
 
-    assert await results_of([echo], *calls, checkpointer=InMemorySaver(), run={"config": thread()}) == [
+    options: dict[str, Any] = {"config": LoopConfig(max_calls_per_wave=300), "checkpointer": InMemorySaver()}
+    assert await results_of([echo], *calls, **options, run={"config": thread()}) == [
         ("success", str(i)) for i in range(300)
     ]

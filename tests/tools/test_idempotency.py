@@ -11,9 +11,8 @@ from langchain_core.tools import tool
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent, idempotency_key
-from graph_agent.calls import canonical_arguments
+from graph_agent.calls import Call, canonical_arguments
 from graph_agent.errors import InputError
-from graph_agent.types import Call
 from tests.support.agents import asks, marked
 from tests.support.gates import Gate
 from tests.support.sessions import new_session

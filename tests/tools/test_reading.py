@@ -13,8 +13,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.errors import ConfigError
-from graph_agent.events.types import event
-from graph_agent.persistence.open import open_saver
+from graph_agent.persistence import open_saver
+from graph_agent.state.events import event
 from graph_agent.tools.read_result import MOST_CHARS, read_part
 from tests.support.agents import asks, echo, says, thread
 

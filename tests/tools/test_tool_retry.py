@@ -15,7 +15,7 @@ from langgraph.types import Command, interrupt
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.errors import ConfigError
-from graph_agent.tools.retry import ToolRetry
+from graph_agent.tools.invoke import ToolRetry
 from tests.support.agents import asks, says, thread
 
 AT_ONCE = {"initial_interval": 0, "jitter": False}

@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from langchain.agents.middleware import wrap_model_call
+from langchain.agents.middleware import wrap_model_call, wrap_tool_call
 from langchain.agents.middleware.types import ModelRequest
 from langchain_core.messages import SystemMessage
 from langchain_core.tools import BaseTool
 
 from graph_agent import GraphDelegate, LoopConfig, LoopHook, LoopPlan, RequestPatch, ScriptedChatModel
 from graph_agent import create_graph_agent as create
-from graph_agent.hooks.protocol import HookRequest, HookResponse
-from graph_agent.middleware.models import ModelMiddleware
+from graph_agent.hooks import HookRequest, HookResponse
+from graph_agent.hooks.around_model import ModelMiddleware
 from graph_agent.prompts import Prompts
-from graph_agent.prompts.tools_in_text import replace_tools_text, tools_in_text
+from graph_agent.prompts.system_prompt import replace_tools_text, tools_in_text
 from tests.support.agents import add, asks, echo, says
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
 
@@ -135,8 +135,12 @@ async def test_a_tool_added_by_middleware_is_in_the_prompt(openai_stub: StubFact
         prompt = SystemMessage([{"type": "text", "text": f"Be brief.\n{request.system_prompt}"}, {"type": "other"}])
         return await handler(request.override(tools=[*request.tools, add], system_message=prompt))
 
+    @wrap_tool_call
+    async def running(request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await handler(request.override(tool=add))
+
     model = ScriptedChatModel([NOTHING[mode], "Done."])
-    await create(model, tools=[echo], hooks=[adding], config=LoopConfig(tool_calling=mode)).ainvoke(says("go"))
+    await create(model, tools=[echo], hooks=[adding, running], config=LoopConfig(tool_calling=mode)).ainvoke(says("go"))
 
     prompts: Any = [request.messages[0].content for request in model.requests]
     assert [re.findall(r"^## (\S+)", blocks[0]["text"], re.MULTILINE) for blocks in prompts] == [["echo", "add"]] * 2

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.errors import ConfigError
+from graph_agent.errors import ConfigError, ModelFailedError
 from graph_agent.planning.active_model import agentic_loop_from_env, planner_of
 from tests.support.agents import asks, echo
 from tests.support.openai_stub import Failure, Reply, StubFactory, openai_stub
@@ -50,7 +50,7 @@ async def test_the_dag_planner_may_mend_its_plan_once() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
 def test_a_rollouts_share_is_kept(share: float) -> None:
-    settings = LoopConfig(rollout=share)
+    settings = LoopConfig(tool_calling="wave", rollout=share)
 
     arms = [planner_of(id_, settings, None) for id_ in IDS]
 
@@ -58,7 +58,7 @@ def test_a_rollouts_share_is_kept(share: float) -> None:
 
 
 def test_a_sessions_arm_never_changes_and_a_growing_share_only_adds() -> None:
-    few, more = LoopConfig(rollout=0.1), LoopConfig(rollout=0.3)
+    few, more = (LoopConfig(tool_calling="wave", rollout=share) for share in (0.1, 0.3))
 
     in_few = [id_ for id_ in IDS if planner_of(id_, few, None) == "wave"]
 
@@ -96,7 +96,7 @@ async def test_the_environment_variable_overrides_every_setting(
     value: str, arm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTIC_LOOP_ENABLED", value)
-    other = "dag" if arm == "wave" else "wave"
+    other: Literal["wave", "dag"] = "dag" if arm == "wave" else "wave"
     settings = {"planner": other, "rollout": 0.0 if arm == "wave" else 1.0}
     session = waves([plan(A, status="done"), "Answer."], tools=[echo], settings=settings)
 
@@ -196,10 +196,10 @@ async def test_a_configured_temperature_that_is_refused_is_the_users_to_mend() -
 
     result = await session.run("go")
 
-    assert ([kind for (kind,) in of_type(await session.events(), "error", "kind")], "temperature" in result.error) == (
-        ["other"],
-        True,
-    )
+    with pytest.raises(ModelFailedError) as raised:
+        result.raise_for_status()
+    kinds = [kind for (kind,) in of_type(await session.events(), "error", "kind")]
+    assert (kinds, "temperature" in str(raised.value.__cause__)) == (["other"], True)
 
 
 def ways(bodies: list[dict[str, Any]]) -> list[str]:

@@ -11,9 +11,8 @@ import pytest
 import pytest_asyncio
 from langchain_core.tools import BaseTool, StructuredTool
 
-from graph_agent import ScriptedChatModel
+from graph_agent import ScriptedChatModel, SessionStatus
 from graph_agent.mcp import open_mcp_tools
-from graph_agent.types import SessionStatus
 from tests.support.wave_helpers import DONE, of_type, plan, plan_requests, results_of, use, waves
 
 SERVER = Path(__file__).parents[2] / "examples" / "hotel" / "server.py"

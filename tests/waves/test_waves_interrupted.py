@@ -10,11 +10,10 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
-from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.execution.settlement import NEVER_STARTED, UNKNOWN
-from graph_agent.persistence.open import open_saver
-from graph_agent.types import SessionStatus
+from graph_agent import LoopConfig, ScriptedChatModel, Session, SessionStatus, create_graph_agent
+from graph_agent.persistence import open_saver
 from tests.support.agents import echo, kinds, marked, thread
+from tests.support.result_texts import NEVER_STARTED, UNKNOWN
 from tests.support.wave_helpers import DONE, answers, of_type, plan, plan_requests, results_of, use, waves
 
 

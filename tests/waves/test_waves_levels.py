@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from langchain_core.tools import tool
 
-from graph_agent import GraphDelegate, ScriptedChatModel, create_graph_agent
-from graph_agent.types import SessionStatus
+from graph_agent import GraphDelegate, ScriptedChatModel, SessionStatus, create_graph_agent
 from tests.support.agents import echo, kinds, says, thread
 from tests.support.wave_helpers import DONE, answers, fail, find, of_type, plan, plan_requests, results_of, use, waves
 

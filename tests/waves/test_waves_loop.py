@@ -9,10 +9,9 @@ import pytest
 from langchain_core.messages import AIMessage
 from pydantic import BaseModel
 
-from graph_agent import AgentContext, ScriptedChatModel
+from graph_agent import AgentContext, ScriptedChatModel, SessionStatus
 from graph_agent.session.results import RunResult
-from graph_agent.types import SessionStatus
-from graph_agent.waves.schema import PlanningResult
+from graph_agent.waves import PlanningResult
 from tests.support.agents import add, echo, kinds, says, thread
 from tests.support.wave_helpers import DONE, answers, fail, find, of_type, plan, plan_requests, results_of, use, waves
 
@@ -53,7 +52,7 @@ async def test_continue_without_calls_is_explained_to_the_model() -> None:
 
     assert [message.text for message in model.requests[1].messages[2:]] == [
         plan(reasoning="Hm."),
-        'The plan says "continue" but has no calls. Plan the calls that are needed, or say "done".',
+        'The plan has the status "continue" and no calls. Plan the calls that are needed, or use "done".',
     ]
 
 
@@ -88,7 +87,7 @@ async def test_a_failed_call_is_planned_again_with_other_arguments() -> None:
 
     (first, second) = of_type(await session.events(), "tool_result", "id", "status", "content")
     assert (first[:2], second[0] != "sum", second[1:], list(result.results)) == (
-        ("sum", "error"),
+        ("sum", "invalid"),
         True,
         ("success", "3"),
         ["sum", second[0]],
@@ -107,7 +106,7 @@ async def test_a_failed_call_is_planned_again_with_other_arguments() -> None:
         ),
         pytest.param(
             plan(use("a", "echo", "b", text="x")),
-            "The plan cannot be carried out:\nCall 'a' needs 'b', no call of this plan.",
+            "The plan cannot be carried out:\nCall 'a' needs 'b', no call of this plan or of an earlier one.",
             id="unknown id",
         ),
         pytest.param(plan(A, A), "The plan cannot be carried out:\nThe id 'a' is used twice.", id="doubled id"),
@@ -193,7 +192,7 @@ async def test_the_result_of_a_run() -> None:
     result = await session.run("go")
 
     events = await session.events()
-    fields = {name: getattr(result, name) for name in RunResult.__slots__}
+    fields = {name: getattr(result, name) for name in RunResult.__slots__ if name != "calls"}
     assert (of_type(events, "plan", "status", "action", "slots", "planner"), {**fields, "usage": None}) == (
         [("continue", "look", {"when": "May"}, "wave"), ("done", "look again", {}, "wave")],
         {
@@ -210,6 +209,9 @@ async def test_the_result_of_a_run() -> None:
             "structured_response": None,
             "cost": None,
             "error": "",
+            "error_kind": "",
+            "hint": "",
+            "cause": None,
             "truncated": None,
             "state": {},
             "follow_ups": (),
@@ -290,3 +292,42 @@ async def test_the_plan_tool_is_offered_with_its_schema() -> None:
         {"temperature": 0},
         [],
     )
+
+
+@pytest.mark.parametrize(
+    ("call", "result"),
+    [
+        (use("b", "echo", text="${a}"), "x ${a}"),
+        (use("b", "echo", text="<${a}>"), "<x ${a}>"),
+        (use("b", "echo", "a", text="y"), "y"),
+        (use("b", "echo", text="${a.field}"), "Not run: ${a.field}: a has no 'field'; it is the str x ${a}."),
+        (use("b", "echo", text="${f}"), "Not run: it needs 'f', which failed or was not run."),
+    ],
+    ids=["whole", "within text", "needs alone", "wrong path", "failed"],
+)
+async def test_a_plan_may_name_a_call_of_an_earlier_wave(call: dict[str, Any], result: str) -> None:
+    first = plan(use("a", "echo", text="x $${a}"), use("f", "fail"))
+    second = plan(call, use("c", "echo", text="${b}"))
+    model = ScriptedChatModel([first, second, DONE, "Answer."])
+
+    session = waves(model, tools=[echo, fail])
+    outcome = await session.run("go")
+
+    model.assert_spent()
+    failed = result.startswith("Not run")
+    skipped = {"error": "Not run: it needs 'b', which failed or was not run."}
+    assert {id_: outcome.results[id_] for id_ in "bc"} == {
+        "b": {"error": result} if failed else result,
+        "c": skipped if failed else result,
+    }
+
+
+async def test_a_call_of_an_earlier_input_cannot_be_named() -> None:
+    model = ScriptedChatModel([plan(A, status="done"), "One.", plan(use("b", "echo", text="${a}")), DONE, "Two."])
+    session = waves(model, tools=[echo])
+    await session.run("go")
+
+    await session.run("again")
+
+    fault = "The plan cannot be carried out:\nCall 'b' needs 'a', no call of this plan or of an earlier one."
+    assert model.requests[3].messages[-1].text == fault

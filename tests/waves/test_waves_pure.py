@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph_agent.types import Call
-from graph_agent.waves.schema import PlanError, PlanningResult, WaveCall, check_wave, select
+from graph_agent.calls import Call
+from graph_agent.waves import PlanError, PlanningResult, WaveCall, check_wave, select
 from tests.support.wave_helpers import use
 
 
@@ -58,9 +58,13 @@ def test_no_calls_are_an_empty_wave() -> None:
 @pytest.mark.parametrize(
     ("calls", "faults"),
     [
-        pytest.param([use("a", "t", "b")], ["Call 'a' needs 'b', no call of this plan."], id="unknown"),
         pytest.param(
-            [use("a", "t", x="${b.c}")], ["Call 'a' needs 'b', no call of this plan."], id="unknown-reference"
+            [use("a", "t", "b")], ["Call 'a' needs 'b', no call of this plan or of an earlier one."], id="unknown"
+        ),
+        pytest.param(
+            [use("a", "t", x="${b.c}")],
+            ["Call 'a' needs 'b', no call of this plan or of an earlier one."],
+            id="unknown-reference",
         ),
         pytest.param([use("a", "t", "a")], ["These calls need each other in a circle: a → a."], id="circle-of-one"),
         pytest.param(
@@ -98,7 +102,7 @@ def test_no_calls_are_an_empty_wave() -> None:
         pytest.param(
             [use("a", "t", "z"), use("a", "t"), use("b.c", "t", x="${}")],
             [
-                "Call 'a' needs 'z', no call of this plan.",
+                "Call 'a' needs 'z', no call of this plan or of an earlier one.",
                 "The id 'a' is used twice.",
                 "The id 'b.c' cannot be used; take up to 64 letters, digits, _ and -.",
                 "Call 'b.c': ${} is no reference; write ${id.field[0]}, or $${ for a plain ${.",

@@ -1,1 +1,4 @@
-"""A2A on the server: mounted with the chat APIs, or standalone."""
+"""Agents over A2A, mounted with the chat APIs or standalone.
+
+a2a-sdk, from the extra `server`, implements the protocol; only this package and `delegates` import it.
+"""

@@ -6,41 +6,39 @@ import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 from a2a.auth.user import UnauthenticatedUser, User
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
 from a2a.server.context import ServerCallContext
 from a2a.server.routes import create_agent_card_routes
 from a2a.server.routes.common import ServerCallContextBuilder
-from a2a.types import AgentCard
-from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
+from a2a.types import AgentCard, AgentSkill
+from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing_extensions import Unpack
 
-from graph_agent._internal.redaction import SECRET_HEADERS
-from graph_agent._internal.signals import Drainable
-from graph_agent.a2a.server.app import CARD_AGE_S, A2AServer
-from graph_agent.a2a.server.card import REST_PATH, RPC_PATH, agent_card
-from graph_agent.a2a.server.executor import NoSlotError, SlotFactory
-from graph_agent.a2a.server.requests import RequestBounds
-from graph_agent.a2a.server.sessions import at_work
-from graph_agent.a2a.server.store import open_stores
+from graph_agent._internal.failure_log import SECRET_HEADERS
+from graph_agent._internal.signals import Drainable, drain_on_sigterm
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.runs.registry import sees_other_processes
-from graph_agent.server.admission.gate import admitted_caller
+from graph_agent.server.a2a.app import CARD_AGE_S, A2AOptions, A2AServer
+from graph_agent.server.a2a.card import agent_card
+from graph_agent.server.a2a.executor import NoSlotError, SlotFactory
+from graph_agent.server.a2a.session_ids import at_work
+from graph_agent.server.a2a.store import open_stores
+from graph_agent.server.a2a.validation import RequestBounds
+from graph_agent.server.admission.gate import admitted_caller, guard
 from graph_agent.server.admission.keys import Caller
-from graph_agent.server.admission.limits import Limits
+from graph_agent.server.admission.shared_limits import Limits, limits_of
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.schemas import SESSION_ID
 from graph_agent.server.errors.problems import ProblemError, stopping
-from graph_agent.server.settings import ServerSettings
-
-CARD_PATH = AGENT_CARD_WELL_KNOWN_PATH
-PATHS = (RPC_PATH, f"{RPC_PATH}/", f"{REST_PATH}/*")
-"""Paths of A2A requests, except the card; in `langgraph dev`, other paths below the first belong to its server."""
+from graph_agent.server.settings import CARD_PATH, ServerSettings
 
 
 @asynccontextmanager
@@ -131,7 +129,16 @@ def _card(runs: Runs, url: str) -> AgentCard:
         url,
         name=source.name,
         description=source.description,
-        skills=source.skills,
+        skills=[
+            AgentSkill(
+                id=skill.id,
+                name=skill.name or skill.id,
+                description=skill.description,
+                tags=skill.tags or ["skill"],
+                examples=skill.examples,
+            )
+            for skill in source.skills
+        ],
         push_notifications=source.push_notifications,
     )
     if runs.host.settings.keys:
@@ -174,8 +181,16 @@ class _Limited:
             raise stopping()
         if not _is_json(Headers(scope=scope)):
             raise ProblemError("media_type", "An A2A request is JSON; send it with 'Content-Type: application/json'.")
-        with self._limits.slot(admitted_caller(Request(scope)).name):
-            await self._app(scope, receive, send)
+        with ExitStack() as slot:
+            slot.enter_context(self._limits.slot(admitted_caller(Request(scope)).name))
+
+            async def send_with_slot(message: Message) -> None:
+                if message["type"] == "http.response.body" and not message.get("more_body", False):
+                    # Before the last byte, after which the client may send its next request.
+                    slot.close()
+                await send(message)
+
+            await self._app(scope, receive, send_with_slot)
 
 
 def _is_json(headers: Headers) -> bool:
@@ -219,3 +234,53 @@ def _thread(user: str, context_id: str) -> str:
     is_valid = re.fullmatch(SESSION_ID, context_id)
     session_id = context_id if is_valid else f"a2a-{hashlib.sha256(context_id.encode()).hexdigest()}"
     return Caller(user).thread(session_id)
+
+
+def a2a_app(
+    graph: CompiledAgentGraph,
+    card: AgentCard,
+    *,
+    settings: ServerSettings | None = None,
+    drain_s: float | None = None,
+    **options: Unpack[A2AOptions],
+) -> Starlette:
+    """Create an application that serves an agent over A2A only.
+
+    Requests are admitted as by `graph-agent a2a`. Only the HTTP server can limit the size and time of headers, and idle
+    connections: pass `http=graph_agent.server.admission.connections.BoundedProtocol` to uvicorn for that.
+
+    Args:
+        graph: The agent, compiled with a checkpointer.
+        card: Its card.
+        settings: API keys, origins and limits; None for the defaults, which have no keys: then requests of web pages of
+            other origins, and requests to a host name with a dot, are refused.
+        drain_s: Seconds that tasks may take to reach their next step boundary after the first SIGTERM; a second one
+            stops them at once. None to install no signal handler: then tasks are stopped with the application.
+        options: As for `A2AServer`. With keys, its users are the names of the keys.
+
+    Raises:
+        ConfigError: If the graph has no checkpointer.
+    """
+    settings = settings or ServerSettings()
+    limits, _, tasks = limits_of(settings, None)
+    given: A2AOptions = {"slots": task_slots(tasks), "bounds": bounds_of(settings)}
+    if settings.keys:
+        given["context_builder"] = CallerContext()
+    given.update(options)
+    server = A2AServer(graph, card, **given)
+    admit_requests(server.routes, server, limits)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        with drain_on_sigterm(server, drain_s or 0, enabled=drain_s is not None):
+            try:
+                yield
+            finally:
+                if server.draining:
+                    # Tasks without a connected client hold no connection open; only this waits for their boundary.
+                    await server.drained(drain_s or 0)
+                await server.aclose()
+
+    app = Starlette(routes=server.routes, lifespan=lifespan)
+    guard(app, settings, ["/*"])
+    return app

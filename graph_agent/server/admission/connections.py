@@ -223,8 +223,15 @@ class BoundedProtocol(HttpToolsProtocol):
 class DrainedWebSocketProtocol(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket protocol, whose connections are closed by the application when the server stops.
 
-    uvicorn itself closes them before a response in progress has ended.
+    uvicorn itself closes them before a response in progress has ended. It also logs an error for each connection that
+    the application refuses with a response.
     """
+
+    async def send(self, message: Any) -> None:
+        """Send an ASGI message; called by the application."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True
 
     def shutdown(self) -> None:
         """Close the connection if the application has not accepted it, or has closed it; called by uvicorn."""

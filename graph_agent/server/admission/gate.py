@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ipaddress
+from collections.abc import Collection, Sequence
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,16 +14,67 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent._internal.json_bounds import JsonBounds
 from graph_agent.server.admission.body import BodyLimits
-from graph_agent.server.admission.keys import Caller, caller_of
-from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.origin import origin_fault
+from graph_agent.server.admission.keys import Caller, caller_of, key_in
+from graph_agent.server.admission.shared_limits import Limits
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.errors.responses import internal_error, on_http, on_problem, path_of, refusal
-from graph_agent.server.request_ids import with_request_id
 from graph_agent.server.settings import ServerSettings
+from graph_agent.server.sse import with_request_id
 
-OPEN = frozenset({"/.well-known/agent-card.json", "/health", "/ready", "/openapi.json", "/docs"})
+
+def origin_fault(request: HTTPConnection, origins: Collection[str], public_url: str = "") -> str:
+    """Return why a request may come from a page without permission; empty if it is permitted.
+
+    A page of another site sends its `Origin`. A page whose host name was rebound to this machine (DNS rebinding) has
+    the server's own origin, and is detected by `Host`: a name with a dot can belong to anyone, an address or a bare
+    name cannot.
+
+    Args:
+        request: The request.
+        origins: Origins whose pages may call this server.
+        public_url: The server's URL for clients; its host name is permitted. Empty for none.
+    """
+    origin = request.headers.get("origin")
+    if origin is not None and (origin in origins or "*" in origins):
+        return ""
+    host = _name(f"//{request.headers.get('host', '')}")
+    if not _is_bare(host) and host != _name(public_url):
+        return (
+            f"Without API keys this server answers to an address, a bare name or the host of public_url only, not to "
+            f"{host!r}; set keys or public_url."
+        )
+    if origin is not None and not _is_this_machine(_name(origin)):
+        return "Pages of this origin may not call this server; name it in cors_origins."
+    return ""
+
+
+def _name(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:
+        return "."  # a name that no page can have
+
+
+def _is_bare(host: str) -> bool:
+    return "." not in host or host.endswith(".localhost") or _address(host) is not None
+
+
+def _is_this_machine(host: str) -> bool:
+    address = _address(host)
+    return address.is_loopback if address is not None else host == "localhost" or host.endswith(".localhost")
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+OPEN = frozenset({"/", "/.well-known/agent-card.json", "/health", "/ready", "/openapi.json", "/docs"})
 """Paths that need no key."""
+_NO_KEY = "An API key is needed: send it as 'Authorization: Bearer' or 'x-api-key'."
+_UNKNOWN_KEY = "The API key is none of this server's; check the key that the client sends."
 
 
 def guard(app: Starlette, settings: ServerSettings, guarded: Sequence[str]) -> None:
@@ -82,7 +135,7 @@ class Gate:
             return
         caller = caller_of(HTTPConnection(scope), self._keys)
         if caller is None and path not in OPEN:
-            problem = ProblemError("key", "An API key is needed: send it as 'Authorization: Bearer' or 'x-api-key'.")
+            problem = ProblemError("key", _UNKNOWN_KEY if key_in(HTTPConnection(scope)) else _NO_KEY)
             await refusal(path, problem)(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller or Caller("")

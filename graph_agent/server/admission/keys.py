@@ -86,13 +86,18 @@ def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
     """
     if not keys:
         return Caller("")
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    given = token.strip() if scheme.lower() == "bearer" and token.strip() else request.headers.get("x-api-key", "")
+    given = key_in(request)
     found: Caller | None = None
     for key in keys:
         if hmac.compare_digest(key.key.get_secret_value().encode(), given.encode("utf-8", "surrogatepass")):
             found = Caller(key.name)
     return found
+
+
+def key_in(request: HTTPConnection) -> str:
+    """Return the key of a request; empty without one."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" and token.strip() else request.headers.get("x-api-key", "")
 
 
 def _entries(text: str) -> list[tuple[int, str]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.tools import BaseTool
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.schemas import (
@@ -15,6 +16,7 @@ from graph_agent.server.chat.schemas import (
     AgenticLoops,
     CallId,
     ListOf,
+    RequestObject,
     SessionMetadata,
     checked_schema,
     clean_body,
@@ -26,13 +28,7 @@ from graph_agent.server.errors.problems import ProblemError
 _CONTENT_TYPES = ("text", "image", "document")
 
 
-class _Body(BaseModel):
-    """An object of the body; fields that are not declared are accepted and ignored."""
-
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-
-
-class Source(_Body):
+class Source(RequestObject):
     """The source of an image or a document."""
 
     type: Literal["base64", "url", "text"]
@@ -41,7 +37,7 @@ class Source(_Body):
     url: str = ""
 
 
-class Block(_Body):
+class Block(RequestObject):
     """A piece of a message."""
 
     type: Literal["text", "image", "document", "tool_use", "tool_result", "thinking", "redacted_thinking"]
@@ -56,23 +52,23 @@ class Block(_Body):
     is_error: bool | None = None
 
 
-class Message(_Body):
+class Message(RequestObject):
     """One message of the conversation."""
 
     role: Literal["user", "assistant", "system"]
     content: str | ListOf[Block]
 
 
-class Tool(_Body):
-    """A tool of the caller."""
+class Tool(RequestObject):
+    """A tool of the caller; one of another type than `custom`, the default, cannot be run."""
 
-    name: str = Field(pattern=TOOL_NAME)
-    type: Literal["custom"] | None = None
+    name: str = Field("", description="Letters, digits, `_` and `-`, 64 at most.")
+    type: str | None = None
     description: str | None = None
-    input_schema: dict[str, Any]
+    input_schema: dict[str, Any] | None = None
 
 
-class ToolChoice(_Body):
+class ToolChoice(RequestObject):
     """Whether the model must call a tool."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -80,21 +76,21 @@ class ToolChoice(_Body):
     disable_parallel_tool_use: bool | None = None
 
 
-class Format(_Body):
+class Format(RequestObject):
     """The format of the answer."""
 
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
 
 
-class OutputConfig(_Body):
+class OutputConfig(RequestObject):
     """Options of the answer."""
 
     format: Format | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
-class CountRequest(_Body):
+class CountRequest(RequestObject):
     """A request to count tokens. Fields that are not listed are accepted and have no effect."""
 
     model: str
@@ -131,8 +127,7 @@ def read_messages_request(body: MessagesRequest) -> ChatRequest:
         # Clients start threads by default, and send the whole conversation after this error code.
         raise ProblemError(
             "invalid",
-            "Threads are not kept here: leave thread out and send the whole conversation, or name a session with "
-            "X-Session-Id.",
+            "Threads are not kept here: leave thread out and send the whole conversation, or name a session.",
             param="thread",
             details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
         )
@@ -154,7 +149,8 @@ def read_messages_request(body: MessagesRequest) -> ChatRequest:
         messages=[read for message in body.messages for read in _messages(message)],
         instructions=_instructions(body),
         options={name: value for name, value in options.items() if value is not None},
-        client_tools=[] if no_tools else [_tool(tool) for tool in body.tools or []],
+        client_tools=[] if no_tools else _tools(body),
+        unsupported_tools=[tool.type or "" for tool in body.tools or [] if not _is_function(tool)],
         session_id=body.metadata.session_id if body.metadata else None,
         stream=bool(body.stream),
     )
@@ -163,7 +159,7 @@ def read_messages_request(body: MessagesRequest) -> ChatRequest:
 def tokens_of(body: CountRequest) -> int:
     """Estimate the tokens of a request at 4 characters per token; at least 1."""
     messages = [read for message in body.messages for read in _messages(message)]
-    tools: list[BaseTool | dict[str, Any]] = [_tool(tool) for tool in body.tools or []]
+    tools: list[BaseTool | dict[str, Any]] = [*_tools(body)]
     return max(1, count_tokens_approximately([HumanMessage(_instructions(body)), *messages], tools=tools or None))
 
 
@@ -236,7 +232,17 @@ def _joined(content: str | list[Block] | None) -> str:
     return "\n\n".join(block.text for block in content if block.type == "text" and block.text)
 
 
+def _is_function(tool: Tool) -> bool:
+    return tool.type in (None, "custom")
+
+
+def _tools(body: CountRequest) -> list[dict[str, Any]]:
+    return [_tool(tool) for tool in body.tools or [] if _is_function(tool)]
+
+
 def _tool(tool: Tool) -> dict[str, Any]:
+    if tool.input_schema is None or not re.fullmatch(TOOL_NAME, tool.name):
+        raise ProblemError("invalid", f"The tool {tool.name!r} has no input_schema, or no valid name.", param="tools")
     function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
     return {"type": "function", "function": function}
 
@@ -247,6 +253,6 @@ def _choice(body: MessagesRequest) -> str | None:
         return None
     if choice.type == "any":
         return "any"
-    if choice.name is None or choice.name not in {tool.name for tool in body.tools or []}:
+    if choice.name is None or choice.name not in {tool.name for tool in body.tools or [] if _is_function(tool)}:
         raise ProblemError("invalid", f"tool_choice names {choice.name!r}, which is not among the tools.")
     return choice.name

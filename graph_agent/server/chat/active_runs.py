@@ -67,7 +67,8 @@ class Runs:
             spec: The run to start.
             streams: Whether to stream the answer.
             resources: The caller's resources for the run; ownership passes to this method, which closes them when the
-                run and its follow-ups have ended.
+                run has ended. `ServerRun.release` closes them before the last byte of the answer is sent. Follow-ups
+                need none: they count when they are queued.
 
         Raises:
             ProblemError: If the server is stopping.
@@ -76,13 +77,11 @@ class Runs:
         run: ServerRun | None = None
         try:
             async with self._start(spec, streams=streams, on_end=self._start_follow_ups) as run:
+                run.release = owned.close
                 yield run
         finally:
-            background = (run.detached or run.following) if run is not None else None
-            if background is None:
+            if run is None or run.detached is None:
                 owned.close()
-            else:
-                background.add_done_callback(lambda _: owned.close())
 
     @contextlib.asynccontextmanager
     async def _start(
@@ -116,6 +115,7 @@ class Runs:
             await run.finish()
         finally:
             self._active.discard(run)
+            run.release()
         if run.following is not None:
             await asyncio.wait([run.following])
 

@@ -17,15 +17,10 @@ from graph_agent._internal.text import as_text
 from graph_agent.approvals.requests import calls_of_request, is_single_call, request_of
 from graph_agent.approvals.text import question_text
 from graph_agent.server.errors.problems import ProblemError
+from graph_agent.session.interrupts import joint_question
 from graph_agent.session.run_result import open_interrupts, waiting_for
 
 _MARKER = re.compile(r"\[approval ([0-9a-f]{24})\]\s*")
-
-
-def open_request(state: StateSnapshot) -> Interrupt | None:
-    """Return the open approval request to answer next; None if the session waits for no approval."""
-    interrupts = open_interrupts(state)
-    return next((each for each in interrupts if request_of(each) is not None), None)
 
 
 def open_question(state: StateSnapshot) -> Interrupt | None:
@@ -35,19 +30,19 @@ def open_question(state: StateSnapshot) -> Interrupt | None:
 
 
 def question_of(interrupts: Sequence[Interrupt], token: str | None, refused: str = "") -> str:
-    """Return the question that open interrupts ask a person; empty without interrupts.
-
-    Only the first is asked about; others of the same session follow when it is answered.
+    """Return the question that open interrupts ask a person (see `joint_question`); empty without interrupts.
 
     Args:
         interrupts: The open interrupts.
         token: Name of the thread of a request without a session; None for a session.
         refused: Why the previous answer was refused; empty for none.
     """
+    if not interrupts:
+        return ""
+    _, asked = joint_question(interrupts)
     if waiting_for(interrupts) != "approval":
-        return as_text(interrupts[0].value) if interrupts else ""
-    request = next(request for each in interrupts if (request := request_of(each)) is not None)
-    question = question_text({**request, "error": refused} if refused else request)
+        return as_text(asked)
+    question = question_text({**asked, "error": refused} if refused else asked)
     return question if token is None else f"{question}\n[approval {token}]"
 
 
@@ -100,11 +95,6 @@ def answers_to_approvals(
             "GET /sessions/{id} lists the open questions of a session.",
         )
     return answers
-
-
-def is_repeated(interrupts: Sequence[Interrupt]) -> bool:
-    """Whether the question is asked again, because the answer to it was none."""
-    return any("error" in (request_of(each) or ()) for each in interrupts)
 
 
 def parked_question(messages: Sequence[AnyMessage]) -> str | None:

@@ -12,9 +12,8 @@ from typing import Any, Protocol, TypeAlias
 from starlette.requests import Request
 from starlette.responses import Response
 
-from graph_agent.events.types import StoredEvent
 from graph_agent.server.admission.keys import Caller
-from graph_agent.server.admission.limits import Limits
+from graph_agent.server.admission.shared_limits import Limits
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.idempotency import resolve_once
 from graph_agent.server.chat.outcomes import ChatOutcome
@@ -31,10 +30,10 @@ from graph_agent.server.chat.run import (
 )
 from graph_agent.server.errors.problems import ProblemError, stopping
 from graph_agent.server.sse import EventStream, comment, progress_comment, wait_for_disconnect
+from graph_agent.state.events import StoredEvent
 
 _HEADERS_WITHIN_S = 5.0
 """Seconds to delay a stream's headers until the first part, so that an immediate failure gets its own status."""
-SESSION_HEADER = "x-session-id"
 REPLAYED = {"idempotent-replayed": "true"}
 """Header of an answer that was given to an earlier request with the same idempotency key."""
 
@@ -59,7 +58,7 @@ class ChatDialect(Protocol):
         return ()
 
     def rest_frames(self, outcome: ChatOutcome, rest: str) -> Iterable[str]:
-        """Yield the frames of the end of the answer's text that was not streamed; `rest` is not empty."""
+        """Yield the frames of the end of the text, which no other part has; `rest` is not empty."""
         return self.text_frames(rest)
 
     def event_frames(self, event: StoredEvent) -> Iterable[str]:
@@ -79,7 +78,7 @@ class ChatDialect(Protocol):
         ...
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the body of an answer that is not streamed."""
+        """Return the body of an answer that is not streamed, from the text of the frames that were yielded before."""
         ...
 
 
@@ -121,7 +120,7 @@ class Chat:
         """
         async with AsyncExitStack() as stack:
             run = await stack.enter_async_context(self.started(http_request, caller, request))
-            headers = {SESSION_HEADER: request.session_id} if request.session_id is not None else {}
+            headers = self.session_headers(run.spec.session_id)
             if not request.stream:
                 return await self._answer_whole(http_request, run, request, dialect, headers, keep)
             first = await run.part(_HEADERS_WITHIN_S)
@@ -135,6 +134,11 @@ class Chat:
                 close=stack.pop_all().aclose,
                 headers=headers,
             )
+
+    def session_headers(self, session_id: str | None) -> dict[str, str]:
+        """Return the header of an answer that names its session; none for an answer without a session."""
+        name = self.runs.host.settings.session_header
+        return {name: session_id} if name and session_id is not None else {}
 
     @asynccontextmanager
     async def started(self, http_request: Request, caller: Caller, request: ChatRequest) -> AsyncIterator[ServerRun]:
@@ -173,6 +177,7 @@ class Chat:
             await asyncio.gather(answering, leaving, return_exceptions=True)
         if outcome.problem is not None:
             raise outcome.problem
+        run.release()
         headers |= REPLAYED if run.replayed else {}
         body = dialect.body(outcome, progress if request.progress_as_field else [])
         if keep is not None:
@@ -185,15 +190,30 @@ async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, li
     while True:
         match await run.part():
             case RunEnded(outcome):
+                if outcome.rest:
+                    "".join(dialect.rest_frames(outcome, outcome.rest))
                 return outcome, progress
-            case AnswerText() | ReasoningPiece() | MessageBreak() | None:
-                pass
-            case CallEvents(events):
-                for event in events:
-                    # A format that shows calls builds its body from its frames.
-                    "".join(dialect.event_frames(event))
             case ProgressUpdate(update):
                 progress.append(update)
+            case None:
+                pass
+            case part:
+                # The body is built from the frames, so that it has the text of a stream.
+                "".join(_frames_of_part(part, dialect))
+
+
+def _frames_of_part(
+    part: AnswerText | MessageBreak | ReasoningPiece | CallEvents, dialect: ChatDialect
+) -> Iterable[str]:
+    match part:
+        case AnswerText(piece):
+            return dialect.text_frames(piece)
+        case MessageBreak():
+            return dialect.break_frames()
+        case ReasoningPiece(piece):
+            return dialect.reasoning_frames(piece)
+        case CallEvents(events):
+            return (each for event in events for each in dialect.event_frames(event))
 
 
 async def frames_of(
@@ -214,7 +234,6 @@ async def frames_of(
         keepalive_s: Seconds of silence after which a comment is sent.
         keep: As for `Chat.answer`; also awaited for an answer that ends with an error.
     """
-    sent = ""
     start = "".join(dialect.start_frames())
     part = first
     try:
@@ -222,33 +241,23 @@ async def frames_of(
             match part:
                 case None:
                     text = comment("still at work")
-                case AnswerText(piece):
-                    sent += piece
-                    text = "".join(dialect.text_frames(piece))
-                case MessageBreak():
-                    sent += "\n\n"
-                    text = "".join(dialect.break_frames())
-                case ReasoningPiece(piece):
-                    text = "".join(dialect.reasoning_frames(piece))
-                case CallEvents(events):
-                    text = "".join(each for event in events for each in dialect.event_frames(event))
                 case RunEnded(outcome):
                     if outcome.problem is not None:
                         raise outcome.problem
-                    # Text that was not streamed: a structured answer, a question, text with calls.
-                    rest = outcome.text[len(sent) :] if outcome.text.startswith(sent) else ""
-                    if outcome.question and not rest:
-                        rest = f"\n\n{outcome.question}"
-                    text = "".join(
-                        [*(dialect.rest_frames(outcome, rest) if rest else ()), *dialect.end_frames(outcome)]
-                    )
+                    rest = dialect.rest_frames(outcome, outcome.rest) if outcome.rest else ()
+                    text = "".join([*rest, *dialect.end_frames(outcome)])
                 case ProgressUpdate(progress) if request.progress_as_field:
                     text = "".join(dialect.progress_frames(progress))
                 case ProgressUpdate(progress):
                     text = progress_comment(progress)
+                case _:
+                    text = "".join(_frames_of_part(part, dialect))
             # One write per part, with the start frames in the first: every write is a packet.
-            if isinstance(part, RunEnded) and keep is not None:
-                await keep(run)
+            if isinstance(part, RunEnded):
+                # Before the answer is complete for its client, who may send the next request at once.
+                run.release()
+                if keep is not None:
+                    await keep(run)
             if text := start + text:
                 start = ""
                 yield text
@@ -256,6 +265,7 @@ async def frames_of(
                 return
             part = await run.part(keepalive_s)
     except ProblemError as problem:
+        run.release()
         text = start + "".join(dialect.error_frames(problem))
         if keep is not None:
             await keep(run)

@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import replace
 
 from graph_agent.errors import InputError
-from graph_agent.execution.inputs import Admission
+from graph_agent.inputs.admission import Admission
 from graph_agent.runs.input_marks import InputMark, check_input_id, digest_of
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.chat.approvals import parked_question

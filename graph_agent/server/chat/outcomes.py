@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,14 +12,14 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langgraph.types import StateSnapshot
 
-from graph_agent._internal.text import as_text
-from graph_agent.events.types import StoredEvent
+from graph_agent._internal.text import as_text, text_of
+from graph_agent.models.errors import public_text
 from graph_agent.models.finish_reasons import REFUSAL_WARNING
-from graph_agent.models.public_text import public_text
-from graph_agent.server.chat.approvals import is_repeated, question_of, waiting_approvals
+from graph_agent.server.chat.approvals import question_of, waiting_approvals
 from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.errors.problems import ProblemError, problem_of_run
 from graph_agent.session.run_result import RunResult, run_result, since_last_input
+from graph_agent.state.events import StoredEvent
 
 Ending = Literal["stop", "length", "calls", "filtered", "stop_sequence"]
 
@@ -29,7 +29,7 @@ class ChatOutcome:
     """The outcome of one run."""
 
     text: str
-    """The whole answer; empty if the run waits for the caller's tools and the model wrote no text before the calls."""
+    """The whole text of the run's output: its messages, joined by a blank line."""
     calls: list[dict[str, Any]]
     """Calls of the caller's own tools: `{"id", "name", "arguments"}`, in call order."""
     ending: Ending
@@ -39,14 +39,16 @@ class ChatOutcome:
     output_tokens: int
     status: str
     """The session's status."""
-    question: str = ""
-    """The end of `text` that asks a person, and that was not streamed; empty if the run does not wait for a person."""
+    rest: str = field(default="", compare=False)
+    """The end of `text` that no part of the run's output has; empty if the output has all of it."""
+    continues: bool = field(default=False, compare=False)
+    """Whether `rest` belongs to the newest message of the output."""
     approvals: list[dict[str, Any]] = field(default_factory=list)
     """Calls that wait for a person's approval: `{"token", "interrupt", "index", "name", "arguments"}`, in order.
 
     `token` names the thread for the caller, `index` is that in the request of the interrupt."""
     refusal: bool = False
-    """Whether the model or its provider refused to answer; `text` is the refusal."""
+    """Whether the model or its provider refused to answer; the text is the refusal."""
     reply: AIMessage | None = None
     """The model's message with the answer, or with the caller's calls; None without one."""
     cached_tokens: int = 0
@@ -59,24 +61,35 @@ class ChatOutcome:
     """The reason why there is no answer; None if there is one."""
 
 
-def read_outcome(spec: RunSpec, state: StateSnapshot) -> ChatOutcome:
+def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, str]) -> ChatOutcome:
     """Return the outcome of a run from its last state.
 
     Tokens are summed over all model calls of this run. If the provider reports none, they are estimated at 4 characters
     per token, at least 1.
+
+    Args:
+        spec: The run.
+        state: Its last state.
+        sent: Message id → the text of the message that the run's output has.
     """
     result = run_result(state)
     messages: list[AnyMessage] = state.values.get("messages", [])
     events: list[StoredEvent] = state.values.get("events", [])
     calls = spec.client_calls(result.interrupts)
     question = "" if calls else question_of(result.interrupts, spec.question_token, spec.refused)
-    text = public_text(result.answer)
+    reply = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
+    text, begun = public_text(result.answer), ""
     if result.structured_response is not None:
         text = json.dumps(result.structured_response, ensure_ascii=False)
-    if not text:
-        repeated = bool(spec.refused) or is_repeated(result.interrupts)
-        before = result.reasoning if calls or (question and not repeated) else ""
-        text = "\n\n".join(filter(None, [before, question]))
+    elif text and reply is not None:
+        begun = sent.get(reply.id, "")
+    text = text or question
+    rest, continues = text.removeprefix(begun), bool(begun) and text.startswith(begun)
+    approvals = waiting_approvals(result.interrupts, spec.token or spec.call_token)
+    if approvals and sent:
+        # The question belongs to the message whose calls it is about.
+        rest, continues = f"\n\n{rest}", True
+    whole = "\n\n".join([*sent.values(), *([rest] if rest and not continues else [])]) + (rest if continues else "")
     problem = None
     recent = since_last_input(events)
     if result.status == "FAILED":
@@ -88,22 +101,49 @@ def read_outcome(spec: RunSpec, state: StateSnapshot) -> ChatOutcome:
     # The state holds the usage of the whole input; earlier requests have reported their part of it.
     used, reported = result.usage, spec.used_before
     return ChatOutcome(
-        text=text,
+        text=whole,
+        rest=rest,
+        continues=continues,
         calls=calls,
         ending="calls" if calls else _ending(reason, result),
         stop_sequence=sequence if isinstance(sequence, str) else None,
         input_tokens=used["input_tokens"] - reported["input_tokens"] or count_tokens_approximately(messages) or 1,
         output_tokens=used["output_tokens"] - reported["output_tokens"]
-        or count_tokens_approximately([AIMessage(text or as_text(calls))])
+        or count_tokens_approximately([AIMessage(whole or as_text(calls))])
         or 1,
         status=result.status.value,
-        question=question,
-        approvals=waiting_approvals(result.interrupts, spec.token or spec.call_token),
+        approvals=approvals,
         refusal=not calls and is_refusal(recent),
-        reply=next((message for message in reversed(messages) if isinstance(message, AIMessage)), None),
+        reply=reply,
         problem=problem,
         **_token_details(messages),
     )
+
+
+def commentary_of(spec: RunSpec, state: StateSnapshot, before: Mapping[str, Any]) -> list[str]:
+    """Return the texts that the output of a request had before its last message.
+
+    Args:
+        spec: The run of an equal request.
+        state: The state at the end of the request.
+        before: The state of the input before the request; empty if the request began the input.
+    """
+    deps = getattr(spec.graph.builder, "deps", None)
+    if spec.is_structured or deps is None:
+        return []
+    events: list[StoredEvent] = state.values.get("events", [])
+    recent = events[len(before["events"]) :] if before.get("events") else since_last_input(events)
+    plans = [event for event in recent if event["type"] == "plan" and event["calls"]]
+    streams = deps.streams_while_planning(deps.config)
+    waits = plans[-1:] if state.interrupts else []
+    shown = [plan for plan in plans if (streams and "planner" not in plan) or plan in waits]
+    texts = [
+        event["reasoning"] if event["type"] == "plan" else text_of(event["content"])
+        for event in recent
+        if event["type"] == "agent_response" or event in shown
+    ]
+    ended = not state.next and any(event["type"] == "agent_response" for event in recent)
+    return [text for text in (texts[:-1] if ended else texts) if text]
 
 
 def is_refusal(events: Sequence[StoredEvent]) -> bool:

@@ -27,8 +27,14 @@ class ChatRequest:
     """Credentials from the headers, for the tools of this run."""
     client_tools: list[dict[str, Any]] = field(default_factory=list)
     """The caller's own tools as OpenAI functions."""
+    unsupported_tools: list[str] = field(default_factory=list)
+    """Types of the caller's tools that no agent can run or hand back, such as a provider's web search."""
+    offers_own_tools: bool = False
+    """Whether the request lists the agent's own tools among those to use."""
     session_id: str | None = None
     """The session to continue or create; None for a request that carries its whole history."""
+    is_stored: bool = True
+    """Whether the request may belong to a session; if not, neither a header nor a field names one."""
     session_label: str = "This session"
     """How errors name the session, for clients that name it in another way than by its id."""
     stream: bool = False

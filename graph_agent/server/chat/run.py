@@ -6,25 +6,28 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeAlias
+from uuid import UUID
 
-from langchain_core.messages import AIMessage
-from langgraph.errors import GraphDrained
+from langchain_core.callbacks import AsyncCallbackHandler
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, GenerationChunk, LLMResult
+from langgraph.errors import GraphDrained, UnknownInterruptError
 from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
 
 from graph_agent._internal.coalesce import BETWEEN_PIECES_S, TextCoalescer
 from graph_agent._internal.failure_log import log_failure
+from graph_agent.checkpoints.reading import load
 from graph_agent.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
-from graph_agent.events.types import StoredEvent
-from graph_agent.execution.checkpoints import load
+from graph_agent.models.stream_watch import ReplyForwarder, StreamForwarder
 from graph_agent.runs.input_marks import InputStoredError, mark_in
 from graph_agent.runs.run import Run
-from graph_agent.server.chat.outcomes import ChatOutcome, is_refusal, read_outcome
-from graph_agent.server.chat.reasoning import ReasoningReader
+from graph_agent.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
 from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.errors.problems import (
     BusySessionError,
@@ -36,9 +39,70 @@ from graph_agent.server.errors.problems import (
 )
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.monitoring.metrics import Metrics
-from graph_agent.session.repeated_input import wait_for_input
-from graph_agent.state.messages import failure_of
-from graph_agent.types import NO_USAGE, Usage
+from graph_agent.session.repeated_input import not_open, wait_for_input
+from graph_agent.state.events import StoredEvent
+from graph_agent.state.messages import new_user_messages
+from graph_agent.types import NO_USAGE
+
+_NODES = ("plan", "finalize")
+
+
+def reasoning_text(message: AIMessage) -> str:
+    """Return the text of a message's reasoning; empty for none, or if the provider shows none."""
+    if isinstance(message.content, str) and not message.additional_kwargs:
+        return ""
+    return "".join(
+        str(block.get("reasoning") or "") for block in message.content_blocks if block["type"] == "reasoning"
+    )
+
+
+class ReasoningReader(AsyncCallbackHandler):
+    """Passes on the reasoning of the agent's model calls, without those of its delegates, hooks and tools.
+
+    Args:
+        emit: Receives each piece.
+    """
+
+    run_inline = True
+    """Avoids a task per token."""
+
+    def __init__(self, emit: Callable[[str], Awaitable[None]]) -> None:
+        self._emit = emit
+        self._own: set[UUID] = set()
+        self._streamed: set[UUID] = set()
+
+    async def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        metadata: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Record a call of the agent's own nodes."""
+        place = metadata or {}
+        if place.get("langgraph_node") in _NODES and "|" not in str(place.get("langgraph_checkpoint_ns", "")):
+            self._own.add(run_id)
+
+    async def on_llm_new_token(
+        self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, run_id: UUID, **__: Any
+    ) -> None:
+        """Pass on the reasoning of one token."""
+        message = chunk.message if isinstance(chunk, ChatGenerationChunk) and run_id in self._own else None
+        if isinstance(message, AIMessageChunk) and (text := reasoning_text(message)):
+            self._streamed.add(run_id)
+            await self._emit(text)
+
+    async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
+        """Pass on the reasoning of a reply that was not streamed."""
+        if run_id not in self._own or run_id in self._streamed:
+            return
+        for generation in response.generations[0]:
+            message = generation.message if isinstance(generation, ChatGeneration) else None
+            if isinstance(message, AIMessage) and (text := reasoning_text(message)):
+                await self._emit(text)
+
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +132,7 @@ class MessageBreak:
 
 @dataclass(frozen=True, slots=True)
 class CallEvents:
-    """New events of the session's history about the agent's plans and calls, in order."""
+    """New events of the session's history, in order: plans with calls, and their calls if the run shows them."""
 
     events: list[StoredEvent]
 
@@ -122,6 +186,8 @@ class ServerRun:
         """Whether the outcome is that of an earlier request with the same idempotency key."""
         self.detached: asyncio.Task[None] | None = None
         """Task that waits for the run's end after its client has left; None for none."""
+        self.release: Callable[[], None] = _release_nothing
+        """Releases the resources of the run's request, such as its slot; may be called repeatedly."""
         self.aborted = False
         """Whether an abort was requested, even if the answer was already complete."""
         self._on_end = on_end
@@ -131,11 +197,13 @@ class ServerRun:
         spec.scope.before = self._begin
         self._host = host
         self._metrics = metrics
-        # An answer with a schema may take several attempts; only the last one is sent, as a whole.
-        streams = streams and "response_schema" not in spec.context
         self._streams = streams
-        self._streamed_ids: set[str | None] = set()
-        self._refused = False
+        self._sent: dict[str | None, list[str]] = {}
+        """Message id → the text of the message that was emitted, in pieces."""
+        self._emitted_plan = False
+        """Whether text was emitted since the newest plan."""
+        self._unsent = ""
+        """Text of the newest plan with calls that no model streamed; empty once it is emitted."""
         self._open_calls: dict[str, datetime] = {}
         self._control = RunControl()
         self._parts: asyncio.Queue[Part | BaseException] = asyncio.Queue(_MOST_WAITING)
@@ -178,6 +246,10 @@ class ServerRun:
     async def _begin(self) -> None:
         if self._before is not None:
             await self._before()
+        if (mark := self.spec.scope.mark) is not None:
+            newest = await load(self._host.saver, {"configurable": {"thread_id": self.spec.thread}})
+            if newest is not None and mark_in(newest.metadata) == mark:
+                await self._emit_commentary(await self.spec.graph.aget_state(self.spec.config))
         self._begun.set()
 
     @property
@@ -232,6 +304,9 @@ class ServerRun:
             status, last = "REFUSED", key_reused()
         except InputSupersededError:
             status, last = "REFUSED", superseded(self.spec.session_label)
+        except UnknownInterruptError as error:
+            # The question was answered between the reading of the session and its lock.
+            status, last = "REFUSED", ProblemError("conflict", not_open(error.interrupt_ids, error.pending_ids))
         except UserError as error:
             status, last = "REFUSED", ProblemError("invalid", str(error))
         except ProblemError as problem:
@@ -270,31 +345,53 @@ class ServerRun:
         spec = self.spec
         if spec.token is not None:
             await self._host.park(spec.thread)
-        if self._streams:
-            spec.scope.reader = self._on_text
+        if not spec.is_structured:
+            # A structured answer may take several attempts; only the last one is sent, as a whole.
+            spec.scope.forwarder = partial(StreamForwarder if self._streams else ReplyForwarder, self._on_text)
         try:
             while not await self._run_graph():
                 pass
         except InputStoredError as stored:
             self.state, self.replayed = stored.state, True
-            return read_outcome(replace(spec, used_before=await self._used_before(stored.state)), self.state)
+            before = await self._emit_commentary(stored.state)
+            spec = replace(spec, used_before=before.get("usage", NO_USAGE))
         assert self.state is not None, "a run that reaches its end reads its state"
-        outcome = read_outcome(spec, self.state)
-        self._metrics.count_tokens(outcome.input_tokens, outcome.output_tokens)
+        if self.state.interrupts:
+            await self._send_plan()
+        outcome = read_outcome(spec, self.state, {id_: "".join(pieces) for id_, pieces in self._sent.items()})
+        if outcome.rest and self._sent and not outcome.continues:
+            await self._emit(MessageBreak())
+        if not self.replayed:
+            self._metrics.count_tokens(outcome.input_tokens, outcome.output_tokens)
         return outcome
 
-    async def _used_before(self, state: StateSnapshot) -> Usage:
-        """Return the usage of the input before the request whose stored result is a state."""
+    async def _emit_commentary(self, state: StateSnapshot) -> Mapping[str, Any]:
+        """Emit the texts of an earlier run of the request; return the state of the input before the request."""
+        before = await self._before_request(state)
+        # Before its first plan, a request has no text yet; the newest events are those of the input before.
+        recorded = (state.values.get("loop") or {}).get("last_input_id", "")
+        is_begun = not new_user_messages(state.values.get("messages", []), recorded)
+        if not self._sent and is_begun:
+            for number, text in enumerate(commentary_of(self.spec, state, before)):
+                await self._on_text(text, f"commentary {number}")
+        return before
+
+    async def _before_request(self, state: StateSnapshot) -> Mapping[str, Any]:
+        """Return the state of the input before the request that a state belongs to; empty for a new input."""
         mark, config = self.spec.scope.mark, state.parent_config
         if mark is None or state.metadata is None or mark_in(state.metadata) != mark:
-            return NO_USAGE
+            return {}
         is_new = state.metadata.get("source") == "input"
         while config is not None and not is_new:
             earlier = await load(self._host.saver, config)
-            if earlier is None or mark_in(earlier.metadata) != mark:
-                return earlier.checkpoint["channel_values"].get("usage", NO_USAGE) if earlier is not None else NO_USAGE
+            if earlier is None:
+                return {}
+            if mark_in(earlier.metadata) != mark:
+                values: Mapping[str, Any] = (await self.spec.graph.aget_state(config)).values
+                # After `prune`, the checkpoint before may be one of an earlier input.
+                return values if _input_of(values) == _input_of(state.values) else {}
             is_new, config = earlier.metadata.get("source") == "input", earlier.parent_config
-        return NO_USAGE
+        return {}
 
     async def _run_graph(self) -> bool:
         """Run the graph to its end; False after waiting for another run of the same input."""
@@ -309,7 +406,7 @@ class ServerRun:
 
     async def _consume_stream(self) -> None:
         spec = self.spec
-        shows_reasoning = self._streams and spec.shows_reasoning
+        shows_reasoning = spec.shows_reasoning and not spec.is_structured
         reader = ReasoningReader(lambda text: self._emit(ReasoningPiece(text)))
         config = spec.config.copy()
         if shows_reasoning:
@@ -327,31 +424,36 @@ class ServerRun:
         async for mode, payload in stream:
             if mode == "updates":
                 self._metrics.count(payload, self._open_calls)
-                if spec.shows_calls and (events := _call_events(payload)):
-                    await self._emit(CallEvents(events))
-                if self._streams:
-                    await self._emit_unstreamed(payload)
+                if events := _call_events(payload):
+                    await self._emit_calls(events)
             elif isinstance(payload, dict) and payload.get("type") == "progress":
                 await self._emit(ProgressUpdate(payload))
 
     async def _on_text(self, text: str, message_id: str | None) -> None:
         # Text before calls, and an answer superseded by steering, are separate messages.
-        if self._streamed_ids and message_id not in self._streamed_ids:
+        if self._sent and message_id not in self._sent:
             await self._emit(MessageBreak())
-        self._streamed_ids.add(message_id)
+        self._sent.setdefault(message_id, []).append(text)
+        self._emitted_plan = True
         await self._pieces.add(text)
 
-    async def _emit_unstreamed(self, updates: Mapping[str, Any]) -> None:
-        """Emit an answer that no model streamed, such as the sentence of a limit; a refusal is only in the outcome."""
-        self._refused = self._refused or any(
-            is_refusal(change.get("events", ())) for change in updates.values() if isinstance(change, dict)
-        )
-        if self._refused:
-            return
-        for message in (updates.get("finalize") or {}).get("messages", ()):
-            # A failed run is answered with an error instead of its final message.
-            if isinstance(message, AIMessage) and message.id not in self._streamed_ids and failure_of(message) is None:
-                await self._pieces.add(message.text)
+    async def _emit_calls(self, events: list[StoredEvent]) -> None:
+        """Emit plans with calls, and events about calls if they are shown, after plan text that was not streamed."""
+        plans = [event for event in events if event["type"] == "plan"]
+        with_calls = [plan for plan in plans if plan["calls"]]
+        for plan in with_calls:
+            self._unsent = "" if self._emitted_plan or self.spec.is_structured else plan["reasoning"]
+            if self.spec.shows_calls:
+                await self._send_plan()
+        if shown := events if self.spec.shows_calls else with_calls:
+            await self._emit(CallEvents(shown))
+        if plans:
+            self._emitted_plan = False
+
+    async def _send_plan(self) -> None:
+        if self._unsent:
+            await self._on_text(self._unsent, f"plan {len(self._sent)}")
+            self._unsent = ""
 
     async def _clean_up(self, status: str) -> None:
         """Delete the thread if no request can resume it."""
@@ -372,9 +474,18 @@ class ServerRun:
         return spec.is_resume and bool((await spec.graph.aget_state(spec.config)).tasks)
 
 
+def _release_nothing() -> None: ...
+
+
 def _call_events(updates: Mapping[str, Any]) -> list[StoredEvent]:
     """Return the events of one item of LangGraph's `updates` stream that are about plans and calls."""
     events: list[StoredEvent] = []
     for change in updates.values():
         events += change.get("events", ()) if isinstance(change, dict) else ()
     return [event for event in events if event["type"] in _CALL_EVENTS]
+
+
+def _input_of(values: Mapping[str, Any]) -> str | None:
+    """Return the id of the user message of a state's newest input; None before the first."""
+    loop = values.get("loop") or {}
+    return loop.get("last_input_id") or None

@@ -10,9 +10,11 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.types import Command, Interrupt, StateSnapshot
 
+from graph_agent._compat import STRICT_RESUME
+from graph_agent.approvals.requests import request_of, requests_of
 from graph_agent.approvals.text import parse_answer
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import InputError
@@ -23,9 +25,9 @@ from graph_agent.server.admission.keys import Caller
 from graph_agent.server.chat.approvals import (
     answers_to_approvals,
     open_question,
-    open_request,
     parked_question,
 )
+from graph_agent.server.chat.history import continued_input
 from graph_agent.server.chat.request import (
     ChatRequest,
     check_conversation,
@@ -87,12 +89,18 @@ class RunSpec:
     @property
     def config(self) -> Any:
         """The run's config."""
-        return {"configurable": {"thread_id": self.thread, RUN: self.scope}}
+        return {"configurable": {"thread_id": self.thread, RUN: self.scope, STRICT_RESUME: True}}
 
     @property
     def question_token(self) -> str | None:
         """The token that a question for approval names; None if the session identifies it."""
         return self.token or (self.call_token if self.marks_questions else None)
+
+    @property
+    def is_structured(self) -> bool:
+        """Whether the answer has a schema."""
+        builder = self.graph.builder
+        return "response_schema" in self.context or getattr(builder, "response", None) is not None
 
     @property
     def is_resume(self) -> bool:
@@ -142,12 +150,32 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
     Raises:
         ProblemError: If its messages are inconsistent, or do not fit the session's state.
     """
+    warnings = (*host.check_unsupported_tools(request.unsupported_tools), *_check_tool_choice(request))
     host.check_client_tools([tool["function"]["name"] for tool in request.client_tools])
     host.check_images(request.messages)
     host.check_agentic_loops(request.options.get("max_agentic_loops"))
     spec = await _resolve(host, caller, request)
-    spec.scope.before = request.before
+    spec.scope.before, spec.scope.warnings = request.before, warnings
     return presented(spec, request)
+
+
+def _check_tool_choice(request: ChatRequest) -> tuple[str, ...]:
+    """Return warnings about a tool choice that requires a call.
+
+    Raises:
+        ProblemError: If the request has no tool that the model can call.
+    """
+    if request.client_tools or "client_tool_choice" not in request.options:
+        return ()
+    if request.offers_own_tools:
+        return ("tool_choice requires a call; the model was free to choose, as it is for the agent's own tools.",)
+    left_out = f" Left out: {', '.join(request.unsupported_tools)}." if request.unsupported_tools else ""
+    raise ProblemError(
+        "invalid",
+        f"tool_choice requires a call, and the request has no function to call.{left_out} Send a function, or let the "
+        "model choose.",
+        param="tool_choice",
+    )
 
 
 def presented(spec: RunSpec, request: ChatRequest) -> RunSpec:
@@ -194,11 +222,16 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
     if not state.values:
         check_conversation(request.messages)
         return _with_input(spec, {"messages": request.messages}, request.context())
-    new = request.messages if request.adds_all else new_messages(request.messages)
-    results, user_messages = trailing_results(new)
-    if results or request.decisions:
-        if resumed := await _resume(spec, caller, request, results, user_messages):
-            return resumed
+    results, user_messages = trailing_results(request.messages)
+    is_answer = bool(results or request.decisions)
+    if is_answer and (resumed := await _resume(spec, caller, request, results, user_messages)):
+        return resumed
+    new = request.messages if request.adds_all else continued_input(request.messages, state)
+    has_calls = not request.adds_all and any(isinstance(message, AIMessage) for message in request.messages)
+    if not request.decisions and (new is None or (results and has_calls)):
+        # A side request, a repeated or an edited one: it is complete without the session.
+        return await _resolve(host, caller, replace(request, session_id=None))
+    if new is None or is_answer:
         listed = ", ".join(result.tool_call_id for result in results) or "approval responses"
         raise ProblemError(
             "invalid", f"{request.session_label} waits for no result of these: {listed}.", param="messages"
@@ -209,7 +242,7 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
         raise ProblemError(
             "invalid", "There is no new user message after the assistant's last message.", param="messages"
         )
-    if open_request(state) is not None:
+    if requests_of(open_interrupts(state)):
         return _decide(spec, caller, request, state)
     if (asked := open_question(state)) is not None:
         return _answer_question(spec, request, state, asked)
@@ -224,7 +257,8 @@ def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSna
     Raises:
         ProblemError: If no call waits.
     """
-    if (asked := open_request(state)) is None:
+    asked = [each for each in open_interrupts(state) if request_of(each) is not None]
+    if not asked:
         raise ProblemError(
             "invalid",
             "The calls of this question no longer wait: they are decided, or the question has expired. Repeat the "
@@ -233,13 +267,14 @@ def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSna
         )
     content = _merge_content([message for message in new_messages(request.messages) if message.type == "human"])
     answer: Any = {"decisions": content if isinstance(content, str) else "", "decided_by": caller.person}
-    if "call_ids" not in asked.value:
-        # LangChain's middleware does not repeat its question itself.
+    answers = {asked[0].id: answer}
+    if len(asked) > 1 or "call_ids" not in asked[0].value:
+        # Nothing repeats the question about the calls of several requests, or that of LangChain's middleware.
         try:
-            answer = checked_answers({asked.id: answer}, spec.graph, state, caller.person)[asked.id]
+            answers = checked_answers(answer, spec.graph, state, caller.person)
         except InputError as error:
             return _with_input(replace(spec, refused=str(error)), None, request.context(), state)
-    return _with_input(spec, Command(resume={asked.id: answer}), request.context(), state)
+    return _with_input(spec, Command(resume=answers), request.context(), state)
 
 
 def _answer_question(spec: RunSpec, request: ChatRequest, state: StateSnapshot, asked: Interrupt) -> RunSpec:

@@ -14,8 +14,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fai
 
 from graph_agent._internal.text import plain
 from graph_agent.errors import ConfigError
-from graph_agent.response_format import ResponseSchema
 from graph_agent.server.errors.problems import ProblemError
+from graph_agent.settings.response_format import ResponseSchema
 
 TOOL_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 SESSION_ID = r"^[A-Za-z0-9._:-]{1,128}$"
@@ -60,10 +60,14 @@ CallId = Annotated[str, AfterValidator(_whole_id)]
 """The id of a call; ids that differ only in characters that cannot be stored would become equal."""
 
 
-class SessionMetadata(BaseModel):
-    """A request's metadata; only `session_id` has an effect."""
+class RequestObject(BaseModel):
+    """A body, or an object in it. Fields that are not declared are accepted and ignored, in every API."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class SessionMetadata(RequestObject):
+    """A request's metadata; only `session_id` has an effect."""
 
     session_id: str | None = Field(None, pattern=SESSION_ID, description="Id of the session to continue or create.")
 
@@ -81,14 +85,14 @@ def clean_body(data: Any) -> Any:
     return plain(data)
 
 
-def checked_session_id(id_: str) -> str:
-    """Return a session id from a field without a pattern.
+def checked_session_id(id_: str, param: str = "metadata.session_id") -> str:
+    """Return a session id from a header or a field without a pattern.
 
     Raises:
         ProblemError: If it is none.
     """
     if not re.fullmatch(SESSION_ID, id_):
-        raise ProblemError("invalid", f"metadata.session_id: {id_!r} does not match {SESSION_ID}.", param="metadata")
+        raise ProblemError("invalid", f"{param}: {id_!r} does not match {SESSION_ID}.", param=param)
     return id_
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from graph_agent._internal.failure_log import is_disconnected, is_out_of_space
-from graph_agent.errors import NewerFormatError, SessionLostError
-from graph_agent.persistence.sqlite_connection import DatabaseLockedError
+from graph_agent.checkpoints.sqlite_connection import DatabaseLockedError
+from graph_agent.errors import DamagedSessionError, NewerFormatError, SessionLostError
 
 Kind = Literal[
     "invalid",
@@ -168,6 +168,13 @@ def problem_of_failure(error: BaseException) -> ProblemError:
             "newer",
             "The session was stored by a newer version of this server; try again, to reach a process of that version.",
             retry_after_s=1,
+        )
+    if isinstance(error, DamagedSessionError):
+        name = error.session_id.rpartition("/")[2]
+        return ProblemError(
+            "internal",
+            f"The session {name!r} is damaged in the server's database and was not continued; its log has the details. "
+            "Begin another session.",
         )
     if is_disconnected(error):
         return ProblemError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -11,10 +13,189 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from graph_agent._internal.failure_log import log_failure
-from graph_agent.server.errors.anthropic import anthropic_refusal
-from graph_agent.server.errors.faults import describe_faults
-from graph_agent.server.errors.openai import openai_refusal
-from graph_agent.server.errors.problems import ProblemError, problem_of_failure
+from graph_agent.server.errors.problems import Kind, ProblemError, problem_of_failure
+from graph_agent.server.settings import REST_PATH, RPC_PATH
+from graph_agent.server.sse import ANTHROPIC_HEADER, new_request_id
+
+_DOMAIN = "graph-agent"
+"""Domain of the reasons, which the protocol does not define."""
+_STATUSES = {
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    405: "UNIMPLEMENTED",
+    408: "DEADLINE_EXCEEDED",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    502: "UNAVAILABLE",
+    503: "UNAVAILABLE",
+    507: "RESOURCE_EXHAUSTED",
+}
+"""HTTP status → the canonical status of AIP-193; any other is `INVALID_ARGUMENT`."""
+_INVALID_REQUEST, _INTERNAL_ERROR = -32600, -32603
+
+
+def a2a_refusal(path: str, problem: ProblemError, status: int) -> JSONResponse:
+    """Return the response to a refused request.
+
+    Args:
+        path: The request's path, which selects the binding.
+        problem: The reason.
+        status: The HTTP status.
+    """
+    metadata = {} if problem.category is None else {"category": problem.category}
+    info: dict[str, Any] = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": problem.kind.upper(),
+        "domain": _DOMAIN,
+        "metadata": metadata,
+    }
+    if path.startswith(REST_PATH):
+        name = _STATUSES.get(status, "INVALID_ARGUMENT")
+        error = {"code": status, "status": name, "message": problem.message, "details": [info]}
+        return JSONResponse({"error": error}, status, headers=problem.headers)
+    code = _INVALID_REQUEST if status < 500 else _INTERNAL_ERROR
+    error = {"code": code, "message": problem.message, "data": [info]}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status, headers=problem.headers)
+
+
+_ANTHROPIC_TYPES: dict[Kind, tuple[str, int]] = {
+    "invalid": ("invalid_request_error", 400),
+    "key": ("authentication_error", 401),
+    "origin": ("permission_error", 403),
+    "model": ("not_found_error", 404),
+    "not_found": ("not_found_error", 404),
+    "previous_response": ("invalid_request_error", 400),
+    "conflict": ("invalid_request_error", 409),
+    "key_reused": ("invalid_request_error", 422),
+    "too_large": ("request_too_large", 413),
+    "media_type": ("invalid_request_error", 415),
+    "timeout": ("timeout_error", 408),
+    "busy": ("rate_limit_error", 429),
+    "context": ("invalid_request_error", 400),
+    "filtered": ("invalid_request_error", 400),
+    "upstream": ("api_error", 502),
+    "stopping": ("overloaded_error", 529),
+    "taken_over": ("api_error", 503),
+    "storage": ("api_error", 507),
+    "locked": ("api_error", 503),
+    "newer": ("api_error", 503),
+    "database": ("api_error", 503),
+    "internal": ("api_error", 500),
+}
+
+
+def anthropic_error(problem: ProblemError) -> dict[str, Any]:
+    """Return an error's body, which is also the data of an `error` event."""
+    optional = {"details": problem.details, "category": problem.category}
+    extra = {name: value for name, value in optional.items() if value is not None}
+    return {"type": "error", "error": {"type": _ANTHROPIC_TYPES[problem.kind][0], "message": problem.message, **extra}}
+
+
+def anthropic_refusal(problem: ProblemError) -> JSONResponse:
+    """Return the response to a refused request."""
+    request_id = new_request_id()
+    body = {**anthropic_error(problem), "request_id": request_id}
+    return JSONResponse(
+        body, _ANTHROPIC_TYPES[problem.kind][1], headers={**problem.headers, ANTHROPIC_HEADER: request_id}
+    )
+
+
+_SHOWN = 3
+
+
+def describe_faults(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
+    """Return a message about a body's faults, and the first faulty field; None if the fault is in no field.
+
+    For a field with a union type, e.g. text or a list of parts, only the faults of the member that the value matches
+    best are reported.
+
+    Args:
+        faults: Pydantic's errors; at least one.
+    """
+    deepest: dict[str, int] = {}
+    for fault in faults:
+        field = _field_of_choice(fault)
+        deepest[field] = max(deepest.get(field, 0), len(fault["loc"]))
+    close = [fault for fault in faults if len(fault["loc"]) == deepest[_field_of_choice(fault)]]
+    # The values are not repeated: they may be long, or secrets in the wrong field.
+    texts = [_text(fault) for fault in close[:_SHOWN]]
+    return "; ".join(texts), _path(close[0]) or None
+
+
+def _text(fault: Mapping[str, Any]) -> str:
+    if fault["type"] == "json_invalid":
+        why = fault.get("ctx", {}).get("error", fault["msg"])
+        return f"The request's body is not valid JSON: {why}, at character {fault['loc'][-1]}."
+    if len(fault["loc"]) == 1:
+        if fault["type"] == "missing":
+            return "The request has no body; send a JSON object."
+        if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
+            return (
+                "The request's body is not a JSON object; send one, with the header 'content-type: application/json'."
+            )
+    return f"{_path(fault) or 'body'}: {fault['msg']}"
+
+
+def _path(fault: Mapping[str, Any]) -> str:
+    if fault["type"] == "json_invalid":
+        return ""  # its location is an offset, not a field
+    return _dotted(part for part in fault["loc"][1:] if not _is_choice(part))
+
+
+def _field_of_choice(fault: Mapping[str, Any]) -> str:
+    """Return the path of the outermost field with a union type; the whole path if there is none."""
+    location = fault["loc"]
+    return _dotted(location[: next((at for at, part in enumerate(location) if _is_choice(part)), len(location))])
+
+
+def _is_choice(part: int | str) -> bool:
+    # Pydantic inserts the type of a union's member into the path.
+    return isinstance(part, str) and (part == "str" or "[" in part or (part.isidentifier() and part[0].isupper()))
+
+
+def _dotted(parts: Iterable[int | str]) -> str:
+    return ".".join(str(part) for part in parts)
+
+
+_OPENAI_TYPES: dict[Kind, tuple[str, str | None]] = {
+    "invalid": ("invalid_request_error", None),
+    "key": ("authentication_error", "invalid_api_key"),
+    "origin": ("invalid_request_error", "origin_not_allowed"),
+    "model": ("invalid_request_error", "model_not_found"),
+    "not_found": ("invalid_request_error", "not_found"),
+    "previous_response": ("invalid_request_error", "previous_response_not_found"),
+    "conflict": ("invalid_request_error", "conflict"),
+    "key_reused": ("invalid_request_error", "idempotency_key_reused"),
+    "too_large": ("invalid_request_error", "request_too_large"),
+    "media_type": ("invalid_request_error", "unsupported_media_type"),
+    "timeout": ("invalid_request_error", "request_timeout"),
+    "busy": ("rate_limit_error", "rate_limit_exceeded"),
+    "context": ("invalid_request_error", "context_length_exceeded"),
+    "filtered": ("invalid_request_error", "content_filter"),
+    "upstream": ("server_error", "model_failed"),
+    "stopping": ("server_error", "server_stopping"),
+    "taken_over": ("server_error", "session_taken_over"),
+    "storage": ("server_error", "storage_full"),
+    "locked": ("server_error", "database_locked"),
+    "newer": ("server_error", "newer_session"),
+    "database": ("server_error", "database_unavailable"),
+    "internal": ("server_error", "internal_error"),
+}
+
+
+def openai_error(problem: ProblemError) -> dict[str, Any]:
+    """Return an error's body."""
+    type_, code = _OPENAI_TYPES[problem.kind]
+    category = {} if problem.category is None else {"category": problem.category}
+    return {"error": {"message": problem.message, "type": type_, "param": problem.param, "code": code, **category}}
+
+
+def openai_refusal(problem: ProblemError) -> JSONResponse:
+    """Return the response to a refused request."""
+    return JSONResponse(openai_error(problem), problem.status, headers=problem.headers)
+
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +215,26 @@ def path_of(scope: Scope) -> str:
     return path.removeprefix(root) if path == root or path.startswith(f"{root}/") else path
 
 
-def refusal(path: str, problem: ProblemError) -> Response:
-    """Return the error response for a problem, in the format of the path's API."""
+def refusal(path: str, problem: ProblemError, status: int | None = None) -> Response:
+    """Return the error response for a problem, in the format of the path's API.
+
+    Args:
+        path: The request's path.
+        problem: The problem.
+        status: The HTTP status; None for that of the problem.
+    """
+    response = _refusal(path, problem, status or problem.status)
+    response.status_code = status or problem.status
+    return response
+
+
+def _refusal(path: str, problem: ProblemError, status: int) -> Response:
     if path.startswith("/v1/messages"):
         return anthropic_refusal(problem)
     if path.startswith("/v1/"):
         return openai_refusal(problem)
+    if path == RPC_PATH or path.startswith(f"{RPC_PATH}/"):
+        return a2a_refusal(path, problem, status)
     category = {} if problem.category is None else {"category": problem.category}
     body = {"error": problem.message, "kind": problem.kind, **category}
     return JSONResponse(body, problem.status, headers=problem.headers)
@@ -66,8 +261,7 @@ async def on_http(request: Request, error: Exception) -> Response:
         return refusal(path_of(request.scope), problem)
     if error.status_code == 400:
         return refusal(path_of(request.scope), ProblemError("invalid", "The request's body is no JSON."))
-    response = refusal(path_of(request.scope), ProblemError("invalid", str(error.detail)))
-    response.status_code = error.status_code
+    response = refusal(path_of(request.scope), ProblemError("invalid", str(error.detail)), error.status_code)
     response.headers.update(error.headers or {})
     return response
 

@@ -8,11 +8,13 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from langchain_core.messages import AnyMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -23,19 +25,98 @@ from starlette.requests import HTTPConnection
 
 from graph_agent._internal.credential_headers import check_headers, credentials_of
 from graph_agent._internal.polling import poll_forever
+from graph_agent.checkpoints.open import open_saver, open_store, strict_serializer
 from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
-from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.models.aliases import ToolAliases
-from graph_agent.models.images import may_download_images
-from graph_agent.persistence.open import open_saver, open_store, strict_serializer
+from graph_agent.models.capabilities import may_download_images
 from graph_agent.runs.registry import lock_idle_session
 from graph_agent.server.errors.problems import ProblemError
-from graph_agent.server.hosting.feeds import Feeds
-from graph_agent.server.hosting.notifier import CheckpointNotifier
-from graph_agent.server.hosting.sources import AgentSource
-from graph_agent.server.settings import ServerSettings
+from graph_agent.server.hosting.feeds import CheckpointNotifier, Feeds
+from graph_agent.server.settings import A2A_DEFAULTS, ServerSettings
 from graph_agent.session.event_reader import EventReader
+from graph_agent.settings.config import LoopConfig
+from graph_agent.spec.agent_file import AgentSpec, load_spec, with_sources
+from graph_agent.spec.credentials import CredentialSource, read_credentials
+from graph_agent.spec.delegates import SkillSpec
+from graph_agent.spec.opening import open_agent
+from graph_agent.spec.served import ServedAgent, today_from_env
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSource:
+    """An agent that can be opened, with its metadata."""
+
+    name: str
+    """The model's name in the chat APIs."""
+    description: str
+    db: str
+    """Database URL of its sessions, unless the server overrides it."""
+    open: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]
+    """Opens it without checkpointer and store; the server adds its own."""
+    skills: tuple[SkillSpec, ...] = ()
+    """Skills in its A2A card, in addition to its tools."""
+    push_notifications: bool = False
+    """Whether A2A clients may subscribe to push notifications."""
+    a2a_context: Mapping[str, Any] = field(default_factory=lambda: A2A_DEFAULTS)
+    """Context overrides for the runs of A2A clients."""
+    credential_headers: Mapping[str, str] = field(default_factory=dict)
+    """Credential name → the request header that may carry it."""
+    show_outputs: bool = False
+    """Whether A2A clients receive the outputs of tools."""
+
+
+def of_file(path: str | Path, credentials: Mapping[str, CredentialSource] | None = None) -> AgentSource:
+    """Return the source of an agent file, opened when the server starts and closed when it stops.
+
+    Args:
+        path: The file.
+        credentials: Credential name → source; replaces the file's credentials of the same names.
+
+    Raises:
+        ConfigError: If the file is missing or invalid, or a credential has no value.
+    """
+    return of_spec(with_sources(load_spec(path), credentials or {}))
+
+
+def of_spec(spec: AgentSpec) -> AgentSource:
+    """Return the source of a parsed agent file, opened when the server starts and closed when it stops.
+
+    Raises:
+        ConfigError: If a credential has no value.
+    """
+    read_credentials(spec.credentials)
+    return _source(spec, lambda: open_agent(spec, today=today_from_env(), db=""))
+
+
+def of_served(agent: ServedAgent) -> AgentSource:
+    """Return the source of an agent that this process serves already; its MCP servers are shared."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[CompiledAgentGraph]:
+        async with agent.lifespan():
+            yield await agent()
+
+    return _source(agent.spec, opened)
+
+
+def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]) -> AgentSource:
+    return AgentSource(
+        spec.name,
+        spec.description,
+        spec.db,
+        opened,
+        tuple(spec.skills),
+        spec.push_notifications,
+        a2a_context_of(spec),
+        spec.credential_headers,
+    )
+
+
+def a2a_context_of(spec: AgentSpec) -> dict[str, Any]:
+    """Return the context overrides for A2A runs: the A2A defaults that the agent file does not set itself."""
+    return {name: value for name, value in A2A_DEFAULTS.items() if name not in spec.config}
+
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +143,8 @@ class Host:
     """Event feeds of followed sessions."""
     credential_headers: Mapping[str, str] = field(default_factory=dict)
     """Credential name → the request header that may carry it."""
+    response_keys: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    """The lock of each idempotency key of the Responses API that a request of this process resolves."""
     started: int = field(default_factory=lambda: int(time.time()))
     """Start time of the server, in seconds since 1970."""
 
@@ -75,6 +158,19 @@ class Host:
             ToolAliases([*self.tool_names, *names])
         except ConfigError as error:
             raise ProblemError("invalid", f"{error}", param="tools") from None
+
+    def check_unsupported_tools(self, types: Sequence[str]) -> tuple[str, ...]:
+        """Return warnings about a caller's tools that are no functions.
+
+        Raises:
+            ProblemError: If the settings refuse such tools.
+        """
+        if not types:
+            return ()
+        message = f"Tools of these types cannot be run here, only functions of the caller: {', '.join(types)}."
+        if self.settings.unsupported_tools == "refuse":
+            raise ProblemError("invalid", f"{message} Leave them out.", param="tools")
+        return (f"{message} They were ignored.",)
 
     def check_images(self, messages: Sequence[AnyMessage]) -> None:
         """Check that no image has a URL that this process would connect to.
@@ -206,7 +302,7 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
         ConfigError: If the agent or the database cannot be opened, or a credential's header is not permitted.
     """
     credential_headers = {**source.credential_headers, **settings.credential_headers}
-    check_headers(credential_headers, has_keys=bool(settings.keys))
+    check_headers(credential_headers, has_keys=bool(settings.keys), session_header=settings.session_header)
     address = db or source.db
     async with source.open() as graph, open_saver(address) as saver, open_store(address) as store:
         memory = InMemorySaver(serde=strict_serializer())

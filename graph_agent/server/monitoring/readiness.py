@@ -6,22 +6,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from graph_agent._internal.failure_log import is_out_of_space, log_failure
 from graph_agent._internal.signals import Drainable
+from graph_agent.checkpoints.write_probe import SupportsWriteProbe
 from graph_agent.compiled import AgentStateGraph
-from graph_agent.persistence.write_probe import SupportsWriteProbe
+from graph_agent.models.pool import OK as OK  # other modules read it here
+from graph_agent.models.pool import endpoint_state
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.monitoring.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-OK = "ok"
 CHECK_S = 5.0
 """Timeout of one check in seconds."""
-_ENDPOINT_TIMEOUT_S = 3.0
-"""Timeout of the request to a model's endpoint in seconds."""
 _ENDPOINT_CACHE_S = 10.0
 """Seconds that the endpoint's state is cached, to keep frequent probes from reaching the provider."""
 CACHE_S = 5.0
@@ -29,7 +27,6 @@ CACHE_S = 5.0
 write, or starts the process of a server that is down."""
 _MODEL_DOWN_S = 60
 """Seconds after a failed model request during which the model counts as down."""
-_REFUSED = {401: "auth", 403: "permission"}
 
 
 class Readiness:
@@ -45,6 +42,8 @@ class Readiness:
         self._host = host
         self._metrics = metrics
         self._runs = runs
+        self._remark = ""
+        """What was wrong with the endpoint's list of models at the last check; logged once."""
         self._model = _Check("model", self._check_model, _ENDPOINT_CACHE_S)
         self._database = _Check("database", self._check_database, CACHE_S)
         self._mcp = _Check("mcp", self._check_mcp, CACHE_S)
@@ -64,7 +63,11 @@ class Readiness:
 
     async def _check_model(self) -> dict[str, str]:
         builder = self._host.kept.builder
-        return {"model": await endpoint_state(builder.model if isinstance(builder, AgentStateGraph) else None)}
+        state, remark = await endpoint_state(builder.model if isinstance(builder, AgentStateGraph) else None)
+        if remark and remark != self._remark:
+            logger.warning("The check of /ready of the model: %s; completion requests are %s.", remark, state)
+        self._remark = remark
+        return {"model": state}
 
     async def _check_database(self) -> dict[str, str]:
         await self._host.saver.aget_tuple({"configurable": {"thread_id": "/ready"}})
@@ -76,28 +79,6 @@ class Readiness:
 
     async def _check_mcp(self) -> dict[str, str]:
         return {f"mcp:{name}": state for name, state in (await self._host.mcp_states()).items()}
-
-
-async def endpoint_state(model: Any) -> str:
-    """Return whether a model's endpoint answers and accepts its key: `ok`, `auth`, `permission` or `unreachable`.
-
-    Lists the endpoint's models once, which uses no tokens. Servers without such a list answer 404 or 405 and count as
-    `ok`.
-
-    Args:
-        model: The chat model; a model without an OpenAI client counts as `ok`, because it could be built.
-    """
-    client: Any = getattr(model, "root_async_client", None)
-    if not callable(getattr(client, "with_options", None)):
-        return OK
-    try:
-        await client.with_options(max_retries=0, timeout=_ENDPOINT_TIMEOUT_S).models.with_raw_response.list()
-    except Exception as error:  # noqa: BLE001 - a client may raise anything; any error is a state
-        status = getattr(error, "status_code", None)
-        if not isinstance(status, int) or status >= 500:
-            return "unreachable"
-        return _REFUSED.get(status, OK)
-    return OK
 
 
 class _Check:

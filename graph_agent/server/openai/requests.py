@@ -7,17 +7,17 @@ import re
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooManyValuesError, count_values
 from graph_agent._internal.text import plain
-from graph_agent.config import ReasoningEffort
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.schemas import (
     TOOL_NAME,
     AgenticLoops,
     CallId,
     ListOf,
+    RequestObject,
     SessionMetadata,
     checked_schema,
     clean_body,
@@ -25,6 +25,7 @@ from graph_agent.server.chat.schemas import (
     image,
 )
 from graph_agent.server.errors.problems import ProblemError
+from graph_agent.settings.config import ReasoningEffort
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
 _ARGUMENTS = JsonBounds(values=20_000, depth=200)
@@ -32,26 +33,20 @@ _ARGUMENTS = JsonBounds(values=20_000, depth=200)
 _SYSTEM_ROLES = ("system", "developer")
 
 
-class _Body(BaseModel):
-    """An object of the body; fields that are not declared are accepted and ignored."""
-
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-
-
-class ImageUrl(_Body):
+class ImageUrl(RequestObject):
     """The source of an image."""
 
     url: str = Field(min_length=1, description="A URL, or a `data:` URL with base64.")
 
 
-class File(_Body):
+class File(RequestObject):
     """A document."""
 
     filename: str | None = None
     file_data: str | None = Field(None, description="A `data:` URL with base64. Files are not stored: no `file_id`.")
 
 
-class Part(_Body):
+class Part(RequestObject):
     """A piece of a message."""
 
     type: Literal["text", "image_url", "file", "refusal"]
@@ -61,14 +56,14 @@ class Part(_Body):
     file: File | None = None
 
 
-class FunctionCall(_Body):
+class FunctionCall(RequestObject):
     """The function of a call, and its arguments."""
 
     name: str = Field(min_length=1)
     arguments: str = Field("", description="A JSON object as text.")
 
 
-class CallInHistory(_Body):
+class CallInHistory(RequestObject):
     """A call that the assistant made."""
 
     id: CallId = Field(min_length=1)
@@ -76,7 +71,7 @@ class CallInHistory(_Body):
     function: FunctionCall
 
 
-class Message(_Body):
+class Message(RequestObject):
     """One message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -85,7 +80,7 @@ class Message(_Body):
     tool_call_id: CallId | None = None
 
 
-class Function(_Body):
+class Function(RequestObject):
     """A function of the caller."""
 
     name: str = Field(pattern=TOOL_NAME)
@@ -93,47 +88,47 @@ class Function(_Body):
     parameters: dict[str, Any] | None = None
 
 
-class Tool(_Body):
-    """A tool of the caller."""
+class Tool(RequestObject):
+    """A tool of the caller; one of another type than `function` cannot be run."""
 
-    type: Literal["function"]
-    function: Function
+    type: str
+    function: Function | None = None
 
 
-class NamedFunction(_Body):
+class NamedFunction(RequestObject):
     """The name of a function."""
 
     name: str
 
 
-class NamedTool(_Body):
+class NamedTool(RequestObject):
     """The tool that the model must call."""
 
     type: Literal["function"]
     function: NamedFunction
 
 
-class NamedSchema(_Body):
+class NamedSchema(RequestObject):
     """The schema of the answer."""
 
     name: str = "response"
     schema_: dict[str, Any] = Field(default={"type": "object"}, alias="schema")
 
 
-class ResponseFormat(_Body):
+class ResponseFormat(RequestObject):
     """Text, any JSON object, or JSON with a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
 
 
-class StreamOptions(_Body):
+class StreamOptions(RequestObject):
     """Options of a stream."""
 
     include_usage: bool | None = None
 
 
-class ChatCompletionRequest(_Body):
+class ChatCompletionRequest(RequestObject):
     """A request for a chat completion. Fields that are not listed are accepted and have no effect."""
 
     model: str
@@ -152,6 +147,7 @@ class ChatCompletionRequest(_Body):
     tools: ListOf[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
+    store: bool | None = Field(None, description="With false, the request belongs to no session.")
     max_agentic_loops: AgenticLoops = None
 
     _clean = model_validator(mode="before")(clean_body)
@@ -183,8 +179,10 @@ def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
         messages=[*(read for message in history if (read := _message(message)) is not None), *question],
         instructions="\n\n".join(text for text in system if text),
         options={name: value for name, value in options.items() if value is not None},
-        client_tools=[] if body.tool_choice == "none" else [_tool(tool) for tool in body.tools or []],
+        client_tools=[] if body.tool_choice == "none" else [_tool(given) for given in _functions(body)],
+        unsupported_tools=[tool.type for tool in body.tools or [] if tool.type != "function"],
         session_id=body.metadata.session_id if body.metadata else None,
+        is_stored=body.store is not False,
         stream=bool(body.stream),
     )
 
@@ -271,8 +269,14 @@ def _check_arguments(messages: list[Message]) -> None:
             raise ProblemError("invalid", f"The arguments of the call {call.id!r}: {error}", param="messages") from None
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
-    given = tool.function
+def _functions(body: ChatCompletionRequest) -> list[Function]:
+    found = [tool.function for tool in body.tools or [] if tool.type == "function"]
+    if None in found:
+        raise ProblemError("invalid", "A tool of type function has no function.", param="tools")
+    return [function for function in found if function is not None]
+
+
+def _tool(given: Function) -> dict[str, Any]:
     function = {
         "name": given.name,
         "description": given.description or "",
@@ -285,7 +289,7 @@ def _choice(body: ChatCompletionRequest) -> str | None:
     if not isinstance(body.tool_choice, NamedTool):
         return "any" if body.tool_choice == "required" else None
     name = body.tool_choice.function.name
-    if name not in {tool.function.name for tool in body.tools or []}:
+    if name not in {function.name for function in _functions(body)}:
         raise ProblemError("invalid", f"tool_choice names {name!r}, which is not among the tools.", param="tool_choice")
     return name
 

@@ -6,12 +6,20 @@ import json
 import time
 import uuid
 from collections.abc import Iterable
-from typing import Any
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
+from fastapi import APIRouter, Depends, Path
+from starlette.responses import Response
+
+from graph_agent.server.admission.body import BodyRoute
 from graph_agent.server.chat.handler import ChatDialect
 from graph_agent.server.chat.outcomes import ChatOutcome, Ending
-from graph_agent.server.errors.openai import openai_error
 from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.errors.responses import openai_error
+from graph_agent.server.openai.requests import ChatCompletionRequest, read_chat_request
+from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, services
+from graph_agent.server.response_models import Completion, Model, ModelList, OpenAIError
 from graph_agent.server.sse import frame
 
 _FINISH: dict[Ending, str] = {
@@ -33,6 +41,8 @@ class OpenAIDialect(ChatDialect):
 
     def __init__(self, model: str, *, include_usage: bool) -> None:
         self._include_usage = include_usage
+        self._text: list[str] = []
+        """The text so far, in pieces."""
         self._metadata = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
     def start_frames(self) -> Iterable[str]:
@@ -41,6 +51,7 @@ class OpenAIDialect(ChatDialect):
 
     def text_frames(self, text: str) -> Iterable[str]:
         """See `ChatDialect.text_frames`."""
+        self._text.append(text)
         yield self._chunk({"content": text})
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
@@ -62,10 +73,10 @@ class OpenAIDialect(ChatDialect):
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
         """See `ChatDialect.body`."""
-        message: dict[str, Any] = {"role": "assistant", "content": outcome.text or None, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None, "refusal": None}
         if outcome.calls:
             message["tool_calls"] = _calls(outcome)
-        elif not outcome.text:
+        elif message["content"] is None:
             message["content"] = ""
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _FINISH[outcome.ending]}
         return {
@@ -102,3 +113,67 @@ def _usage(outcome: ChatOutcome) -> dict[str, int]:
         "completion_tokens": outcome.output_tokens,
         "total_tokens": outcome.input_tokens + outcome.output_tokens,
     }
+
+
+_ERRORS = error_responses(
+    OpenAIError,
+    {
+        500: "The server failed",
+        502: "The model's provider failed",
+        503: "The server is stopping, another process holds the session, or the database is locked",
+        507: "The database is full",
+    },
+)
+
+router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=BodyRoute)
+
+
+@router.post(
+    "/chat/completions",
+    response_model=Completion,
+    responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}},
+)
+async def create_chat_completion(
+    body: ChatCompletionRequest, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)]
+) -> Response:
+    """Answer a conversation."""
+    return await endpoint.answer(body, read_chat_request, _dialect)
+
+
+def _dialect(body: ChatCompletionRequest) -> OpenAIDialect:
+    return OpenAIDialect(body.model, include_usage=bool(body.stream_options and body.stream_options.include_usage))
+
+
+_MODEL_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: error for status, error in _ERRORS.items() if status in (400, 401, 403, 404, 408, 413, 503)
+}
+
+
+@router.get("/models", responses=_MODEL_ERRORS)
+async def list_models(server: Annotated[Services, Depends(services)]) -> ModelList:
+    """List the models; the only model is this agent."""
+    model = _model(server)
+    return ModelList(object="list", data=[model], has_more=False, first_id=model.id, last_id=model.id)
+
+
+@router.get("/models/{model_id}", responses=_MODEL_ERRORS)
+async def get_model(
+    model_id: Annotated[str, Path(description="The agent's name.")], server: Annotated[Services, Depends(services)]
+) -> Model:
+    """Describe one model."""
+    server.check_model(model_id)
+    return _model(server)
+
+
+def _model(server: Services) -> Model:
+    host = server.chat.runs.host
+    return Model(
+        id=host.source.name,
+        object="model",
+        created=host.started,
+        owned_by="graph-agent",
+        type="model",
+        display_name=host.source.description or host.source.name,
+        created_at=datetime.fromtimestamp(host.started, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        lifecycle="active",
+    )

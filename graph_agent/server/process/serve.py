@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gc
-import json
-import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -16,31 +18,110 @@ from typing import Any, NoReturn
 import typer
 import uvicorn
 from sse_starlette.sse import AppStatus
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent._internal.command_log import log_at
 from graph_agent._internal.credential_headers import check_headers
+from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.runs.registry import use_daemon_threads_of_own_loop
 from graph_agent.server.admission.connections import BoundedProtocol, DrainedWebSocketProtocol
 from graph_agent.server.admission.keys import read_keys
-from graph_agent.server.app import create_app
-from graph_agent.server.hosting.sources import AgentSource, of_file
-from graph_agent.server.process.addresses import bind_socket, url_of
-from graph_agent.server.process.startup_errors import STARTUP_FAILURE, StartupErrors, has_failed
-from graph_agent.server.process.supervisor import Supervisor
-from graph_agent.server.process.workers import check_workers, sharing, stop_without_parent
+from graph_agent.server.hosting.host import AgentSource, of_file
+from graph_agent.server.process.supervisor import Supervisor, check_workers, sharing
 from graph_agent.server.settings import ServerSettings
-from graph_agent.server.shared_folder import shared_folder
 from graph_agent.spec.credentials import CredentialSource
 
-_CONFIG, _DB, _KEYS, _SETTINGS = (
-    "GRAPH_AGENT_SERVE_CONFIG",
-    "GRAPH_AGENT_SERVE_DB",
-    "GRAPH_AGENT_SERVE_KEYS_FILE",
-    "GRAPH_AGENT_SERVE_SETTINGS",
-)
-_LOG_LEVEL, _CREDENTIALS = "GRAPH_AGENT_SERVE_LOG_LEVEL", "GRAPH_AGENT_SERVE_CREDENTIALS"
-"""Environment variables that configure worker processes; they hold no key and no credential."""
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Return a TCP socket bound to an address; it does not listen yet.
+
+    Args:
+        host: An IPv4 or IPv6 address, or a host name.
+        port: The port; 0 for any free one.
+
+    Raises:
+        ConfigError: If this machine has no such address, or the port is in use or not permitted for this user.
+    """
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # Prefer IPv4 for names with both families, such as localhost: all clients try it.
+        family, kind, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        # asyncio sets TCP_NODELAY only if the protocol is TCP; without it each first token waits 40 ms for an
+        # acknowledgement.
+        listener = socket.socket(family, kind, socket.IPPROTO_TCP)
+    except OSError as error:
+        raise ConfigError(_bind_fault(host, port, error)) from None
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(_bind_fault(host, port, error)) from None
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL of a listening socket, for clients on this machine."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
+
+
+def _bind_fault(host: str, port: int, error: OSError) -> str:
+    about_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+    fix = "take another port" if about_port else "give an address of this machine"
+    return f"--host {host} --port {port}: {error.strerror}; {fix}."
+
+
+_FAILED = "not-started"
+STARTUP_FAILURE = 3
+"""Exit status of a server that could not start; the same as uvicorn's."""
+
+
+class StartupErrors:
+    """ASGI middleware that reports a startup failure as the message of its `GraphAgentError`, not as a stack trace.
+
+    Other errors keep Starlette's stack trace.
+
+    Args:
+        app: The application.
+        shared: The folder of the worker processes, in which the failure is recorded for the supervisor; None for a
+            single process.
+        on_start: Called when the application has started.
+    """
+
+    def __init__(self, app: ASGIApp, shared: Path | None = None, on_start: Callable[[], None] | None = None) -> None:
+        self._app = app
+        self._shared = shared
+        self._on_start = on_start
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application; only the message of a failed startup is replaced."""
+        if scope["type"] != "lifespan":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_plain(message: Message) -> None:
+            # Starlette sends this message from its `except` block.
+            error = sys.exc_info()[1]
+            if message["type"] == "lifespan.startup.complete" and self._on_start is not None:
+                self._on_start()
+            if message["type"] == "lifespan.startup.failed":
+                if self._shared is not None:
+                    with contextlib.suppress(OSError):
+                        (self._shared / _FAILED).touch()
+                if isinstance(error, GraphAgentError):
+                    message = {**message, "message": f"{error}"}
+            await send(message)
+
+        await self._app(scope, receive, send_plain)
+
+
+def has_failed(shared: Path | None) -> bool:
+    """Return whether one of the processes that share a folder could not start; False without a folder."""
+    return shared is not None and (shared / _FAILED).exists()
+
+
+_APP = "graph_agent.server.app"
 
 
 def serve(
@@ -74,30 +155,26 @@ def serve(
             then.
         SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
     """
-    settings = settings or ServerSettings()
     source = of_file(config, credentials)
-    _with_keys(source, settings, keys_file, host)
+    settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
     check_workers(workers, db or source.db)
     # Checked here because uvicorn binds after the agent's MCP servers have been started.
     bind_socket(host, port).close()
-    # Through the environment: uvicorn starts its workers as new processes.
-    os.environ[_CONFIG] = str(config.resolve())
-    os.environ[_DB] = db or ""
-    os.environ[_KEYS] = str(keys_file.resolve()) if keys_file else ""
-    os.environ[_SETTINGS] = settings.model_dump_json(exclude={"keys"})
-    os.environ[_CREDENTIALS] = json.dumps({name: source.env for name, source in (credentials or {}).items()})
-    os.environ[_LOG_LEVEL] = log_level or ""
     log_at(log_level)
     _exit_cleanly_on_sigterm()
-    app = "graph_agent.server.process.serve:app_from_environment"
     options = {"host": host, "port": port, **_options(settings, log_level or "info")}
     with sharing(workers) as shared:
         if workers == 1:
-            uvicorn.run(app, workers=1, **options)
+            uvicorn.run(partial(_application, source, settings, db), workers=1, **options)
             return
-        # The default would kill workers that are still importing on a busy machine.
-        uvicorn_config = uvicorn.Config(app, workers=workers, timeout_worker_healthcheck=60, **options)
-        Supervisor(uvicorn_config, [uvicorn_config.bind_socket()], shared).run()
+        # Imported once, before the workers are forked; after `sharing`, whose variable prometheus_client reads.
+        for name in import_module(_APP).ON_DEMAND:
+            import_module(name)
+        gc.freeze()
+        # Of the file again, because a source cannot be pickled, as it must be where workers are not forked.
+        application = partial(_worker_application, config, credentials, settings, db, shared, log_level)
+        uvicorn_config = uvicorn.Config(application, workers=workers, **options)
+        Supervisor(uvicorn_config, [uvicorn_config.bind_socket()], shared, settings.worker_timeout_s).run()
         # uvicorn sets this exit status only for a single process.
         if has_failed(shared):
             sys.exit(STARTUP_FAILURE)
@@ -169,17 +246,17 @@ class _ServerWithStartupLine(uvicorn.Server):
             typer.echo(self._line)
 
 
-def app_from_environment() -> ASGIApp:
+def _worker_application(
+    config: Path,
+    credentials: Mapping[str, CredentialSource] | None,
+    settings: ServerSettings,
+    db: str | None,
+    shared: Path | None,
+    log_level: str | None,
+) -> ASGIApp:
     """Create the application of a worker process."""
-    stop_without_parent()
-    # A worker process inherits no logging configuration.
-    log_at(os.environ[_LOG_LEVEL] or None)
-    keys_file = os.environ[_KEYS]
-    given = ServerSettings.model_validate_json(os.environ[_SETTINGS])
-    settings = given.model_copy(update={"keys": read_keys(Path(keys_file) if keys_file else None)})
-    credentials = {name: CredentialSource(env=env) for name, env in json.loads(os.environ[_CREDENTIALS]).items()}
-    source = of_file(os.environ[_CONFIG], credentials)
-    return _application(source, settings, os.environ[_DB] or None, shared=shared_folder())
+    log_at(log_level)
+    return _application(of_file(config, credentials), settings, db, shared=shared)
 
 
 def _with_keys(source: AgentSource, settings: ServerSettings, keys_file: Path | None, host: str) -> ServerSettings:
@@ -189,7 +266,8 @@ def _with_keys(source: AgentSource, settings: ServerSettings, keys_file: Path | 
         ConfigError: If the keys cannot be read, the address needs keys, or a credential's header is not permitted.
     """
     settings = settings.model_copy(update={"keys": read_keys(keys_file)}).checked_for(host)
-    check_headers({**source.credential_headers, **settings.credential_headers}, has_keys=bool(settings.keys))
+    headers = {**source.credential_headers, **settings.credential_headers}
+    check_headers(headers, has_keys=bool(settings.keys), session_header=settings.session_header)
     return settings
 
 
@@ -224,9 +302,10 @@ def _application(
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # sse-starlette is untyped
     BoundedProtocol.request_within_s = settings.body_timeout_s
     BoundedProtocol.max_header_bytes = settings.max_header_bytes
-    app = create_app(source, settings=settings, shared=shared, db=db, handle_signals=True, a2a_only=a2a_only)
-    freeze_gc()
-    return StartupErrors(app, shared)
+    app = import_module(_APP).create_app(
+        source, settings=settings, shared=shared, db=db, handle_signals=True, a2a_only=a2a_only
+    )
+    return StartupErrors(app, shared, on_start=freeze_gc)
 
 
 _YOUNG, _MIDDLE, _OLD = 20_000, 20, 20
@@ -235,7 +314,7 @@ generation per collection of the next older one."""
 
 
 def freeze_gc() -> None:
-    """Exclude loaded modules from garbage collection, and collect less often.
+    """Exclude loaded modules from garbage collection, enable it, and collect less often.
 
     Traversing them otherwise takes half of a busy server's time; requests leave few cycles. Call it once, after all
     imports, in programs that own their process.
@@ -243,3 +322,4 @@ def freeze_gc() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
+    gc.enable()

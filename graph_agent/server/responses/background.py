@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.runs.registry import is_idle
@@ -18,11 +18,12 @@ from graph_agent.server.chat.handler import Keep, frames_of
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.errors.problems import ProblemError
-from graph_agent.server.responses.output import ResponseDialect
 from graph_agent.server.responses.records import OPEN, Record, Records
-from graph_agent.server.responses.resource import error_event
 from graph_agent.server.sse import comment, frame
 from graph_agent.session.control import SessionControl
+
+if TYPE_CHECKING:
+    from graph_agent.server.responses.output import ResponseDialect
 
 logger = logging.getLogger(__name__)
 
@@ -270,6 +271,9 @@ def _missing_end(record: Record | None, newest: dict[str, Any]) -> list[dict[str
         # A cancelled response has no event of its own.
         ending = "completed" if response["status"] == "completed" else "incomplete"
         return [{"type": f"response.{ending}", "sequence_number": number, "response": response}]
+    # Imported where it is used: its schemas are not a part of the start.
+    from graph_agent.server.responses.resource import error_event
+
     return [
         {"type": "error", "sequence_number": number, **error_event(ProblemError("internal", error["message"]))},
         {"type": "response.failed", "sequence_number": number + 1, "response": response},

@@ -11,13 +11,27 @@ from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 from langgraph.types import StateSnapshot
 
 from graph_agent.server.chat.approvals import parked_question
+from graph_agent.server.chat.history import continued_input
 from graph_agent.server.chat.request import ChatRequest, trailing_results
 from graph_agent.server.errors.problems import BusySessionError, ProblemError
 from graph_agent.server.hosting.host import Host
-from graph_agent.server.responses.ids import place_of_approval, response_id, token_of_item, token_of_response
 from graph_agent.server.responses.input_items import Conversation
-from graph_agent.server.responses.records import OPEN, Record, Records
-from graph_agent.server.responses.requests import ENCRYPTED_REASONING, client_tools_of, options_of
+from graph_agent.server.responses.records import (
+    OPEN,
+    Record,
+    Records,
+    place_of_approval,
+    response_id,
+    token_of_item,
+    token_of_response,
+)
+from graph_agent.server.responses.requests import (
+    ENCRYPTED_REASONING,
+    client_tools_of,
+    is_agent,
+    options_of,
+    unsupported_tools_of,
+)
 from graph_agent.server.responses.resource import summary_wanted
 from graph_agent.server.responses.schemas import CreateResponse, InputItem
 
@@ -85,6 +99,16 @@ class Chains:
         parked = _answered_token(content) if request.decisions else None
         return replace(request, parked_token=parked, new_call_token=None)
 
+    async def matching(self, session_id: str | None, body: CreateResponse, content: Conversation) -> str | None:
+        """Return a named session; None if the request has another history."""
+        if session_id is None or body.conversation_id is not None or content.decisions:
+            return session_id
+        if not any(message.type == "ai" for message in content.messages):
+            return session_id
+        thread = self.records.thread_of(session_id)
+        state = await self.host.kept.aget_state({"configurable": {"thread_id": thread}})
+        return None if state.values and continued_input(content.messages, state) is None else session_id
+
     def _request(self, body: CreateResponse, content: Conversation, token: str) -> ChatRequest:
         messages: list[AnyMessage] = list(content.messages)
         system = list(content.instructions)
@@ -102,6 +126,8 @@ class Chains:
             instructions="\n\n".join(filter(None, [body.instructions, *system])),
             options=options_of(body),
             client_tools=client_tools_of(body),
+            unsupported_tools=unsupported_tools_of(body),
+            offers_own_tools=any(is_agent(tool, body.model) for tool in body.tools or []),
             stream=bool(body.stream),
             new_call_token=token,
             marks_questions=True,

@@ -3,33 +3,121 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage
 from langchain_core.messages.utils import count_tokens_approximately
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.graph import START, StateGraph
+from langgraph.runtime import Runtime
 
 from graph_agent.compiled import AgentStateGraph
-from graph_agent.context import AgentContext
-from graph_agent.hooks.pipeline import HookReturnError
-from graph_agent.hooks.protocol import HookError
+from graph_agent.deps import AgentDeps, deps_of_run
+from graph_agent.errors import ConfigError, HookError
+from graph_agent.hooks.copies import hook_error
+from graph_agent.hooks.pipeline import NodeHook
 from graph_agent.models.errors import classify_model_error
+from graph_agent.planning.active_model import ActiveModel, PreparedHistory, closing, plan_request, planner_of
 from graph_agent.planning.compaction import is_note
-from graph_agent.planning.conversation_summary import StoppedByHookError, summarize_conversation
-from graph_agent.planning.summary import NoSummaryError
+from graph_agent.planning.loop_hooks import HookedRequests
+from graph_agent.planning.requests import ModelRequests
+from graph_agent.planning.summary import NoSummaryError, request_summary, use_summary
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.chat.outcomes import ChatOutcome
+from graph_agent.server.chat.request import ChatRequest, new_messages
 from graph_agent.server.errors.problems import ProblemError, problem_of_run
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.parameters import Services
-from graph_agent.server.responses.chain import Chains
-from graph_agent.server.responses.ids import item_id, new_token, response_id
-from graph_agent.server.responses.input_items import as_items, read_items, replace_references
-from graph_agent.server.responses.reasoning import encoded_summary
-from graph_agent.server.responses.records import Records
+from graph_agent.server.responses.chain import Chains, messages_of
+from graph_agent.server.responses.input_items import as_items, encoded_summary, read_items, replace_references
+from graph_agent.server.responses.records import Records, item_id, new_token, response_id
 from graph_agent.server.responses.resource import usage_of as response_usage_of
 from graph_agent.server.responses.schemas import CompactResponse
+from graph_agent.settings.context import AgentContext, coerce_context, effective_config, set_fields
+from graph_agent.state.schema import INITIAL_LOOP, loop_of_new_input
+from graph_agent.tools.invoke import belongs_to_run
 from graph_agent.types import HIDDEN_ID_PREFIX, Usage
+
+_WINDOW_SHARE = 0.75
+"""Share of the model's context window that the conversation may fill in the request for the summary."""
+_LEAST_TOKENS = 5_000
+"""Tokens for which the summary has room, at least; a short conversation may need a long summary."""
+
+
+class StoppedByHookError(Exception):
+    """A hook has ended the request before the model; the argument is the hook's node."""
+
+
+async def summarize_conversation(
+    deps: AgentDeps, messages: Sequence[AnyMessage], instructions: str | None, context: AgentContext
+) -> tuple[str, Usage]:
+    """Have the agent's model summarize a conversation.
+
+    The hooks before the model see the messages, loop hooks rewrite the tool results, and middleware wraps the request.
+
+    Args:
+        deps: The agent.
+        messages: The conversation, each call directly followed by its results.
+        instructions: System message of the request; None for none.
+        context: Context of the run.
+
+    Returns:
+        The summary, and the usage of all model calls.
+
+    Raises:
+        StoppedByHookError: If a hook jumps.
+        NoSummaryError: If the model gives no summary.
+        HookError: If a hook with `on_error = "fail"`, or a middleware, fails.
+        Exception: An error of the model's provider.
+    """
+    own, found = deps.toolbox.own, list[tuple[str, Usage]]()
+
+    async def summarize(state: dict[str, Any], runtime: Runtime[Any]) -> dict[str, Any]:
+        given = coerce_context(runtime.context, deps.context_schema)
+        settings = effective_config(deps.config, given, deps.context_schema)
+        chain = await deps.models.chain(settings)
+        planner = planner_of("", settings, deps.agentic_loop)
+        active = ActiveModel(deps, chain, settings, state["messages"], INITIAL_LOOP, planner, PreparedHistory())
+        requests = ModelRequests(active, lambda *_: None)
+        await HookedRequests(requests, "").rewrite_results()
+        tokens = max(count_tokens_approximately(active.history), _LEAST_TOKENS)
+        if active.window is not None:
+            tokens = min(tokens, int(active.window * _WINDOW_SHARE))
+        text = await request_summary(requests, active.history, tokens, instructions)
+        found.append((text, requests.usage))
+        return {}
+
+    # A graph, so that hooks and middleware have a state and a runtime, as in a run.
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(
+        own.state_schema, context_schema=deps.context_schema, input_schema=own.input_schema
+    )
+    last = START
+    for hook in (*deps.hook_set.before_agent, *deps.hook_set.before_model):
+        graph.add_node(hook.node, _node_of(hook), input_schema=own.hook_schema)
+        graph.add_edge(last, hook.node)
+        last = hook.node
+    graph.add_node("summarize", summarize, input_schema=own.state_schema)
+    graph.add_edge(last, "summarize")
+    await graph.compile().ainvoke({"messages": list(messages)}, context=context)
+    return found[0]
+
+
+def _node_of(hook: NodeHook) -> Callable[..., Any]:
+    async def run(state: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
+        try:
+            update = await hook.run(state, config)
+        except Exception as error:
+            if belongs_to_run(error):
+                raise
+            raise hook_error(hook.node, error) from error
+        if update.pop("jump_to", None):
+            raise StoppedByHookError(hook.node)
+        return update
+
+    return run
 
 
 async def compact(server: Services, caller: Caller, body: CompactResponse) -> dict[str, Any]:
@@ -92,7 +180,7 @@ async def _summary(host: Host, messages: list[AnyMessage], instructions: str | N
         raise ProblemError("upstream", message, category="empty_answer") from None
     except StoppedByHookError:
         raise ProblemError("filtered", "A hook of the agent has stopped the request.") from None
-    except (HookError, HookReturnError) as error:
+    except HookError as error:
         raise problem_of_run("hook") from error
     except Exception as error:  # a provider may raise anything
         raise problem_of_run(classify_model_error(error)) from error
@@ -122,3 +210,71 @@ def _part(block: str | dict[Any, Any]) -> dict[str, Any] | None:
         case "file":
             return {"type": "input_file", "file_data": url, "filename": block.get("filename")}
     return None
+
+
+async def estimate_request(
+    deps: AgentDeps,
+    state: Mapping[str, Any],
+    messages: Sequence[AnyMessage],
+    context: Mapping[str, Any],
+    session_id: str,
+) -> int:
+    """Estimate the tokens of the first request of an input, with the counter that budgets and compaction use.
+
+    The request has the system prompt, the tools, and the history with the summary in force. It is counted before hooks
+    and middleware, and before a summary or a compaction that the input itself would cause.
+
+    Args:
+        deps: The agent.
+        state: The values of the session's state; empty for a new session.
+        messages: All messages of the session, and those of the input.
+        context: The run's context, as fields of `AgentContext`.
+        session_id: The session's thread.
+
+    Raises:
+        ConfigError: If the agent's system prompt is a function that fails outside a run.
+    """
+    deps = deps_of_run(deps, Runtime(context=context))
+    await deps.prepare()
+    own = coerce_context(context, deps.context_schema)
+    loop = loop_of_new_input(state.get("loop", {}), set_fields(own) if own is not None else {})
+    settings = effective_config(
+        deps.config, context, deps.context_schema, loop.get("config_overrides"), loop.get("approve", ())
+    )
+    planner, chain = planner_of(session_id, settings, deps.agentic_loop), await deps.models.chain(settings)
+    active = ActiveModel(deps, chain, settings, messages, loop, planner, PreparedHistory())
+    use_summary(ModelRequests(active, lambda *_: None), state.get("events", ()))
+    request: list[AnyMessage] = list(
+        plan_request(active.deps, active.prepared_history, settings, active.mode, active.planner)
+    )
+    if not deps.plans:
+        request += closing(active.deps, active.mode)
+    # In the other modes, the system prompt describes the tools.
+    tools: list[BaseTool | dict[str, Any]] = [*active.deps.client.schemas] if active.mode == "native" else []
+    return count_tokens_approximately(request, tools=tools or None)
+
+
+async def count_input_tokens(host: Host, caller: Caller, request: ChatRequest) -> int:
+    """Estimate the tokens of the first model request of a chat request; no model is called.
+
+    Args:
+        host: The agent.
+        caller: The sender.
+        request: The request, which names the session that it would continue or create.
+
+    Raises:
+        ProblemError: If its tools have names that the agent's have, or the agent's system prompt needs a run.
+    """
+    builder = host.kept.builder
+    assert isinstance(builder, AgentStateGraph), "the server compiles graphs of this package"
+    assert builder.deps is not None, "every agent has them"
+    host.check_client_tools([tool["function"]["name"] for tool in request.client_tools])
+    thread = caller.thread(request.session_id or "")
+    state = await host.kept.aget_state({"configurable": {"thread_id": thread}})
+    new = request.messages if request.adds_all or not state.values else new_messages(request.messages)
+    messages = [*messages_of(state), *new]
+    try:
+        return await estimate_request(builder.deps, state.values, messages, request.context(), thread)
+    except ConfigError:
+        message = "The tokens cannot be counted: the agent's system prompt depends on the state of a run."
+        raise ProblemError("invalid", message) from None

@@ -9,24 +9,22 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from graph_agent.server.admission.off_loop import off_loop
-from graph_agent.server.chat.handler import REPLAYED, SESSION_HEADER
+from graph_agent.server.admission.body import off_loop
+from graph_agent.server.chat.handler import REPLAYED
 from graph_agent.server.chat.idempotency import with_key
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.chat.run_spec import client_interrupts
-from graph_agent.server.chat.schemas import checked_session_id
 from graph_agent.server.errors.problems import BusySessionError, ProblemError
 from graph_agent.server.parameters import ChatEndpoint
 from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.chain import Chains, input_of
+from graph_agent.server.responses.compaction import count_input_tokens
 from graph_agent.server.responses.conversations import Conversations
-from graph_agent.server.responses.ids import new_token
 from graph_agent.server.responses.input_items import Conversation, as_items, read_items, replace_references
-from graph_agent.server.responses.input_tokens import count_input_tokens
 from graph_agent.server.responses.once import Key, replay
 from graph_agent.server.responses.output import ResponseDialect
-from graph_agent.server.responses.records import OPEN, Record, Records
+from graph_agent.server.responses.records import OPEN, Record, Records, new_token
 from graph_agent.server.responses.requests import ENCRYPTED_REASONING, check_supported
 from graph_agent.server.responses.resource import new_response, summary_wanted
 from graph_agent.server.responses.schemas import CountInputTokens, CreateResponse, InputItem
@@ -70,7 +68,8 @@ class ResponsesEndpoint:
         items, conversation, content = await self._read(body, records)
         given_key = self.endpoint.idempotency_key
         key = Key.of(host, caller, given_key, body) if body.is_stored else None
-        chains, named = Chains(host, records), self._session_id(body)
+        chains = Chains(host, records)
+        named = await chains.matching(self._session_id(body), body, content)
         async with key.claimed() if key is not None else nullcontext():
             first = await key.first() if key is not None else None
             if first is not None and (answer := await self._stored(body, records, first["token"])) is not None:
@@ -92,7 +91,7 @@ class ResponsesEndpoint:
             new_response(body, token),
             token,
             label=host.source.name,
-            client_tools=[tool.name or "" for tool in body.tools or []],
+            client_tools=[tool.name or "" for tool in body.tools or [] if tool.type == "function"],
             shows_summary=summary_wanted(body) is not None,
             shows_encrypted=ENCRYPTED_REASONING in (body.include or []),
             queued=bool(body.background),
@@ -124,7 +123,8 @@ class ResponsesEndpoint:
         records = Records(host, caller)
         with server.chat.limits.slot(caller.name):
             _, conversation, content = await self._read(body, records)
-            chains, named = Chains(host, records), self._session_id(body)
+            chains = Chains(host, records)
+            named = await chains.matching(self._session_id(body), body, content)
             request = await chains.resolve(body, content, new_token(), named, branches=False)
             if conversation is not None:
                 request = replace(request, adds_all=True)
@@ -147,7 +147,7 @@ class ResponsesEndpoint:
         if record is None or (record["response"]["status"] in OPEN and not record["response"]["background"]):
             return None
         response = record["response"]
-        headers = {SESSION_HEADER: record["session"], **REPLAYED}
+        headers = {**self.endpoint.services.chat.session_headers(record["session"]), **REPLAYED}
         if not body.stream:
             return JSONResponse(response, headers=headers)
         settings = self.endpoint.services.chat.runs.host.settings
@@ -162,7 +162,7 @@ class ResponsesEndpoint:
     async def _run_in_background(self, request: ChatRequest, keeper: _Keeper) -> Response:
         chat, caller = self.endpoint.services.chat, self.endpoint.caller
         settings, dialect = chat.runs.host.settings, keeper.dialect
-        headers = {SESSION_HEADER: request.session_id or ""}
+        headers = chat.session_headers(request.session_id)
         async with AsyncExitStack() as stack:
             run = await stack.enter_async_context(chat.started(self.endpoint.request, caller, request))
             await run.begun()
@@ -193,9 +193,8 @@ class ResponsesEndpoint:
         return _Conversation(found, id_, keys, await found.pending_items(id_, keys))
 
     def _session_id(self, body: CreateResponse) -> str | None:
-        named = self.endpoint.session_id or (body.metadata or {}).get("session_id")
+        named = self.endpoint.session_of((body.metadata or {}).get("session_id")) if body.is_stored else None
         if named is not None:
-            checked_session_id(named)
             for given, field in (
                 (body.conversation_id, "conversation"),
                 (body.previous_response_id, "previous_response_id"),
@@ -204,8 +203,6 @@ class ResponsesEndpoint:
                     raise ProblemError(
                         "invalid", f"{field} and a session id exclude each other; send one.", param=field
                     )
-            if not body.is_stored:
-                raise ProblemError("invalid", "A session keeps the response, and store is false.", param="store")
         return named or body.conversation_id
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -12,10 +14,74 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCal
 
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooManyValuesError, count_values
 from graph_agent._internal.text import plain
+from graph_agent.planning.compaction import summary_note
 from graph_agent.server.chat.schemas import document, image, media_type_of
 from graph_agent.server.errors.problems import ProblemError
-from graph_agent.server.responses.reasoning import blocks_of, compaction_note
 from graph_agent.server.responses.schemas import InputItem, Part
+
+_TYPES = ("reasoning", "thinking", "redacted_thinking")
+"""Types of content blocks that hold reasoning, in the formats of the providers."""
+
+
+def reasoning_blocks(message: AIMessage) -> list[dict[str, Any]]:
+    """Return the content blocks of a message that hold reasoning, in the provider's own format."""
+    blocks = message.content if isinstance(message.content, list) else []
+    return [block for block in blocks if isinstance(block, dict) and block.get("type") in _TYPES]
+
+
+def encoded(value: Any) -> str:
+    """Return JSON as the opaque text of an item's `encrypted_content`."""
+    return base64.urlsafe_b64encode(json.dumps(plain(value)).encode()).decode()
+
+
+def _decoded(content: str) -> Any:
+    """Return the JSON in a text of `encoded`; None for another text."""
+    try:
+        return plain(json.loads(base64.urlsafe_b64decode(content.encode())))
+    except (binascii.Error, ValueError, RecursionError):
+        return None
+
+
+def blocks_of(content: str | None) -> list[dict[str, Any]]:
+    """Return the blocks in the `encrypted_content` of a reasoning item; none without one.
+
+    Raises:
+        ProblemError: If it is no text of `encoded`.
+    """
+    if not content:
+        return []
+    blocks = _decoded(content)
+    if not isinstance(blocks, list) or not all(
+        isinstance(each, dict) and each.get("type") in _TYPES for each in blocks
+    ):
+        raise _foreign("reasoning")
+    return blocks
+
+
+def encoded_summary(text: str) -> str:
+    """Return the `encrypted_content` of a compaction item with a summary."""
+    return encoded({"summary": text})
+
+
+def compaction_note(content: str | None) -> HumanMessage:
+    """Return the note for the model in the `encrypted_content` of a compaction item.
+
+    Raises:
+        ProblemError: If it is no text of `encoded_summary`.
+    """
+    found = _decoded(content or "")
+    if not isinstance(found, dict) or not isinstance(found.get("summary"), str):
+        raise _foreign("compaction")
+    return summary_note(found["summary"])
+
+
+def _foreign(kind: str) -> ProblemError:
+    return ProblemError(
+        "invalid",
+        f"The encrypted_content of a {kind} item is not from this server; send it as it was given.",
+        param="input",
+    )
+
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
 _ARGUMENTS = JsonBounds(values=20_000, depth=200)

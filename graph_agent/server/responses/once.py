@@ -12,7 +12,7 @@ from typing import Any, cast
 from typing_extensions import TypedDict
 
 from graph_agent.errors import SessionBusyError
-from graph_agent.execution.inputs import Admission
+from graph_agent.inputs.admission import Admission
 from graph_agent.runs.input_marks import InputMark, digest_of
 from graph_agent.runs.registry import lock_idle_session
 from graph_agent.server.admission.keys import Caller
@@ -20,15 +20,12 @@ from graph_agent.server.chat.idempotency import token_of_key, with_key
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.errors.problems import ProblemError, key_reused
 from graph_agent.server.hosting.host import Host
-from graph_agent.server.responses.ids import response_id
-from graph_agent.server.responses.records import KEYS, keys_of_day
+from graph_agent.server.responses.records import KEYS, keys_of_day, response_id
 from graph_agent.server.responses.schemas import CreateResponse
 from graph_agent.server.sse import frame
 
 _EMPTY: dict[str, Any] = {"status": "in_progress", "content": [], "arguments": ""}
 """Fields of an item at its begin."""
-_CLAIM_S = 30.0
-"""Maximum seconds to wait until another request with the same key has its session."""
 _POLL_S = 0.02
 
 
@@ -85,23 +82,16 @@ class Key:
 
     @asynccontextmanager
     async def claimed(self) -> AsyncIterator[None]:
-        """Exclude other requests with this key, in every process on the database, while a session is chosen.
-
-        Raises:
-            ProblemError: If another one takes longer than `_CLAIM_S` seconds.
-        """
-        clock = asyncio.get_running_loop()
-        until = clock.time() + _CLAIM_S
-        async with AsyncExitStack() as stack:
+        """Exclude other requests with this key, in every process on the database, while a session is chosen."""
+        here = self.host.response_keys.setdefault(self._token, asyncio.Lock())
+        # Only the first of this process polls: many that poll at once take more time than the work between.
+        async with here, AsyncExitStack() as stack:
             while True:
                 try:
                     await stack.enter_async_context(lock_idle_session(self.host.saver, f"response-key/{self._token}"))
                     break
                 except SessionBusyError:
-                    if clock.time() > until:
-                        message = "Another request with this idempotency key is being prepared."
-                        raise ProblemError("busy", message, param="Idempotency-Key", retry_after_s=1) from None
-                await asyncio.sleep(_POLL_S)
+                    await asyncio.sleep(_POLL_S)
             yield
 
     async def resolve(

@@ -7,16 +7,17 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from graph_agent.events.calls import call_name
-from graph_agent.events.types import StoredEvent
+from graph_agent._internal.text import visible, visible_json
 from graph_agent.server.chat.handler import ChatDialect
 from graph_agent.server.chat.outcomes import ChatOutcome
-from graph_agent.server.chat.reasoning import reasoning_text
+from graph_agent.server.chat.run import reasoning_text
 from graph_agent.server.errors.problems import ProblemError
-from graph_agent.server.responses.ids import ItemKind, approval_id, item_id
-from graph_agent.server.responses.reasoning import encoded, reasoning_blocks
+from graph_agent.server.responses.input_items import encoded, reasoning_blocks
+from graph_agent.server.responses.records import ItemKind, approval_id, item_id
 from graph_agent.server.responses.resource import error_event, error_of, usage_of
 from graph_agent.server.sse import comment, frame
+from graph_agent.state.call_events import call_name
+from graph_agent.state.events import SUCCESSES, StoredEvent
 
 _INCOMPLETE = {"length": "max_output_tokens", "filtered": "content_filter"}
 
@@ -54,8 +55,6 @@ class ResponseDialect(ChatDialect):
         """Index of the open reasoning item; None without one."""
         self._summary: str | None = None
         """Text of its open summary; None without one."""
-        self._plan_text = ""
-        """Text of the newest plan, if it was not streamed; the outcome of a run that waits begins with it."""
         self.token = token
         self._label = label
         self._client_tools = client_tools
@@ -64,6 +63,8 @@ class ResponseDialect(ChatDialect):
         self._queued = queued
         self._text: str | None = None
         """Text of the open message; None without one."""
+        self._phase = "final_answer"
+        """Phase of the open message: `commentary` once the calls that it precedes are planned."""
         self._calls: dict[str, int] = {}
         """The agent's own call → index of its item."""
 
@@ -86,7 +87,7 @@ class ResponseDialect(ChatDialect):
         """See `ChatDialect.text_frames`."""
         if self._text is None:
             yield from self._end_summary()
-            self._text = ""
+            self._text, self._phase = "", "final_answer"
             yield self._add(_message(self._id("msg"), "in_progress", []))
             yield self._part_event("response.content_part.added", part=_output_text(""))
         self._text += text
@@ -96,7 +97,8 @@ class ResponseDialect(ChatDialect):
         """See `ChatDialect.break_frames`: ends the message, with a blank line for clients that join all texts."""
         if self._text is not None:
             yield from self.text_frames("\n\n")
-            yield from self._end_message("completed", "commentary")
+            self._phase = "commentary"
+            yield from self._end_message("completed")
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
         """See `ChatDialect.progress_frames`: a comment, because clients refuse unknown types of events."""
@@ -106,10 +108,7 @@ class ResponseDialect(ChatDialect):
         """See `ChatDialect.event_frames`: the agent's own calls as `mcp_call` items."""
         match event["type"]:
             case "plan" if event["calls"]:
-                if self._text is None and event.get("reasoning"):
-                    self._plan_text = event["reasoning"]
-                    yield from self.text_frames(self._plan_text)
-                yield from self.break_frames()
+                self._phase = "commentary"
             case "tool_call" if event["name"] not in self._client_tools:
                 yield from self._own_call(event["id"], event["name"], event["arguments"])
             case "delegation_request":
@@ -120,7 +119,9 @@ class ResponseDialect(ChatDialect):
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
         """See `ChatDialect.end_frames`."""
         incomplete = _INCOMPLETE.get(outcome.ending)
-        yield from self._end_message("incomplete" if incomplete else "completed", "final_answer")
+        if outcome.calls or outcome.approvals:
+            self._phase = "commentary"
+        yield from self._end_message("incomplete" if incomplete else "completed")
         yield from self._reasoning(outcome)
         for call in outcome.calls:
             yield from self._client_call(call)
@@ -145,7 +146,7 @@ class ResponseDialect(ChatDialect):
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
         """See `ChatDialect.error_frames`."""
-        yield from self._end_message("incomplete", "final_answer")
+        yield from self._end_message("incomplete")
         yield from self._end_reasoning()
         # First, because official clients raise it with its text, and of a failed response only that it failed.
         yield self._event("error", **error_event(problem))
@@ -155,11 +156,6 @@ class ResponseDialect(ChatDialect):
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
         """See `ChatDialect.body`."""
-        rest = outcome.text
-        if self._plan_text and (outcome.calls or outcome.question):
-            rest = rest.removeprefix(self._plan_text)
-        if self._text is None and rest:
-            "".join(self.rest_frames(outcome, rest))
         "".join(self.end_frames(outcome))
         return {**self.response, **({"progress": progress} if progress else {})}
 
@@ -244,13 +240,12 @@ class ResponseDialect(ChatDialect):
 
     def _approval(self, approval: Mapping[str, Any]) -> Iterable[str]:
         id_ = approval_id(approval["token"], approval["interrupt"], approval["index"])
-        arguments = json.dumps(approval["arguments"], ensure_ascii=False)
         yield self._add(
             {
                 "id": id_,
                 "type": "mcp_approval_request",
-                "name": approval["name"],
-                "arguments": arguments,
+                "name": visible(approval["name"]),
+                "arguments": visible_json(approval["arguments"]),
                 "server_label": self._label,
             }
         )
@@ -285,7 +280,7 @@ class ResponseDialect(ChatDialect):
         item = self._output[index]
         content = event["content"]
         text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-        fine = event["status"] == "success"
+        fine = event["status"] in SUCCESSES
         item |= {"status": "completed", "output": text} if fine else {"status": "failed", "error": text}
         ending = "completed" if fine else "failed"
         yield self._event(f"response.mcp_call.{ending}", item_id=item["id"], output_index=index)
@@ -304,14 +299,14 @@ class ResponseDialect(ChatDialect):
         item |= {"status": "completed", "content": [whole]}
         yield self._done(index)
 
-    def _end_message(self, status: str, phase: str) -> Iterable[str]:
+    def _end_message(self, status: str) -> Iterable[str]:
         if self._text is None:
             return
         part = _output_text(self._text)
         yield self._part_event("response.output_text.done", text=self._text, logprobs=[])
         yield self._part_event("response.content_part.done", part=part)
         index = len(self._output) - 1
-        self._output[index] |= {"status": status, "content": [part], "phase": phase}
+        self._output[index] |= {"status": status, "content": [part], "phase": self._phase}
         self._text = None
         yield self._done(index)
 

@@ -9,22 +9,6 @@ from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.responses.schemas import CreateResponse, Format, FunctionTool, NamedChoice
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
-_INCLUDABLE = (
-    ENCRYPTED_REASONING,
-    # Fields of items that never occur, or that are always included.
-    "file_search_call.results",
-    "web_search_call.results",
-    "web_search_call.action.sources",
-    "message.input_image.image_url",
-    "computer_call_output.output.image_url",
-    "code_interpreter_call.outputs",
-)
-_UNSUPPORTED = {
-    "max_tool_calls": "The agent's own limits count its calls; leave it out.",
-    "prompt": "There are no stored prompts; send instructions and input.",
-    "context_management": "The agent manages its own context; leave it out.",
-    "moderation": "Nothing is moderated here; leave it out.",
-}
 
 
 def check_supported(body: CreateResponse) -> None:
@@ -33,22 +17,10 @@ def check_supported(body: CreateResponse) -> None:
     Raises:
         ProblemError: If it has one.
     """
-    for name, advice in _UNSUPPORTED.items():
-        if getattr(body, name) is not None:
-            raise ProblemError("invalid", f"{name} is not supported. {advice}", param=name)
-    if body.truncation == "auto":
-        raise ProblemError(
-            "invalid", "truncation='auto' is not supported: no item is dropped. Leave it out.", param="truncation"
-        )
-    if body.top_logprobs:
-        raise ProblemError("invalid", "top_logprobs is not supported; leave it out.", param="top_logprobs")
-    if body.text is not None and body.text.verbosity not in (None, "medium"):
-        raise ProblemError(
-            "invalid", "text.verbosity is not supported, except 'medium'; use instructions.", param="text.verbosity"
-        )
-    for included in body.include or []:
-        if included not in _INCLUDABLE:
-            raise ProblemError("invalid", f"include: {included!r} is not supported.", param="include")
+    if body.prompt is not None:
+        raise ProblemError("invalid", "There are no stored prompts here; send instructions and input.", param="prompt")
+    if body.generate is False:
+        raise ProblemError("invalid", "generate: nothing is prepared in advance; leave it out.", param="generate")
     if body.previous_response_id is not None and body.conversation is not None:
         raise ProblemError(
             "invalid", "previous_response_id and conversation exclude each other; send one.", param="conversation"
@@ -59,21 +31,16 @@ def check_supported(body: CreateResponse) -> None:
                 raise ProblemError(
                     "invalid", f"{name} keeps the response, and store is false; send one of them.", param=name
                 )
-    for tool in body.tools or []:
-        if _is_agent(tool, body.model):
-            continue
-        if tool.type != "function":
-            raise ProblemError(
-                "invalid",
-                f"Tools of type {tool.type!r} are not supported, only functions of the caller, and "
-                f"{{'type': 'mcp', 'server_label': {body.model!r}}} for the agent's own tools.",
-                param="tools",
-            )
-        if not tool.name:
-            raise ProblemError("invalid", "A tool has no name.", param="tools")
+    if any(tool.type == "function" and not tool.name for tool in body.tools or []):
+        raise ProblemError("invalid", "A tool has no name.", param="tools")
 
 
-def _is_agent(tool: FunctionTool, name: str) -> bool:
+def unsupported_tools_of(body: CreateResponse) -> list[str]:
+    """Return the types of the tools that are neither functions of the caller nor the agent's own."""
+    return [tool.type for tool in body.tools or [] if tool.type != "function" and not is_agent(tool, body.model)]
+
+
+def is_agent(tool: FunctionTool, name: str) -> bool:
     """Whether a tool stands for the agent's own tools; clients declare the server of the items that they accept."""
     is_own = tool.type == "mcp" and tool.server_label == name
     return is_own and tool.server_url is None and tool.connector_id is None

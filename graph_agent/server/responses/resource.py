@@ -6,9 +6,9 @@ import time
 from typing import Any
 
 from graph_agent.server.chat.outcomes import ChatOutcome
-from graph_agent.server.errors.openai import openai_error
 from graph_agent.server.errors.problems import ProblemError
-from graph_agent.server.responses.ids import response_id
+from graph_agent.server.errors.responses import openai_error
+from graph_agent.server.responses.records import response_id
 from graph_agent.server.responses.schemas import CreateResponse, FunctionTool
 
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, WebSocket
 from starlette.responses import Response
 
+from graph_agent.server.admission.body import BodyRoute
 from graph_agent.server.admission.gate import admitted_caller, caller
 from graph_agent.server.admission.keys import Caller
-from graph_agent.server.admission.off_loop import BodyRoute
-from graph_agent.server.errors.openai import openai_refusal
 from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.errors.responses import openai_refusal
 from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, open_part, services
 from graph_agent.server.response_models import (
     CompactionObject,
@@ -24,10 +24,9 @@ from graph_agent.server.response_models import (
 )
 from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.compaction import compact
+from graph_agent.server.responses.conversations import After, Limit, Order, page_of
 from graph_agent.server.responses.endpoint import ResponsesEndpoint
-from graph_agent.server.responses.ids import token_of_response
-from graph_agent.server.responses.pages import After, Limit, Order, page_of
-from graph_agent.server.responses.records import OPEN, Records
+from graph_agent.server.responses.records import OPEN, Records, token_of_response
 from graph_agent.server.responses.schemas import CompactResponse, CountInputTokens, CreateResponse
 from graph_agent.server.responses.websocket import ResponsesSocket
 from graph_agent.server.sse import EventStream

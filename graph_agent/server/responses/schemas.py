@@ -6,8 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from graph_agent.config import ReasoningEffort
-from graph_agent.server.chat.schemas import SESSION_ID, TOOL_NAME, AgenticLoops, CallId, ListOf, clean_body
+from graph_agent.server.chat.schemas import (
+    SESSION_ID,
+    TOOL_NAME,
+    AgenticLoops,
+    CallId,
+    ListOf,
+    RequestObject,
+    clean_body,
+)
+from graph_agent.settings.config import ReasoningEffort
 
 MetadataText = Annotated[str, Field(max_length=512)]
 Metadata = Annotated[dict[Annotated[str, Field(max_length=64)], MetadataText], Field(max_length=16)]
@@ -102,7 +110,6 @@ class Text(_Part):
     """Options of the answer's text."""
 
     format: Format | None = None
-    verbosity: Literal["low", "medium", "high"] | None = Field(None, description="Only `medium`, the default.")
 
 
 class Reasoning(_Part):
@@ -125,20 +132,13 @@ class ConversationId(_Part):
     id: str = Field(pattern=SESSION_ID)
 
 
-class CompactResponse(BaseModel):
-    """A request to compact a conversation. Unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+class CompactResponse(RequestObject):
+    """A request to compact a conversation. Fields that are not listed are accepted and have no effect."""
 
     model: str
     input: str | ListOf[Item] | None = Field(None, description="Text, or items.")
     previous_response_id: str | None = Field(None, description="The response whose conversation precedes the input.")
     instructions: str | None = Field(None, description="A system message for the compaction.")
-    # Without an effect on the answer's meaning.
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    prompt_cache_options: dict[str, Any] | None = None
-    service_tier: str | None = None
 
     _clean = model_validator(mode="before")(clean_body)
 
@@ -152,10 +152,8 @@ class CompactResponse(BaseModel):
         """No tools."""
 
 
-class CreateResponse(BaseModel):
-    """A request for a response. Unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+class CreateResponse(RequestObject):
+    """A request for a response. Fields that are not listed are accepted and have no effect."""
 
     model: str
     input: str | ListOf[Item] = Field(description="Text, or items.")
@@ -182,20 +180,13 @@ class CreateResponse(BaseModel):
     show_calls: bool | None = Field(
         None, description="Whether the agent's own calls are `mcp_call` items; the server's `show_calls` by default."
     )
-    # Without an effect on the answer's meaning.
+    # Repeated in the response, without further effect.
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    prompt_cache_options: dict[str, Any] | None = None
-    service_tier: str | None = None
-    # Refused unless they have the value that changes nothing.
-    truncation: Literal["auto", "disabled"] | None = Field(None, description="Only `disabled`, the default.")
-    top_logprobs: int | None = Field(None, ge=0, le=20, description="Not supported, except 0.")
-    max_tool_calls: int | None = Field(None, ge=1, description="Not supported.")
-    prompt: dict[str, Any] | None = Field(None, description="Not supported.")
-    context_management: list[Any] | None = Field(None, description="Not supported.")
-    moderation: dict[str, Any] | None = Field(None, description="Not supported.")
+    # Refused, because the answer would be to another request.
+    prompt: dict[str, Any] | None = Field(None, description="Not supported: there are no stored prompts.")
+    generate: bool | None = Field(None, description="Only true: nothing is prepared in advance.")
 
     _clean = model_validator(mode="before")(clean_body)
 
@@ -216,7 +207,7 @@ class CreateResponse(BaseModel):
 
 
 class CountInputTokens(CreateResponse):
-    """A request for a response, whose tokens are to be estimated. Unknown fields are refused."""
+    """A request for a response, whose tokens are to be estimated."""
 
     model: str = Field("", description="The agent, which is the default.")
     input: str | ListOf[Item] = Field([], description="Text, or items; nothing by default.")

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
+from graph_agent.server.admission.body import BodyRoute
 from graph_agent.server.admission.gate import caller
 from graph_agent.server.admission.keys import Caller
-from graph_agent.server.admission.off_loop import BodyRoute
 from graph_agent.server.chat.schemas import SESSION_ID, clean_body
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.parameters import Services, services

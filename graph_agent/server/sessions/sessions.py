@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -11,20 +12,57 @@ from pydantic import SecretStr
 
 from graph_agent._internal.text import plain
 from graph_agent.errors import InputError, SessionBusyError
-from graph_agent.models.public_text import public_text, public_value
+from graph_agent.models.errors import public_text, public_value
 from graph_agent.runs.registry import inbox_of, lock_idle_session
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.run import Part, RunEnded, ServerRun
 from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.hosting.feeds import Feeds
 from graph_agent.server.hosting.host import Host
-from graph_agent.server.sessions.follow import follow
+from graph_agent.server.sse import comment, frame
 from graph_agent.session.history import SessionMemory, list_threads
 from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.run_result import open_interrupts, run_result
 from graph_agent.session.session import Session
 from graph_agent.tools.client import CLIENT_CALL
+
+
+async def follow(
+    feeds: Feeds, thread: str, session_id: str, *, types: list[str], after: int, keepalive_s: float
+) -> AsyncGenerator[str, None]:
+    """Stream a thread's events as server-sent events, until the server stops or the thread is deleted.
+
+    The last event has the type `end`, with the reason (`server_stopping` or `deleted`) and the position from which to
+    continue (`after`).
+
+    Args:
+        feeds: The server's feeds.
+        thread: The thread.
+        session_id: The session's id in the events.
+        types: Types of events to stream; empty for all.
+        after: Only events with a higher `seq` are streamed.
+        keepalive_s: Seconds of silence after which a comment is sent.
+    """
+    silent_since = time.monotonic()
+    async with feeds.following(thread) as (feed, follower):
+        while True:
+            over = feed.ended
+            events = await feed.take(follower, after)
+            for event in events:
+                after += 1
+                if not types or event["type"] in types:
+                    silent_since = time.monotonic()
+                    yield frame({**public_value(event), "seq": after, "session_id": session_id}, event["type"])
+            if over is not None:
+                break
+            if time.monotonic() - silent_since >= keepalive_s:
+                silent_since = time.monotonic()
+                yield comment("nothing new")
+            if not events:
+                await feed.wait(max(0.01, keepalive_s - (time.monotonic() - silent_since)))
+    yield frame({"type": "end", "reason": over, "after": after}, "end")
 
 
 class Sessions:
@@ -211,9 +249,11 @@ class Sessions:
         thread = self._caller.thread(session_id)
         try:
             async with lock_idle_session(self._host.saver, thread):
-                await self._host.saver.adelete_thread(thread)
-                # Its unread notes must not reach a later session of the same name.
+                # Its unread notes must not reach a later session of the same name: those sent before go first, as the
+                # process may be killed in between.
                 inbox = await inbox_of(self._host.saver, self._host.kept.store)
+                await inbox.forget(thread, [note.key for note in await inbox.read(thread)])
+                await self._host.saver.adelete_thread(thread)
                 await inbox.forget(thread, [note.key for note in await inbox.read(thread)])
         except SessionBusyError:
             raise ProblemError("conflict", f"The session {session_id!r} is running; abort it first.") from None

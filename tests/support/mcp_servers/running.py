@@ -79,8 +79,8 @@ class HttpServer:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Wait for a state, thirty seconds at most."""
-    async with asyncio.timeout(30):
+    """Wait for a state, two minutes at most."""
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.005)
 

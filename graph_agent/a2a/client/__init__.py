@@ -1,1 +1,0 @@
-"""Calls to remote agents over A2A."""

@@ -1,0 +1,214 @@
+"""Checks of checkpoints when they are read: their format number, by which a process refuses those of a newer version of
+this package, and that nothing of them is lost.
+
+A checkpoint's metadata has the number; version 0.1.0 stored none. A version that only adds fields keeps the number: an
+older process ignores them, so both can serve one database during a rolling upgrade. A version whose checkpoints an
+older one would misread increases it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from json import JSONDecodeError
+from typing import TYPE_CHECKING, Any, cast
+
+from graph_agent._internal.text import check_session_id
+from graph_agent.errors import NewerFormatError, UnreadableValueError
+from graph_agent.state.lengths import checked, damaged, lengths_of
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointMetadata, CheckpointTuple, DeltaChannelHistory
+
+
+FORMAT = 3
+"""The format of this version's checkpoints, and the newest that it reads. 0.1.0 has format 1, 0.2.0 format 2."""
+FORMAT_KEY = "graph_agent_format"
+"""Key of the number in a checkpoint's metadata."""
+_PATCHED = "_guards_reads"
+_REMEMBERED = 1000
+"""Checkpoints whose lengths are remembered until their history is read: pruning may change them afterwards."""
+_FIELDS = frozenset({"id", "ts", "channel_values", "channel_versions"})
+_VALUES = frozenset({"status", "loop"})
+"""Channels of an agent that have a value from their first write on."""
+_RENAMED = {
+    "ask": "next_node",
+    "asked": "awaiting_approval",
+    "carried": "request_only_messages",
+    "changed": "config_overrides",
+    "cuts": "truncations",
+    "reply": "reply_id",
+    "taken": "consumed_notes",
+}
+"""Keys of the loop state in version 0.2.0 → their present names."""
+_WAVE_FINISHED = {"arrived": "wave_finished"}
+"""The channel whose name has changed since version 0.2.0."""
+_KEYS = ("thread_id", "checkpoint_ns", "checkpoint_id")
+_NAMES = {"thread_id": "session_id"}
+"""Names of keys in messages, where they differ."""
+_Address = tuple[str, str, str]
+"""A thread, a checkpoint namespace, and a checkpoint's id; an empty id for the newest."""
+
+
+def check_format(metadata: Mapping[str, Any], thread_id: str) -> None:
+    """Check that this version can read a checkpoint.
+
+    Args:
+        metadata: The checkpoint's metadata.
+        thread_id: Its thread, for the message.
+
+    Raises:
+        NewerFormatError: If it cannot.
+    """
+    found = metadata.get(FORMAT_KEY, 1)
+    if found > FORMAT:
+        raise NewerFormatError(
+            f"Session {thread_id!r} was stored by a newer version of graph-agent: its checkpoints have format {found}, "
+            f"and this version reads formats up to {FORMAT}. Upgrade this process."
+        )
+
+
+def with_format(metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """Return the metadata of a checkpoint with the format number of this version."""
+    return cast("CheckpointMetadata", {**metadata, FORMAT_KEY: FORMAT})
+
+
+def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
+    """Patch a saver to refuse checkpoints of a newer format and damaged ones, also in the list of one thread, and ids
+    that no database can store.
+
+    Checkpoints of other graphs have no number.
+    """
+    if getattr(saver, _PATCHED, False):
+        return
+    get_tuple, aget_tuple, list_, alist = saver.get_tuple, saver.aget_tuple, saver.list, saver.alist
+    history, ahistory = saver.get_delta_channel_history, saver.aget_delta_channel_history
+    lengths: dict[_Address, Mapping[str, int]] = {}
+
+    def check(found: CheckpointTuple | None) -> CheckpointTuple | None:
+        if found is None:
+            return None
+        at = _address(found.config)
+        check_format(found.metadata, at[0])
+        check_values(found.checkpoint, found.metadata, at[0])
+        if len(lengths) > _REMEMBERED:
+            lengths.clear()
+        lengths[at] = lengths_of(found.metadata)
+        return upgraded(found)
+
+    def reading(config: RunnableConfig) -> CheckpointTuple | None:
+        with readable(config):
+            return check(get_tuple(config))
+
+    async def areading(config: RunnableConfig) -> CheckpointTuple | None:
+        with readable(config):
+            return check(await aget_tuple(config))
+
+    # A listing of all threads is not refused for the sake of one.
+    def listing(config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
+        with readable(config, options.get("before")):
+            for found in list_(config, **options):
+                yield upgraded(found) if config is None else cast("CheckpointTuple", check(found))
+
+    async def alisting(config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
+        with readable(config, options.get("before")):
+            async for found in alist(config, **options):
+                yield upgraded(found) if config is None else cast("CheckpointTuple", check(found))
+
+    def reading_history(*, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+        at = _address(config)
+        with readable(config):
+            if at not in lengths:
+                reading({"configurable": dict(zip(_KEYS, at, strict=True))})
+            return checked(history(config=config, channels=channels), lengths.pop(at, {}), at[0])
+
+    async def areading_history(*, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+        at = _address(config)
+        with readable(config):
+            if at not in lengths:
+                await areading({"configurable": dict(zip(_KEYS, at, strict=True))})
+            return checked(await ahistory(config=config, channels=channels), lengths.pop(at, {}), at[0])
+
+    # Patched in place: `database_identity` reads the saver's connection, which a wrapper would hide.
+    saver.get_tuple = reading  # type: ignore[method-assign]
+    saver.aget_tuple = areading  # type: ignore[method-assign]
+    saver.list = listing  # type: ignore[method-assign]
+    saver.alist = alisting  # type: ignore[method-assign]
+    saver.get_delta_channel_history = reading_history  # type: ignore[method-assign]
+    saver.aget_delta_channel_history = areading_history  # type: ignore[method-assign]
+    setattr(saver, _PATCHED, True)
+
+
+@contextmanager
+def readable(config: RunnableConfig | None, before: RunnableConfig | None = None) -> Iterator[None]:
+    """Check the ids of a read, and name the session in an error about a stored value that cannot be decoded.
+
+    Args:
+        config: The address; None for all threads.
+        before: The checkpoint at which a list ends; None if it ends at the oldest.
+
+    Raises:
+        DamagedSessionError: For each such error.
+        InputError: If an id holds a lone surrogate.
+    """
+    for at in (config, before):
+        for key in _KEYS:
+            check_session_id(str((at or {}).get("configurable", {}).get(key) or ""), _NAMES.get(key, key))
+    try:
+        yield
+    except (UnreadableValueError, JSONDecodeError, UnicodeDecodeError) as error:
+        session_id = _address(config)[0] if config is not None else "unknown"
+        raise damaged(session_id, f"a stored value cannot be decoded: {error}") from error
+
+
+def check_values(checkpoint: Any, metadata: Mapping[str, Any], thread_id: str) -> None:
+    """Check that a checkpoint of an agent is complete.
+
+    Raises:
+        DamagedSessionError: If it is not.
+    """
+    if not isinstance(checkpoint, Mapping) or not checkpoint.keys() >= _FIELDS:
+        raise damaged(thread_id, "a checkpoint is no mapping with the fields of one")
+    if FORMAT_KEY in metadata and (
+        lost := _VALUES & checkpoint["channel_versions"].keys() - checkpoint["channel_values"].keys()
+    ):
+        raise damaged(thread_id, f"the checkpoint {checkpoint['id']} has no value of {', '.join(sorted(lost))}")
+
+
+def upgraded(found: CheckpointTuple) -> CheckpointTuple:
+    """Return a checkpoint with the present names of the loop state's keys and of the channels.
+
+    Each checkpoint is looked at, whatever its format: PostgreSQL stores the values of channels that have not changed
+    once, so a checkpoint of this version may have a value of an older one.
+    """
+    values, writes = found.checkpoint["channel_values"], found.pending_writes or []
+    old_writes = any(name in _WAVE_FINISHED or _is_old(name, value) for _, name, value in writes)
+    old_channels = not _WAVE_FINISHED.keys().isdisjoint(found.checkpoint["channel_versions"])
+    if not (old_writes or old_channels or _is_old("loop", values.get("loop"))):
+        return found
+    checkpoint: Any = {
+        **found.checkpoint,
+        "channel_values": {_WAVE_FINISHED.get(name, name): _renamed(name, value) for name, value in values.items()},
+        "channel_versions": _with_new_names(found.checkpoint["channel_versions"]),
+        "versions_seen": {node: _with_new_names(seen) for node, seen in found.checkpoint["versions_seen"].items()},
+    }
+    pending = [(task, _WAVE_FINISHED.get(name, name), _renamed(name, value)) for task, name, value in writes]
+    return found._replace(checkpoint=checkpoint, pending_writes=pending)
+
+
+def _is_old(name: str, value: Any) -> bool:
+    return name == "loop" and isinstance(value, dict) and not _RENAMED.keys().isdisjoint(value)
+
+
+def _renamed(name: str, value: Any) -> Any:
+    return {_RENAMED.get(key, key): each for key, each in value.items()} if _is_old(name, value) else value
+
+
+def _with_new_names(versions: Mapping[str, Any]) -> dict[str, Any]:
+    return {_WAVE_FINISHED.get(name, name): version for name, version in versions.items()}
+
+
+def _address(config: RunnableConfig) -> _Address:
+    at = config["configurable"]
+    return str(at["thread_id"]), at.get("checkpoint_ns", ""), at.get("checkpoint_id") or ""

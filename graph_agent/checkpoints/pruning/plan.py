@@ -1,0 +1,365 @@
+"""Which checkpoints of one thread are removed, and what the remaining ones need to read as before. Pure functions.
+
+The checkpoints of a namespace are a tree. A delta channel has no value in most checkpoints: its value is rebuilt from
+the writes of the ancestors, back to the last one with a full copy. A kept checkpoint whose parent is removed therefore
+receives full copies (a *fold*). Only channels with a known reducer can be folded; for any other delta channel the
+ancestors are kept, back to its last full copy.
+
+A run of an agent that continues a checkpoint settles the calls of earlier runs. It reads the checkpoint of a wave that
+has just ended, the one before an input that no plan has read, and those that a person edited (`execution.settlement`,
+`execution.checkpoints`), so these are kept, too. This holds for each kept checkpoint, as each may be continued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from graph_agent._compat.deltas import delta_snapshot, replay_delta
+from graph_agent.runs.input_marks import ANSWERS
+from graph_agent.state.channels import GrowingDelta, MessagesChannel
+from graph_agent.state.events import append_events
+
+NEWEST, YOUNG = "the newest", "younger than the limit"
+BRANCH, FIRST = "the end of a branch", "the first of a session"
+REPLAYED, READ_WITH = "the start of a subgraph", "read with another one"
+SHARED = "shared by many branches, of which copies would take more space"
+ANSWERED = "the answer of a recent input with an id"
+UNANSWERED = "of a recent input with an id that waits or was continued"
+NO_CHANNELS: frozenset[str] = frozenset()
+_OWN_SENDS = 4
+"""The first format of checkpoints that do not read pending sends from their parent."""
+_BY_A_PERSON = ("update", "fork")
+"""Sources of checkpoints that a person has made from others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One stored checkpoint."""
+
+    id: str
+    parent: str | None
+    """The id of its parent; None for a first checkpoint."""
+    ts: str
+    """Its time: ISO 8601, with its offset."""
+    within: str | None = None
+    """The checkpoint of the surrounding graph whose task made it; None in the root namespace, or if not recorded."""
+    version: int = 4
+    """The format of the checkpoint."""
+    source: str = ""
+    """What made it: `input`, `loop`, `update` or `fork`."""
+    is_agent: bool = False
+    """Whether it is one of an agent of this package."""
+    has_sends: bool = False
+    """Whether tasks that start from it have sent others."""
+    ends_wave: bool = False
+    """Whether the tasks that start from it are the calls of an agent's wave, and one has ended."""
+    holds_input: bool = False
+    """Whether it holds the graph's input, as the first checkpoint of a thread does."""
+    deltas: frozenset[str] = NO_CHANNELS
+    """Delta channels whose values are rebuilt from ancestors."""
+    foldable: frozenset[str] = NO_CHANNELS
+    """Those of `deltas` whose reducer is known."""
+    stored: frozenset[str] = NO_CHANNELS
+    """Channels with a value of their own; only those that are a delta channel somewhere matter."""
+    input_id: str | None = None
+    """The id of its input, by which a repeated request is recognized; None without one."""
+    is_leftover: bool = False
+    """Whether a pruning that was interrupted has removed its descendants, so that it is no branch."""
+    size: int = 0
+    """Bytes of the checkpoint and its writes."""
+    writes: int = 0
+    """Number of its stored writes."""
+    delta_bytes: int = 0
+    """Bytes of its writes to delta channels, its full copies included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which checkpoints to keep. The newest of each branch is kept in any case.
+
+    Args:
+        keep_last: Number of the newest checkpoints of each namespace to keep.
+        not_before: Keep checkpoints from this time on: ISO 8601, UTC; None for no such rule.
+        answers_since: Keep the answers of inputs with an id from this time on; None for no such rule.
+    """
+
+    keep_last: int = 1
+    not_before: str | None = None
+    answers_since: str | None = None
+
+    def keeps(self, newest_first: list[Node]) -> Iterator[tuple[str, str]]:
+        """Yield the ids of the checkpoints to keep by age or position, each with the reason."""
+        for position, node in enumerate(newest_first):
+            if position < self.keep_last:
+                yield node.id, NEWEST
+            elif self.not_before is not None and node.ts >= self.not_before:
+                yield node.id, YOUNG
+
+    def answers(self, nodes: Iterable[Node]) -> list[str]:
+        """Return the newest checkpoint of each input whose answer is kept, oldest first."""
+        since = self.answers_since
+        found = {
+            node.input_id: node.id
+            for node in sorted(nodes, key=lambda node: node.id)
+            if node.input_id is not None and since is not None and node.ts >= since
+        }
+        return sorted(found.values())
+
+
+@dataclass(slots=True)
+class NamespacePlan:
+    """What happens to one namespace."""
+
+    nodes: dict[str, Node]
+    """All checkpoints, by id."""
+    kept: set[str] = field(default_factory=set)
+    """Ids of the checkpoints that remain."""
+    folds: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Kept checkpoint → channels of which it receives a full copy."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Kept checkpoint → why it remains."""
+    answers: list[str] = field(default_factory=list)
+    """Removed checkpoints that hold the answers of inputs, which are stored apart (see `ANSWERS`)."""
+
+    @property
+    def removed(self) -> list[Node]:
+        """The checkpoints to remove, each after its descendants."""
+        return [self.nodes[id_] for id_ in _descendants_first(self.nodes) if id_ not in self.kept]
+
+    def parents_first(self) -> list[str]:
+        """Return the ids of all checkpoints, each after its ancestors."""
+        return _descendants_first(self.nodes)[::-1]
+
+    def remaining_ancestor(self, node_id: str, removed: set[str]) -> str | None:
+        """Return the nearest ancestor that is not removed; None if there is none.
+
+        Args:
+            node_id: The checkpoint.
+            removed: Ids of the checkpoints that are removed so far.
+        """
+        at, passed = self.nodes[node_id].parent, {node_id}
+        while at is not None and at in removed and at not in passed:
+            passed.add(at)
+            at = self.nodes[at].parent
+        return None if at in passed else at
+
+
+def plan_thread(
+    namespaces: Mapping[str, Iterable[Node]], rule: Rule, unanswered: Collection[str] = ()
+) -> dict[str, NamespacePlan]:
+    """Return the plan of each namespace of a thread, nested namespaces first.
+
+    Args:
+        namespaces: Namespace → its checkpoints, in any order.
+        rule: Which checkpoints to keep.
+        unanswered: Those of `Rule.answers` in the root namespace that hold no answer; they remain.
+    """
+    plans: dict[str, NamespacePlan] = {}
+    for namespace in sorted(namespaces, key=lambda each: each.count("|") + bool(each)):
+        plan = NamespacePlan({node.id: node for node in namespaces[namespace]})
+        outer = max((each for each in plans if _is_within(namespace, each)), key=len, default=None)
+        around = plans[outer] if outer is not None else None
+        if namespace == ANSWERS:
+            plan.reasons = {id_: ANSWERED for id_, node in plan.nodes.items() if node.ts >= (rule.answers_since or "")}
+            plan.kept = set(plan.reasons)
+        elif around is None or not _is_obsolete(namespace.removeprefix(outer or ""), plan, around):
+            _keep(plan, rule, around, unanswered, is_root=not namespace)
+        plans[namespace] = plan
+    return dict(reversed(plans.items()))
+
+
+def _keep(
+    plan: NamespacePlan, rule: Rule, around: NamespacePlan | None, unanswered: Collection[str], *, is_root: bool
+) -> None:
+    nodes = plan.nodes
+    newest_first = sorted(nodes.values(), key=lambda node: node.id, reverse=True)
+    parents = {node.parent for node in nodes.values()}
+    chosen = dict(rule.keeps(newest_first))
+    ends = [id_ for id_, node in nodes.items() if id_ not in parents and not node.is_leftover]
+    first = [node for node in nodes.values() if node.parent is None or node.parent not in nodes]
+    for reason, ids in (
+        (BRANCH, ends),
+        (REPLAYED, _replayed(newest_first, around) if around is not None else ()),
+        # The first checkpoint of a session holds its title and its position in the list of sessions.
+        (FIRST, [node.id for node in first if is_root and node.holds_input]),
+        (UNANSWERED, nodes.keys() & unanswered if is_root else ()),
+    ):
+        chosen = {**dict.fromkeys(ids, reason), **chosen}
+    older = {node.id: before.id for node, before in pairwise(newest_first)}
+    plan.kept = _with_chains(nodes, chosen, older)
+    if (
+        is_root
+        and len([id_ for id_ in plan.kept if plan.remaining_ancestor(id_, nodes.keys() - plan.kept) is None]) > 1
+    ):
+        # A session is listed once for each checkpoint without a parent.
+        plan.kept = _with_chains(nodes, plan.kept | {node.id for node in first}, older)
+    plan.reasons = {id_: chosen.get(id_, READ_WITH) for id_ in plan.kept}
+    plan.folds = _folds(plan)
+    if len(plan.folds) > 1 and _fold_bytes(plan) >= sum(node.size for node in plan.removed):
+        # Many branches share most of their history: to copy it for each would take more space than it frees.
+        plan.reasons = {id_: plan.reasons.get(id_, SHARED) for id_ in nodes}
+        plan.kept, plan.folds = set(nodes), {}
+    if is_root:
+        plan.answers = [id_ for id_ in rule.answers(nodes.values()) if id_ not in plan.kept]
+
+
+def _is_obsolete(inner: str, plan: NamespacePlan, around: NamespacePlan) -> bool:
+    """Whether a namespace belongs to tasks of removed checkpoints only.
+
+    Args:
+        inner: The namespace without that of the graph around it.
+        plan: Its checkpoints.
+        around: The checkpoints of the graph around it.
+    """
+    if not around.kept:
+        return True
+    if ":" not in inner:
+        return False  # without a task's id, it is the namespace of a subgraph that continues from call to call
+    return all(node.within in around.nodes and node.within not in around.kept for node in plan.nodes.values())
+
+
+def _replayed(newest_first: list[Node], around: NamespacePlan) -> set[str]:
+    """Return the checkpoints that a subgraph starts from if a run replays a kept checkpoint of the graph around it."""
+    found, position = set[str](), 0
+    for replayed in sorted(around.kept, reverse=True):
+        while position < len(newest_first) and newest_first[position].id >= replayed:
+            position += 1
+        if position < len(newest_first):
+            found.add(newest_first[position].id)
+    return found
+
+
+def _reads_parent(node: Node, parent: Node) -> bool:
+    """Whether a run that continues a checkpoint reads its parent."""
+    if node.source in _BY_A_PERSON or (node.version < _OWN_SENDS and parent.has_sends):
+        return True
+    return node.is_agent and (node.source == "input" or parent.source in ("input", *_BY_A_PERSON) or parent.ends_wave)
+
+
+def _with_chains(nodes: Mapping[str, Node], chosen: Iterable[str], older: Mapping[str, str]) -> set[str]:
+    """Add the checkpoints that chosen ones, and those added, are read with.
+
+    Args:
+        nodes: All checkpoints.
+        chosen: Ids of the chosen ones.
+        older: Checkpoint → the next older one, which may be on another branch.
+    """
+    kept = set(chosen)
+    waiting = [*kept]
+    while waiting:
+        node = nodes[waiting.pop()]
+        missing = set(node.deltas - node.foldable)
+        at = nodes.get(node.parent or "")
+        needed = set[str]()
+        if at is not None and _reads_parent(node, at):
+            needed.add(at.id)
+        if node.source in _BY_A_PERSON and node.id in older:
+            # Whether the parent was the newest checkpoint distinguishes an edit from a return to an older one.
+            needed.add(older[node.id])
+        waiting += needed - kept
+        kept |= needed
+        passed = {node.id}
+        while missing and at is not None and at.id not in passed:
+            passed.add(at.id)
+            missing = (missing - at.stored) & at.deltas  # a channel without either had no value there
+            if at.id in kept and missing <= at.deltas - at.foldable:
+                break  # its own chain holds the rest
+            if at.id not in kept:
+                kept.add(at.id)
+                waiting.append(at.id)
+            at = nodes.get(at.parent or "")
+    return kept
+
+
+def _folds(plan: NamespacePlan) -> dict[str, frozenset[str]]:
+    return {
+        id_: node.foldable
+        for id_ in sorted(plan.kept)
+        if (node := plan.nodes[id_]).foldable and node.parent in plan.nodes and node.parent not in plan.kept
+    }
+
+
+def _fold_bytes(plan: NamespacePlan) -> int:
+    """Estimate the bytes of all folds: those of the writes that they replace."""
+    total: dict[str | None, int] = {}
+    for id_ in reversed(_descendants_first(plan.nodes)):
+        node = plan.nodes[id_]
+        total[id_] = node.delta_bytes + (0 if node.stored else total.get(node.parent, 0))
+    return sum(total.get(plan.nodes[id_].parent, 0) for id_ in plan.folds)
+
+
+def _descendants_first(nodes: Mapping[str, Node]) -> list[str]:
+    """Return the ids such that each follows its descendants; ids do not always grow along a branch."""
+    depth: dict[str, int] = {}
+    for id_ in nodes:
+        path: list[str] = []
+        at: str | None = id_
+        while at is not None and at in nodes and at not in depth:
+            depth[at] = -1  # marks the path, so that a loop of parents ends
+            path.append(at)
+            at = nodes[at].parent
+        base = depth.get(at, -1) if at is not None else -1
+        for offset, each in enumerate(reversed(path), 1):
+            depth[each] = base + offset
+    return sorted(nodes, key=lambda id_: (-depth[id_], id_))
+
+
+def _is_within(namespace: str, outer: str) -> bool:
+    return bool(namespace) if not outer else namespace.startswith(f"{outer}|")
+
+
+CHANNELS: Mapping[str, DeltaChannel[Any]] = {
+    "messages": MessagesChannel(),
+    "events": GrowingDelta(append_events),
+}
+"""The delta channels of an agent's state."""
+_MARK = "loop"
+"""A channel that only an agent's state has."""
+
+At = tuple[str, str]
+"""A thread and a checkpoint namespace."""
+
+Copies = Mapping[str, tuple[str, bytes]]
+"""Channel → the type and the bytes of a serialized full copy."""
+
+
+def agent_deltas(versions: Iterable[str]) -> frozenset[str]:
+    """Return the delta channels of which this module can make copies, if a checkpoint is one of an agent.
+
+    Args:
+        versions: The channels that have a version in the checkpoint.
+    """
+    names = frozenset(versions)
+    return names & CHANNELS.keys() if _MARK in names else frozenset()
+
+
+async def full_copies(saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: str, channels: Iterable[str]) -> Copies:
+    """Return a serialized full copy of delta channels at a checkpoint, by channel.
+
+    Args:
+        saver: The saver of the checkpoint.
+        at: Its thread and namespace.
+        checkpoint_id: Its id.
+        channels: Names in `CHANNELS`; none of them has a stored value in the checkpoint.
+    """
+    values = await delta_values(saver, at, checkpoint_id, channels)
+    return {name: saver.serde.dumps_typed(delta_snapshot(value)) for name, value in values.items()}
+
+
+async def delta_values(
+    saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: str, channels: Iterable[str]
+) -> dict[str, Any]:
+    """As `full_copies`, but not serialized."""
+    config: RunnableConfig = {
+        "configurable": {"thread_id": at[0], "checkpoint_ns": at[1], "checkpoint_id": checkpoint_id}
+    }
+    names = sorted(channels)
+    histories = await saver.aget_delta_channel_history(config=config, channels=names)
+    return {name: replay_delta(CHANNELS[name], histories[name]) for name in names}

@@ -1,0 +1,257 @@
+"""What pruning needs of a database, and the nodes of a thread from its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.types import TASKS
+
+from graph_agent.checkpoints.format import FORMAT, FORMAT_KEY
+from graph_agent.checkpoints.pruning.plan import At, Copies, Node, agent_deltas
+from graph_agent.errors import OperatorError
+from graph_agent.runs.input_marks import INPUT_ID
+
+Statement = tuple[str, Sequence[Any]]
+"""SQL, and a list of its parameters for each execution."""
+METADATA = ("counters_since_delta_snapshot", "parents", "source", INPUT_ID, FORMAT_KEY)
+"""The keys of a checkpoint's metadata that are read."""
+
+
+class UnreadableCheckpointError(OperatorError):
+    """A checkpoint is stored in a form that cannot be read here, e.g. encrypted."""
+
+
+class ThreadChangedError(Exception):
+    """A checkpoint that is to be removed has become the parent of a new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One checkpoint as it is stored."""
+
+    namespace: str
+    id: str
+    parent: str | None
+    ts: str
+    version: int
+    versions: frozenset[str]
+    """Channels with a version."""
+    values: frozenset[str]
+    """Channels with a stored value."""
+    metadata: Mapping[str, Any]
+    size: int
+    """Bytes of the checkpoint and its metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWrite:
+    """One write of a task, as it is stored."""
+
+    namespace: str
+    checkpoint_id: str
+    task_id: str
+    task_path: str
+    channel: str
+    type: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Checkpoints that are removed together."""
+
+    ids: Sequence[str]
+    """The checkpoints; no other remaining one is a descendant, except those in `parents` and theirs."""
+    parents: Mapping[str, str | None]
+    """Remaining checkpoint whose parent is removed → its new parent; None for none."""
+    leftovers: Sequence[str]
+    """Checkpoints without descendants that are removed next; noted in case the process ends before."""
+
+
+LEFTOVER = "graph_agent_pruning"
+"""Task id of the notes of leftovers: writes of a checkpoint without an id, whose channel is the leftover's id."""
+Written = Mapping[tuple[str, str], Mapping[str, tuple[int, int]]]
+"""Namespace and checkpoint → channel → number and bytes of its stored writes."""
+
+
+Confirm = Callable[[], Awaitable[None]]
+"""Verifies that no run of the thread has begun; raises otherwise."""
+
+
+async def no_check() -> None:
+    """Verify nothing."""
+
+
+class Tables(Protocol):
+    """The tables of LangGraph's savers in one database."""
+
+    def recorder(self, serde: SerializerProtocol) -> tuple[BaseCheckpointSaver[Any], list[Statement]]:
+        """Return a saver that stores nothing, and the list of statements that its blocking writes add to."""
+        ...
+
+    async def replace(
+        self, thread_id: str, statements: Sequence[Statement], prefix: str, items: Sequence[tuple[str, Any]]
+    ) -> None:
+        """Delete a thread and its items in the Store, and store new ones, in one transaction.
+
+        Args:
+            thread_id: The thread.
+            statements: Those that store its new checkpoints and writes; empty to delete it.
+            prefix: The prefix of its items in the table of the Store, which must exist.
+            items: Key and value of each new item.
+        """
+        ...
+
+    async def threads(self) -> list[str]:
+        """Return the ids of all threads."""
+        ...
+
+    async def load(self, thread_id: str) -> dict[str, list[Node]]:
+        """Return the checkpoints of a thread by namespace.
+
+        Raises:
+            UnreadableCheckpointError: If one cannot be read.
+        """
+        ...
+
+    async def stored_writes(self, thread_id: str) -> list[StoredWrite]:
+        """Return all writes of a thread; those of one task are in their order."""
+        ...
+
+    async def store(self, statements: Sequence[Statement], confirm: Confirm = no_check) -> None:
+        """Execute statements of a recorder, in one transaction.
+
+        Args:
+            statements: The statements.
+            confirm: As for `add_copies`.
+        """
+        ...
+
+    async def add_copies(
+        self, at: At, checkpoint_id: str, copies: Copies, *, dry_run: bool, confirm: Confirm = no_check
+    ) -> int:
+        """Add full copies of channels to a checkpoint, in one transaction; return the bytes by which it grows.
+
+        Args:
+            at: Its thread and namespace.
+            checkpoint_id: The checkpoint.
+            copies: The copies.
+            dry_run: Whether to return the bytes only.
+            confirm: Called at the end of a transaction; if it raises, nothing is stored.
+        """
+        ...
+
+    async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str], confirm: Confirm = no_check) -> None:
+        """Remove checkpoints and their writes, in one transaction.
+
+        Args:
+            at: Their thread and namespace.
+            batch: The checkpoints.
+            newest: The newest checkpoint that is known.
+            doomed: All checkpoints that are to be removed; a newer checkpoint must not have one of them as its parent.
+            confirm: As for `add_copies`.
+
+        Raises:
+            ThreadChangedError: If one has; nothing is removed.
+        """
+        ...
+
+    async def clean(self, at: At, gone: set[str], *, dry_run: bool) -> int:
+        """Remove the stored values that no remaining checkpoint of a namespace refers to; return their bytes.
+
+        Args:
+            at: The thread and the namespace.
+            gone: The checkpoints that were or would be removed.
+            dry_run: Whether to return the bytes only.
+        """
+        ...
+
+    async def uncleaned(self, thread_id: str) -> list[str]:
+        """Return the namespaces of a thread that a pruning left without `clean`, e.g. because it was killed."""
+        ...
+
+    async def size(self) -> int:
+        """Return the bytes that the database takes on disk."""
+        ...
+
+    async def reclaim(self, *, idle: bool) -> None:
+        """Return free space to the file system as far as that is possible without blocking runs.
+
+        Args:
+            idle: Whether no run is under way, so that the database may be rewritten.
+        """
+        ...
+
+
+def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
+    """Return the nodes of a thread by namespace.
+
+    Args:
+        rows: Its checkpoints.
+        written: Their writes.
+
+    Raises:
+        UnreadableCheckpointError: If a newer version of this package has stored one.
+    """
+    found = list(rows)
+    deltas = {row.namespace: set[str]() for row in found}
+    for row in found:
+        if (stored := row.metadata.get(FORMAT_KEY) or 1) > FORMAT:
+            raise UnreadableCheckpointError(
+                f"its checkpoints have format {stored}, of a newer version of graph-agent; this version reads {FORMAT}"
+            )
+        deltas[row.namespace] |= _counted(row) | agent_deltas(row.versions)
+    shared: dict[frozenset[str], frozenset[str]] = {}
+
+    def share(names: frozenset[str]) -> frozenset[str]:
+        return shared.setdefault(names, names)
+
+    nodes: dict[str, list[Node]] = {namespace: [] for namespace in deltas}
+    for row in found:
+        own = agent_deltas(row.versions)
+        rebuilt = ((_counted(row) | own) & row.versions) - row.values
+        writes = written.get((row.namespace, row.id), {})
+        leftovers = written.get((row.namespace, ""), {})
+        names = deltas[row.namespace]
+        nodes[row.namespace].append(
+            Node(
+                id=row.id,
+                parent=row.parent or None,
+                ts=row.ts,
+                within=_within(row),
+                version=row.version,
+                source=str(row.metadata.get("source") or ""),
+                is_agent=bool(own),
+                has_sends=TASKS in writes,
+                ends_wave=bool(own) and "wave_finished" in writes,
+                holds_input="__start__" in row.values,
+                deltas=share(rebuilt),
+                foldable=share(rebuilt & own),
+                stored=share(row.values & names),
+                is_leftover=row.id in leftovers,
+                input_id=row.metadata.get(INPUT_ID),
+                size=row.size + sum(size for _, size in writes.values()),
+                writes=sum(number for number, _ in writes.values()),
+                delta_bytes=sum(size for name, (_, size) in writes.items() if name in names)
+                + (row.size if row.values & names else 0),
+            )
+        )
+    return nodes
+
+
+def _counted(row: Row) -> frozenset[str]:
+    """Return the delta channels that LangGraph counts the updates of."""
+    counters = row.metadata.get("counters_since_delta_snapshot")
+    return frozenset(counters) if isinstance(counters, dict) else frozenset()
+
+
+def _within(row: Row) -> str | None:
+    parents = row.metadata.get("parents")
+    if not row.namespace or not isinstance(parents, dict) or not parents:
+        return None
+    found = parents[max((str(name) for name in parents), key=len)]
+    return found if isinstance(found, str) else None

@@ -1,0 +1,286 @@
+"""Removes old checkpoints of threads, while runs of other threads continue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from graph_agent.checkpoints.pruning.answers import answer_of, has_answer
+from graph_agent.checkpoints.pruning.plan import (
+    ANSWERED,
+    At,
+    NamespacePlan,
+    Node,
+    Rule,
+    delta_values,
+    full_copies,
+    plan_thread,
+)
+from graph_agent.checkpoints.pruning.tables import (
+    Batch,
+    Confirm,
+    Tables,
+    ThreadChangedError,
+    UnreadableCheckpointError,
+    no_check,
+)
+from graph_agent.errors import DamagedSessionError, SessionBusyError
+from graph_agent.locks.database_identity import place_of
+from graph_agent.runs.input_marks import ANSWERS
+from graph_agent.runs.registry import is_idle, maintained
+
+_BATCH = 500
+"""Checkpoints per transaction; in SQLite, other processes cannot write meanwhile."""
+_PAUSE_S = 0.005
+"""Seconds between two transactions, in which other processes write."""
+_REPEATABLE = timedelta(days=1)
+"""Age up to which the answers of inputs with an id remain, as a caller may send such an input again."""
+_RUNNING = "a run of it is under way"
+_CHANGED = "a run continued it from an old checkpoint meanwhile"
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedSession:
+    """What pruning did to one session, or would do."""
+
+    id: str
+    """The session's id."""
+    checkpoints: int = 0
+    """Checkpoints removed."""
+    writes: int = 0
+    """Stored writes removed with them."""
+    bytes: int = 0
+    """Bytes of stored data by which the session is smaller; negative if it grows."""
+    kept: int = 0
+    """Checkpoints that remain."""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    """Reason → number of checkpoints that remain for it, most frequent first."""
+    skipped: str | None = None
+    """Why the rest of it was not pruned; None if all was."""
+
+
+class _SessionInUseError(Exception):
+    """A run of the session is under way."""
+
+
+def rule(keep_last: int = 1, not_before: datetime | None = None) -> Rule:
+    """Return a rule that also keeps the answers of inputs with an id for a day.
+
+    Args:
+        keep_last: As for `Rule`.
+        not_before: As for `Rule`, with its zone.
+    """
+    since = datetime.now(UTC) - _REPEATABLE
+    return Rule(keep_last, not_before.isoformat() if not_before is not None else None, since.isoformat())
+
+
+async def prune_thread(
+    tables: Tables, saver: BaseCheckpointSaver[Any], place: Hashable, thread_id: str, keep: Rule, *, dry_run: bool
+) -> PrunedSession:
+    """Prune one thread; at every moment, each stored checkpoint reads as before.
+
+    Args:
+        tables: The database.
+        saver: A saver of the same database.
+        place: The identity of the database, for the locks of sessions.
+        thread_id: The thread.
+        keep: Which checkpoints to keep.
+        dry_run: Whether to count only.
+    """
+    if not await is_idle(saver, thread_id):
+        return PrunedSession(thread_id, skipped=_RUNNING)
+    try:
+        plans = await plan_with_answers(tables, saver, thread_id, keep)
+    except DamagedSessionError as error:
+        return PrunedSession(thread_id, skipped=str(error))
+    except UnreadableCheckpointError as error:
+        return PrunedSession(thread_id, skipped=str(error))
+    done = _Progress(tables, saver, place, dry_run=dry_run)
+    skipped = None
+    try:
+        uncleaned = await tables.uncleaned(thread_id)
+        for checkpoint_id in plans[""].answers if "" in plans else ():
+            await done.store_answer(thread_id, checkpoint_id)
+        for namespace, plan in plans.items():
+            await done.prune((thread_id, namespace), plan)
+        for namespace in uncleaned:
+            if namespace not in plans or not plans[namespace].removed:
+                await done.clean((thread_id, namespace), set())
+    except _SessionInUseError:
+        skipped = _RUNNING
+    except ThreadChangedError:
+        skipped = _CHANGED
+    except DamagedSessionError as error:
+        skipped = str(error)
+    stored = sum(len(plan.nodes) for plan in plans.values())
+    reasons = Counter(reason for plan in plans.values() for reason in plan.reasons.values())
+    if done.answers:
+        reasons[ANSWERED] += done.answers
+    return PrunedSession(
+        thread_id,
+        done.checkpoints,
+        done.writes,
+        done.bytes,
+        stored - done.checkpoints + done.answers,
+        by_number(reasons) if skipped is None else {},
+        skipped,
+    )
+
+
+async def plan_with_answers(
+    tables: Tables, saver: BaseCheckpointSaver[Any], thread_id: str, keep: Rule
+) -> dict[str, NamespacePlan]:
+    """Return the plan of each namespace of a thread; inputs with an id whose answer cannot be stored apart are kept.
+
+    Raises:
+        UnreadableCheckpointError: If a checkpoint cannot be read.
+        DamagedSessionError: If the last checkpoint of such an input cannot be read.
+    """
+    namespaces = await tables.load(thread_id)
+    nodes = {node.id: node for node in namespaces.get("", ())}
+
+    async def stands_alone(node: Node) -> bool:
+        """Whether a checkpoint holds the whole answer of one request, and not of one that continued an input."""
+        if node.deltas - node.foldable or not await has_answer(saver, thread_id, node.id):
+            return False
+        at = node
+        for _ in nodes:
+            if at.source == "input" or at.parent not in nodes:
+                break
+            at = nodes[at.parent]
+            if at.input_id != node.input_id:
+                return at.source == "input" or await has_answer(saver, thread_id, at.id)
+        return True
+
+    unanswered = [id_ for id_ in keep.answers(nodes.values()) if not await stands_alone(nodes[id_])]
+    return plan_thread(namespaces, keep, unanswered)
+
+
+async def prune_to_newest(
+    tables: Tables, saver: BaseCheckpointSaver[Any], thread_ids: Sequence[str], strategy: str
+) -> None:
+    """Prune as LangGraph's `aprune` does.
+
+    Args:
+        tables: The database.
+        saver: A saver of the same database.
+        thread_ids: The threads; unknown ones are ignored.
+        strategy: `keep_latest`: keep the newest checkpoint of each branch, with those that it is continued with;
+            `delete`: remove the threads.
+
+    Raises:
+        TypeError: If `thread_ids` is a text.
+        ValueError: If the strategy is unknown.
+        SessionBusyError: If a run of a thread is under way.
+    """
+    if isinstance(thread_ids, str):
+        raise TypeError(f"thread_ids={thread_ids!r}: pass a list of thread ids.")
+    if strategy not in ("keep_latest", "delete"):
+        raise ValueError(f"strategy={strategy!r}: use 'keep_latest' or 'delete'.")
+    place = await place_of(saver)
+    for thread_id in thread_ids:
+        if strategy == "delete":
+            await saver.adelete_thread(thread_id)
+            continue
+        pruned = await prune_thread(tables, saver, place, thread_id, rule(), dry_run=False)
+        if pruned.skipped is not None:
+            raise SessionBusyError(f"Session {thread_id!r} was not pruned: {pruned.skipped}. Try again later.")
+
+
+class _Progress:
+    """Executes the plans of one thread, and counts."""
+
+    def __init__(self, tables: Tables, saver: BaseCheckpointSaver[Any], place: Hashable, *, dry_run: bool) -> None:
+        self._tables = tables
+        self._saver = saver
+        self._place = place
+        self._dry_run = dry_run
+        self.checkpoints = self.writes = self.bytes = self.answers = 0
+
+    async def store_answer(self, thread_id: str, checkpoint_id: str) -> None:
+        """Store the answer of an input apart from the checkpoint that holds it, which is removed later."""
+        recorder, statements = self._tables.recorder(self._saver.serde)
+        checkpoint, metadata = await answer_of(self._saver, thread_id, checkpoint_id)
+        to: RunnableConfig = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ANSWERS}}
+        recorder.put(to, checkpoint, metadata, checkpoint["channel_versions"])
+        if not self._dry_run:
+            async with self._held(thread_id) as confirm:
+                await self._tables.store(statements, confirm)
+        self.answers += 1
+        rows = [row for _, each in statements for row in each]
+        self.bytes -= sum(len(value) for row in rows for value in row if isinstance(value, bytes))
+
+    async def prune(self, at: At, plan: NamespacePlan) -> None:
+        """Add the full copies that kept checkpoints need, then remove the others, descendants first."""
+        removed = plan.removed
+        if not removed:
+            return
+        newest, doomed = max(plan.nodes), {node.id for node in removed}
+        # The newest first: its history is whole, or the session is damaged, and then nothing of it is removed.
+        if newest not in plan.folds:
+            await delta_values(self._saver, at, newest, plan.nodes[newest].foldable)
+        for checkpoint_id, channels in reversed(plan.folds.items()):
+            copies = await full_copies(self._saver, at, checkpoint_id, channels)
+            async with self._held(at[0]) as confirm:
+                self.bytes -= await self._tables.add_copies(
+                    at, checkpoint_id, copies, dry_run=self._dry_run, confirm=confirm
+                )
+        orphans = [id_ for id_ in plan.kept if plan.nodes[id_].parent in doomed]
+        children = Counter(node.parent for node in plan.nodes.values())
+        gone = set[str]()
+        leftovers: set[str | None] = {node.id for node in removed if node.is_leftover}
+        for start in range(0, len(removed), _BATCH):
+            batch = removed[start : start + _BATCH]
+            ids = {node.id for node in batch}
+            gone.update(ids)
+            children.subtract(node.parent for node in batch)
+            if not self._dry_run:
+                moved = [id_ for id_ in orphans if plan.nodes[id_].parent in ids]
+                parents = {id_: plan.remaining_ancestor(id_, doomed) for id_ in moved}
+                leftovers |= {node.parent for node in batch if node.parent in doomed and not children[node.parent]}
+                leftovers -= gone
+                batched = Batch([*ids], parents, [*filter(None, leftovers)])
+                async with self._held(at[0]) as confirm:
+                    await self._tables.remove(at, batched, newest, doomed, confirm)
+                await asyncio.sleep(_PAUSE_S)
+            self.checkpoints += len(batch)
+            self.writes += sum(node.writes for node in batch)
+            self.bytes += sum(node.size for node in batch)
+        await self.clean(at, doomed)
+
+    async def clean(self, at: At, gone: set[str]) -> None:
+        """Remove the stored values that no remaining checkpoint of a namespace refers to."""
+        self.bytes += await self._tables.clean(at, gone, dry_run=self._dry_run)
+
+    @asynccontextmanager
+    async def _held(self, session_id: str) -> AsyncIterator[Confirm]:
+        """Exclude runs of the session, except in a dry run; yield the check that they are still excluded."""
+        if self._dry_run:
+            yield no_check
+            return
+        async with maintained(self._place, session_id) as maintenance:
+            if not maintenance.is_held:
+                raise _SessionInUseError
+            yield maintenance.confirm
+
+
+def total(sessions: Sequence[PrunedSession]) -> tuple[int, int, int]:
+    """Return the sums of checkpoints, writes and bytes."""
+    return (
+        sum(each.checkpoints for each in sessions),
+        sum(each.writes for each in sessions),
+        sum(each.bytes for each in sessions),
+    )
+
+
+def by_number(reasons: Counter[str]) -> dict[str, int]:
+    """Return reasons with their numbers of checkpoints, the largest first; equal numbers in alphabetical order."""
+    return dict(sorted(reasons.items(), key=lambda each: (-each[1], each[0])))

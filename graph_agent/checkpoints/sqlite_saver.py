@@ -1,0 +1,354 @@
+"""LangGraph's saver in SQLite, for files shared by several processes and for many concurrent sessions.
+
+LangGraph's asynchronous saver passes each statement to a thread and commits each operation. This one serializes a write
+at once, and executes it on a thread of its own: an operation is one job, and queued jobs share one commit.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    get_checkpoint_id,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from graph_agent._compat import raise_checkpoint_id_floor
+from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent.checkpoints.session_index import SQLITE_INDEX, SQLITE_INPUT_INDEX, sqlite_threads
+from graph_agent.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_database
+from graph_agent.checkpoints.sqlite_writer import Recorder, Statement, Writer
+from graph_agent.checkpoints.write_probe import check_space, check_sqlite, probe_sqlite
+from graph_agent.locks.postgres import OWNER
+from graph_agent.runs.fence import owner_in
+from graph_agent.runs.input_marks import INPUT_ID
+from graph_agent.runs.run import deferred_of, fence_of
+
+T = TypeVar("T")
+
+_NEWEST = (
+    "SELECT c.checkpoint_id, coalesce((SELECT w.channel FROM writes w WHERE w.thread_id = c.thread_id"
+    " AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id AND w.task_id = ?), '')"
+    " FROM checkpoints c WHERE c.thread_id = ? AND c.checkpoint_ns = ? ORDER BY c.checkpoint_id DESC LIMIT 1"
+)
+_COUNT_WRITES = "SELECT count(*) FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+_RECORD_OWNER = (
+    "INSERT OR REPLACE INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
+    " VALUES (?, ?, ?, ?, 0, ?, ?, ?)"
+)
+
+_PROBE = (
+    "INSERT OR REPLACE INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
+    " VALUES ('/ready', '', '', '', 0, '', '', ?)"
+)
+
+
+class SharedSqliteSaver(SqliteSaver):
+    """The saver; its thread performs each write in one transaction with the check that the run may write.
+
+    Args:
+        file: The full path of the database, which other processes may use too.
+        connection: An open connection to it, usable from any thread.
+        serde: The serializer of checkpoints.
+    """
+
+    defers_writes = True
+    """See `graph_agent.runs.fence.SupportsDeferral`."""
+
+    def __init__(self, file: Path, connection: sqlite3.Connection, serde: SerializerProtocol) -> None:
+        super().__init__(connection, serde=serde)
+        self.database = file
+        """The file."""
+        self._has_index = False
+        self._newest_in: dict[tuple[str, str], tuple[str | None, str]] = {}
+        """The newest checkpoint and its owner by thread and namespace, as read in one transaction of the writer."""
+        self._newest_as_of = 0
+        self._writer = Writer(connection, self.lock, self.setup)
+
+    def setup(self) -> None:
+        """Create missing tables.
+
+        Raises:
+            sqlite3.Error: If they cannot be created.
+        """
+        retry = Patience()
+        while not self._has_index:
+            try:
+                super().setup()
+                self.conn.execute(SQLITE_INDEX)
+                self.conn.execute(SQLITE_INPUT_INDEX)
+                self._has_index = True
+            except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
+                time.sleep(retry.pause_s(error))
+
+    @contextmanager
+    def cursor(self, transaction: bool = True) -> Iterator[sqlite3.Cursor]:
+        """Yield a cursor; on the writer thread, whose jobs share a transaction, without a lock or a commit."""
+        if not self._writer.is_writer_thread:
+            with super().cursor(transaction) as cursor:
+                yield cursor
+            return
+        with closing(self.conn.cursor()) as cursor:
+            yield cursor
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Return a checkpoint; a run that resumes is recorded as its owner."""
+        loads, claims = self._loads(config)
+        return self._writer.run_blocking(partial(self._load, config, loads), writes=claims)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """As `get_tuple`."""
+        loads, claims = self._loads(config)
+        return await self._writer.run(partial(self._load, config, loads), writes=claims)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """As `list`; all matching checkpoints are read at once."""
+        listed = partial(super().list, config, filter=filter, before=before, limit=limit)
+        for found in await self._writer.run(lambda: [*listed()], writes=False):
+            yield found
+
+    async def find_input(self, thread_id: str, input_id: str) -> CheckpointTuple | None:
+        """Return the newest checkpoint of an input by its id (see `graph_agent.inputs.admission`); None for none."""
+        # In any namespace: answers that were stored apart have one of their own.
+        thread: RunnableConfig = {"configurable": {"thread_id": thread_id}}
+        return await anext(self.alist(thread, filter={INPUT_ID: input_id}, limit=1), None)
+
+    async def list_threads(
+        self, *, group: str | None = None, after: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """Return the threads' ids, over a separate connection (see `graph_agent.session.history.list_threads`)."""
+        # The other connection reads committed sessions only, and needs the index.
+        await self._writer.run(lambda: None, writes=not self._has_index)
+        return await sqlite_threads(self.database, group, after, limit)
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint; it is committed when this returns.
+
+        Raises:
+            SessionLostError: If a run writes it and another run has continued the session.
+        """
+        recorder = Recorder(self.serde)
+        stored = recorder.put(config, checkpoint, metadata, new_versions)
+        job = partial(self._store, config, recorder.statements, checkpoint["id"])
+        self._writer.run_blocking(job, committed=partial(_record_stored, config, checkpoint["id"]))
+        return stored
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """As `put`; within a run that defers its writes, a checkpoint may be committed later (see `DeferredWrites`)."""
+        recorder = Recorder(self.serde)
+        stored = recorder.put(config, checkpoint, metadata, new_versions)
+        job = partial(self._store, config, recorder.statements, checkpoint["id"])
+        committed = partial(_record_stored, config, checkpoint["id"])
+        deferred = deferred_of(config)
+        # The checkpoint of the input is committed with the next one, before the first plan.
+        if deferred is None or (deferred.must_commit and metadata.get("source") != "input"):
+            await self._writer.run(job, group=deferred, committed=committed)
+        else:
+            self._writer.defer(job, deferred, committed)
+        return stored
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store the writes of a task; they are committed when this returns.
+
+        Raises:
+            SessionLostError: If a run writes them and another run has continued the session.
+        """
+        recorder = Recorder(self.serde)
+        recorder.put_writes(config, writes, task_id, task_path)
+        self._writer.run_blocking(partial(self._store, config, recorder.statements))
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """As `put_writes`; within a run that defers its writes, they may be committed later (see `DeferredWrites`)."""
+        recorder = Recorder(self.serde)
+        recorder.put_writes(config, writes, task_id, task_path)
+        job = partial(self._store, config, recorder.statements)
+        deferred = deferred_of(config)
+        if deferred is None:
+            await self._writer.run(job)
+        else:
+            # The step's checkpoint follows and is committed with them.
+            self._writer.defer(job, deferred)
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete all checkpoints and writes of a thread."""
+        self._writer.run_blocking(partial(self._delete, thread_id))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """As `delete_thread`."""
+        await self._writer.run(partial(self._delete, thread_id))
+
+    def _delete(self, thread_id: str) -> None:
+        super().delete_thread(thread_id)
+        self._newest_in.clear()
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Remove old checkpoints of threads (see `graph_agent.persistence.prune`).
+
+        Args:
+            thread_ids: The threads.
+            strategy: `keep_latest` or `delete`.
+
+        Raises:
+            SessionBusyError: If a run of a thread is under way.
+        """
+        # Imported here: few processes prune.
+        from graph_agent.checkpoints.pruning.sqlite import SqliteTables
+        from graph_agent.checkpoints.pruning.threads import prune_to_newest
+
+        await self._writer.run(lambda: None)  # creates the tables
+        await prune_to_newest(SqliteTables(self.database), self, thread_ids, strategy)
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """As `get_delta_channel_history`."""
+        history = partial(super().get_delta_channel_history, config=config, channels=channels)
+        return await self._writer.run(history, writes=False)
+
+    @staticmethod
+    def _loads(config: RunnableConfig) -> tuple[bool, bool]:
+        """Whether a run loads its checkpoint, and whether it is recorded as the checkpoint's owner."""
+        fence = fence_of(config)
+        loads = fence is not None and not fence.has_loaded(*_at(config))
+        return loads, loads and fence is not None and fence.claims
+
+    def _load(self, config: RunnableConfig, loads: bool) -> CheckpointTuple | None:
+        fence, at = fence_of(config), _at(config)
+        if fence is not None and loads and get_checkpoint_id(config):
+            # The run forks from an older checkpoint. The newest one is recorded to detect writes of another run.
+            newest, owner = self._newest(*at)
+            fence.load(*at, newest, owner, None)
+        found = super().get_tuple(config)
+        if fence is not None and loads:
+            pending = found.pending_writes or [] if found is not None else []
+            newest = found.checkpoint["id"] if found is not None else None
+            fence.load(*at, newest, owner_in(pending), len(pending))
+            if newest is not None and fence.claims and not get_checkpoint_id(config):
+                self._record_owner(*at, newest, fence.owner)
+        if found is not None:
+            raise_checkpoint_id_floor(found.checkpoint["id"])
+        return found
+
+    def _store(self, config: RunnableConfig, statements: Sequence[Statement], new_id: str | None = None) -> None:
+        self._admit(config, new_id)
+        for sql, rows in statements:
+            self.conn.executemany(sql, rows)
+        if new_id is None:
+            return
+        newest, _ = self._newest_in.pop(_at(config), ("", ""))
+        if newest is None or "" != newest < new_id:
+            self._newest_in[_at(config)] = new_id, ""
+
+    def _admit(self, config: RunnableConfig, new_id: str | None = None) -> None:
+        """Check that the run may write, in the transaction of the write."""
+        fence, at = fence_of(config), _at(config)
+        if fence is None:
+            return
+        if self._newest_as_of != self._writer.transaction:
+            self._newest_as_of = self._writer.transaction
+            self._newest_in.clear()
+        if at not in self._newest_in:
+            self._newest_in[at] = self._newest(*at)
+        newest, owner = self._newest_in[at]
+        if fence.admit(*at, newest, owner, [] if new_id is None else [new_id]) and newest is not None:
+            [[writes]] = self.conn.execute(_COUNT_WRITES, (*at, newest)).fetchall()
+            fence.check_untouched(*at, writes)
+            self._record_owner(*at, newest, fence.owner)
+            self._newest_in[at] = newest, fence.owner
+
+    def _newest(self, thread_id: str, namespace: str) -> tuple[str | None, str]:
+        """Return the id of the newest checkpoint of a namespace, and the run that is recorded as its owner."""
+        found = self.conn.execute(_NEWEST, (OWNER, thread_id, namespace)).fetchone()
+        return found or (None, "")
+
+    def _record_owner(self, thread_id: str, namespace: str, checkpoint_id: str, owner: str) -> None:
+        kind, nothing = self.serde.dumps_typed(None)
+        self.conn.execute(_RECORD_OWNER, (thread_id, namespace, checkpoint_id, OWNER, owner, kind, nothing))
+
+    async def aprobe(self) -> None:
+        """Check that the file accepts writes (see `graph_agent.checkpoints.write_probe`).
+
+        Raises:
+            sqlite3.Error: If it does not, or is damaged.
+            OSError: If its disk is full.
+        """
+        await call_in_thread(self._probe)
+        await call_in_thread(check_space, self.database.parent)
+        await call_in_thread(check_sqlite, self.database)
+
+    def _probe(self) -> None:
+        # The lock is free between two batches of the writer thread, so no job shares the transaction.
+        with self.lock:
+            self.setup()
+            probe_sqlite(self.conn, _PROBE)
+
+    async def aclose(self) -> None:
+        """Finish the queued jobs and end the thread; later jobs are refused."""
+        await self._writer.aclose()
+
+
+def _at(config: RunnableConfig) -> tuple[str, str]:
+    """Return the thread and the checkpoint namespace of a config."""
+    at = config["configurable"]
+    return str(at["thread_id"]), at.get("checkpoint_ns", "")
+
+
+def _record_stored(config: RunnableConfig, checkpoint_id: str) -> None:
+    if (fence := fence_of(config)) is not None:
+        fence.store(*_at(config), checkpoint_id)
+
+
+@asynccontextmanager
+async def open_sqlite_saver(path: Path, serde: SerializerProtocol) -> AsyncIterator[SharedSqliteSaver]:
+    """Open the saver of a file over a separate connection, and close it on exit.
+
+    Raises:
+        ConfigError: If the file cannot be opened.
+    """
+    # File access runs in threads: some servers refuse blocking calls in the event loop.
+    await call_in_thread(check_database, path)
+    connection = await call_in_thread(lambda: LockWaitConnection(path, check_same_thread=False))
+    try:
+        saver = SharedSqliteSaver(await call_in_thread(path.resolve), connection, serde)
+        try:
+            yield saver
+        finally:
+            await saver.aclose()
+    finally:
+        await call_in_thread(connection.close)

@@ -1,0 +1,88 @@
+"""The echo of typed keys, which a conversation switches off before it imports anything that loads slowly."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+from typing import Any
+
+_ENDINGS = ("SIGHUP", "SIGQUIT", "SIGTERM")
+"""Names of the signals that end the process without its exit handlers."""
+_before: list[Any] = []
+"""The terminal's attributes before `hide_typed_keys`; empty if they are unchanged."""
+
+
+def hide_typed_keys() -> None:
+    """Stop the echo of keys that are typed while nothing reads them, until the process ends or is suspended.
+
+    The terminal keeps the keys for the next reader, which shows them. Without a terminal, nothing is changed.
+    """
+    if (terminal := _own_terminal()) is None or _before:
+        return
+    import termios
+
+    attributes = termios.tcgetattr(terminal)
+    _before.extend(attributes)
+    # The handlers come first: a signal in between must find them.
+    for name in _ENDINGS:
+        _handle(getattr(signal, name), _end)
+    _handle(signal.SIGTSTP, _suspend)
+    atexit.register(show_typed_keys)
+    attributes[3] &= ~termios.ECHO
+    termios.tcsetattr(terminal, termios.TCSANOW, attributes)
+
+
+def show_typed_keys() -> None:
+    """Undo `hide_typed_keys`; does nothing if the terminal is unchanged."""
+    if _before and (terminal := _own_terminal()) is not None:
+        import termios
+
+        termios.tcsetattr(terminal, termios.TCSANOW, _before)
+        _before.clear()
+
+
+def discard_typed_keys() -> None:
+    """Drop the keys that were typed and not read, so that they do not answer a question that was not shown yet."""
+    if (terminal := _own_terminal()) is not None:
+        import termios
+
+        termios.tcflush(terminal, termios.TCIFLUSH)
+
+
+def _own_terminal() -> int | None:
+    """Return the descriptor of the terminal that standard input is; None if it is none, or in the background."""
+    try:
+        number = sys.stdin.fileno()
+        # The system stops a background process that changes the terminal.
+        return number if os.tcgetpgrp(number) == os.getpgrp() else None
+    except (AttributeError, OSError, ValueError):  # AttributeError: Windows
+        return None
+
+
+def _handle(number: int, handler: Any) -> None:
+    # A signal that is ignored, as after `nohup`, stays ignored.
+    if signal.getsignal(number) == signal.SIG_DFL:
+        signal.signal(number, handler)
+
+
+def _end(number: int, _: object) -> None:
+    show_typed_keys()
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+
+
+def _suspend(number: int, _: object) -> None:
+    import termios
+
+    before, terminal = [*_before], _own_terminal()
+    hidden = termios.tcgetattr(terminal) if terminal is not None and before else None
+    show_typed_keys()
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+    # The process continues here.
+    signal.signal(number, _suspend)
+    if hidden is not None and (terminal := _own_terminal()) is not None:
+        _before.extend(before)
+        termios.tcsetattr(terminal, termios.TCSANOW, hidden)

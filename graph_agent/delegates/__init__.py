@@ -1,0 +1,1 @@
+"""Delegates: a compiled graph in the same process, or a remote agent over A2A."""

@@ -1,0 +1,381 @@
+"""Runs of a compiled graph that answer delegations: their input, stream, usage and result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import AsyncCallbackHandler
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.ai import add_usage as add_figures
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, GenerationChunk, LLMResult
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config, merge_configs
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import get_runtime
+from langgraph.types import Command, StateSnapshot, StreamMode
+
+from graph_agent._compat import NO_PERSISTENCE, checkpointer_of, is_resuming
+from graph_agent._compat.nodes import in_namespace, parent_checkpoint
+from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent._internal.sync_bridge import in_blocking_run
+from graph_agent._internal.text import as_text, plain
+from graph_agent.approvals.decisions import split_decisions
+from graph_agent.approvals.requests import is_approval_request, joined_request
+from graph_agent.approvals.text import question_text
+from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
+from graph_agent.errors import DecisionError, RunFailedError
+from graph_agent.execution.approvals import asks_anew
+from graph_agent.models.finish_reasons import cause_of, cut_off
+from graph_agent.session.results import DelegatePart
+from graph_agent.session.run_result import open_interrupts, since_last_input
+from graph_agent.session.stream_parts import MODES, StreamParts, is_event
+from graph_agent.settings.budgets import BUDGET_LEFT, cost_of, usage_of
+from graph_agent.settings.config import Price
+from graph_agent.settings.context import AgentContext, coerce_context
+from graph_agent.state.channels import RemoteTask
+from graph_agent.state.events import StoredEvent, as_value, is_approval
+from graph_agent.types import NO_USAGE, SessionStatus, Usage
+from graph_agent.usage import add_usage, cut_off_reply, estimated_usage, less_usage
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    request: Sequence[BaseMessage]
+    model: str
+    text: str = ""
+    reported: UsageMetadata | None = None
+
+
+class UsageCounter(AsyncCallbackHandler):
+    """Callback handler that sums the usage of model calls.
+
+    Args:
+        prices: Prices of models; empty for unknown.
+        estimates: Whether to estimate the usage of a reply if its provider reports none.
+    """
+
+    def __init__(self, prices: Mapping[str, Price], *, estimates: bool) -> None:
+        self.usage: Usage = NO_USAGE
+        """Usage of the finished calls."""
+        self._prices = prices
+        self._estimates = estimates
+        self._open: dict[UUID, _OpenCall] = {}
+
+    @property
+    def under_way(self) -> Usage:
+        """Estimated usage of the calls without a reply so far."""
+        usage = NO_USAGE
+        for call in list(self._open.values()):
+            partial = cut_off_reply(call.request, call.text, call.reported, model=call.model)
+            usage = add_usage(usage, usage_of(partial, self._prices))
+        return usage
+
+    async def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        metadata: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Record the start of a call."""
+        self._open[run_id] = _OpenCall(messages[0], str((metadata or {}).get("ls_model_name") or ""))
+
+    async def on_llm_new_token(
+        self,
+        token: str | list[str | dict[str, Any]],
+        *,
+        chunk: GenerationChunk | ChatGenerationChunk | None = None,
+        run_id: UUID,
+        **_: Any,
+    ) -> None:
+        """Record a token."""
+        call = self._open.get(run_id)
+        if call is None or not isinstance(chunk, ChatGenerationChunk):
+            return
+        call.text += chunk.message.text
+        if isinstance(chunk.message, AIMessageChunk) and chunk.message.usage_metadata:
+            call.reported = add_figures(call.reported, chunk.message.usage_metadata)
+
+    async def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Drop a failed call; a cancelled one stays in `under_way`."""
+        if isinstance(error, Exception):
+            self._open.pop(run_id, None)
+
+    async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
+        """Add the usage of a finished call."""
+        call = self._open.pop(run_id, None)
+        for generation in response.generations[0] if response.generations else []:
+            if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
+                reply = generation.message
+                # Some servers report zeros.
+                is_reported = reply.usage_metadata is not None and reply.usage_metadata.get("total_tokens") != 0
+                if self._estimates and call is not None and not is_reported:
+                    reply = reply.model_copy(update={"usage_metadata": estimated_usage(call.request, reply)})
+                self.usage = add_usage(self.usage, usage_of(reply, self._prices))
+
+
+class DelegatedGraph:
+    """Runs a compiled graph for the delegations of a `GraphDelegate`.
+
+    Args:
+        name: The delegate's name.
+        graph: The graph.
+    """
+
+    def __init__(self, name: str, graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
+        self.name = name
+        self.graph = graph
+
+    @property
+    def resumes(self) -> bool:
+        """As `GraphDelegate.resumes`."""
+        return self.graph.checkpointer is not False
+
+    async def run(self, delegation: Delegation) -> DelegationResult:
+        """As `GraphDelegate.run`."""
+        given = {"messages": [*delegation.context, HumanMessage(delegation.task)]}
+        return await self._run(delegation, given, None)
+
+    async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
+        """As `GraphDelegate.resume`."""
+        given: Command[Any] | None = None
+        if not await self.has_continued(task):
+            state = await self._state(task)
+            if state.config["configurable"].get("checkpoint_id") != task.get("checkpoint_id"):
+                return DelegationResult(_ANSWERED_ELSEWHERE.format(name=self.name), "error")
+            requests = _requests(state)
+            try:
+                is_joint = len(requests) > 1
+                answers = split_decisions(requests, answer) if is_joint else dict.fromkeys(requests, answer)
+            except DecisionError as error:
+                refused: RemoteTask = {**task, "request": {**task["request"], "error": str(error)}}
+                return DelegationResult(question_text(refused["request"]), waiting=refused)
+            given = Command(resume=answers)
+        return await self._run(delegation, given, task)
+
+    async def has_continued(self, task: RemoteTask) -> bool:
+        """As `GraphDelegate.has_continued`."""
+        namespace, checkpoint_id = parent_checkpoint(ensure_config()["configurable"])
+        parents = ((await self._state(task)).metadata or {}).get("parents", {})
+        return checkpoint_id is not None and parents.get(namespace) == checkpoint_id
+
+    async def _run(self, delegation: Delegation, given: Any, task: RemoteTask | None) -> DelegationResult:
+        budget, is_agent = delegation.budget, isinstance(self.graph, CompiledAgentGraph)
+        counter = UsageCounter(delegation.prices, estimates=(budget.tokens, budget.cost) != (None, None))
+        output = _RunOutput(delegation, self.name, is_agent=is_agent)
+        configurable = {DEPTH_LEFT: delegation.depth_left, BUDGET_LEFT: budget.as_json()}
+        if not self.resumes:
+            configurable |= NO_PERSISTENCE
+        if task is not None:
+            configurable |= in_namespace(ensure_config(), task["context_id"])
+        # A watched run streams its tokens to its own message stream, which leaves out models tagged `nostream`.
+        tags = ["nostream"] if delegation.watch is None else []
+        config: RunnableConfig = merge_configs(
+            ensure_config(), {"tags": tags, "callbacks": [counter], "configurable": configurable}
+        )
+        options: dict[str, Any] = {}
+        if is_agent:
+            # The delegate keeps its own limits; only the credentials are passed on.
+            context = coerce_context(get_runtime().context)
+            options["context"] = AgentContext(credentials=context.credentials if context else {})
+        # A run that an earlier attempt began has more events than this attempt adds.
+        continues = self.resumes and is_resuming(config) and checkpointer_of(config) is not None
+        before = await self._used_before(config, delegation.prices) if continues else NO_USAGE
+        try:
+            await self._stream(given, config, options, output)
+        except GraphInterrupt as raised:
+            # The usage is in the delegate's state, and is added when it resumes.
+            if (waiting := await self._waiting(raised, config, task)) is None:
+                raise
+            return waiting
+        except GraphBubbleUp:
+            raise
+        except RunFailedError:
+            # Its state holds the failure, and its events the work done.
+            pass
+        except BaseException:
+            used = add_usage(before, _larger(output.usage, counter.usage))
+            delegation.record_usage(add_usage(used, counter.under_way))
+            raise
+        usage = add_usage(before, _larger(output.usage, counter.usage))
+        state, history = output.state, output.events
+        if continues and is_agent:
+            history = _events_of(await self._snapshot(config))
+        approvals = _approvals(history[task.get("copied", 0) if task else 0 :])
+        result = self._result(state, usage, is_agent=is_agent)
+        return replace(result, history=history, approvals=approvals)
+
+    def _result(self, state: Mapping[str, Any], usage: Usage, *, is_agent: bool) -> DelegationResult:
+        answer = next((message for message in reversed(state["messages"]) if isinstance(message, AIMessage)), None)
+        value = _structured(state.get("structured_response"))
+        if is_agent and state.get("status") == SessionStatus.FAILED:
+            failed = f"The delegate {self.name!r} failed. {answer.text if answer else ''}".rstrip()
+            return DelegationResult(failed, "error", usage)
+        text = (answer.text if answer is not None else "") or (as_text(value) if value is not None else "")
+        if not text:
+            return DelegationResult(f"The delegate {self.name!r} gave no answer.", "error", usage)
+        content = _with_cut_off_note(answer) if answer is not None and answer.text else text
+        return DelegationResult(content, usage=usage, value=value)
+
+    async def _waiting(
+        self, raised: GraphInterrupt, config: RunnableConfig, task: RemoteTask | None
+    ) -> DelegationResult | None:
+        """Return the result of a run that waits for approvals; None if it waits for something else."""
+        asked = next((each for each in raised.args[0] if is_approval_request(each.value)), None)
+        if asked is None or not self.resumes or checkpointer_of(config) is None:
+            return None
+        snapshot = await self._snapshot(config)
+        events = _events_of(snapshot)
+        request: dict[str, Any] = plain(dict(joined_request([*_requests(snapshot).values()] or [asked.value])))
+        added = _approvals(events[task.get("copied", 0) if task else 0 :])
+        waiting: RemoteTask = {
+            "delegate": self.name,
+            "task_id": asked.id,
+            "context_id": config["configurable"].get("checkpoint_ns", ""),
+            "question": "",
+            "request": request,
+            "copied": len(events),
+        }
+        if (checkpoint_id := snapshot.config["configurable"].get("checkpoint_id")) is not None:
+            waiting["checkpoint_id"] = checkpoint_id
+        if asks_anew(_approvals(events), request):
+            waiting["recorded_here"] = True
+        return DelegationResult(question_text(request), waiting=waiting, approvals=added)
+
+    async def _state(self, task: RemoteTask) -> StateSnapshot:
+        config = ensure_config()
+        return await self._snapshot(merge_configs(config, {"configurable": in_namespace(config, task["context_id"])}))
+
+    async def _snapshot(self, config: RunnableConfig) -> StateSnapshot:
+        if in_blocking_run.get():
+            return await call_in_thread(self.graph.get_state, config)
+        return await self.graph.aget_state(config)
+
+    async def _stream(
+        self, given: dict[str, Any], config: RunnableConfig, options: dict[str, Any], output: _RunOutput
+    ) -> None:
+        modes: list[StreamMode] = ["updates", "values"] if output.watch is None else [*MODES, "values"]
+        if not in_blocking_run.get():
+            async for mode, payload in self.graph.astream(given, config, stream_mode=modes, **options):
+                output.add_chunk(str(mode), payload)
+            return
+
+        def stream() -> None:
+            for mode, payload in self.graph.stream(given, config, stream_mode=modes, **options):
+                output.add_chunk(str(mode), payload)
+
+        # The graph may inherit a saver that blocks, which its asynchronous entry points could not use.
+        await call_in_thread(stream)
+
+    async def _used_before(self, config: RunnableConfig, prices: Mapping[str, Price]) -> Usage:
+        """Return the usage of earlier runs of the same delegation, which were interrupted or killed."""
+        snapshot = await self._snapshot(config)
+        if isinstance(self.graph, CompiledAgentGraph):
+            return _priced(add_usage(snapshot.values.get("usage"), None), prices)
+        messages = snapshot.values.get("messages", []) if isinstance(snapshot.values, dict) else []
+        replies = [message for message in messages if isinstance(message, AIMessage) and message.usage_metadata]
+        usage = NO_USAGE
+        for reply in replies:
+            usage = add_usage(usage, usage_of(reply, prices))
+        return usage
+
+
+_ANSWERED_ELSEWHERE = (
+    "The delegate {name!r} was resumed in another branch of this session, so that its question cannot be answered "
+    "again. Delegate the task again."
+)
+
+
+class _RunOutput:
+    """Collects the state, events and usage of a delegate's run from the chunks of its stream.
+
+    Args:
+        delegation: The delegation of the run; its `watch` gets the parts.
+        target: The delegate's name.
+        is_agent: Whether the graph is an agent of this package, whose state holds its usage.
+    """
+
+    def __init__(self, delegation: Delegation, target: str, *, is_agent: bool) -> None:
+        self._id = delegation.id
+        self._target = target
+        self._is_agent = is_agent
+        self._parts = StreamParts(delegation.session_id, is_agent=is_agent)
+        self.watch = delegation.watch
+        """Called with each part of the run; None if the parts are not streamed."""
+        self.state: dict[str, Any] = {}
+        """The newest state."""
+        self.events: list[StoredEvent] = []
+        """The events that the run added."""
+        self.usage: Usage = NO_USAGE
+        """The usage that the run reported."""
+
+    def add_chunk(self, mode: str, payload: Any) -> None:
+        """Process one chunk."""
+        if self.watch is not None:
+            for part in self._parts.take(mode, payload):
+                self.watch(DelegatePart(self._id, self._target, part))
+        if mode == "values":
+            self.state = payload
+        if mode != "updates":
+            return
+        for change in payload.values():
+            if not isinstance(change, dict):
+                continue
+            self.events += [each for each in change.get("events") or () if is_event(each)]
+            if self._is_agent and "usage" in change:
+                self.usage = add_usage(self.usage, change["usage"])
+
+
+def _requests(snapshot: StateSnapshot) -> dict[str, Mapping[str, Any]]:
+    """Return the open approval requests of a graph, by interrupt id."""
+    return {each.id: each.value for each in open_interrupts(snapshot) if is_approval_request(each.value)}
+
+
+def _events_of(snapshot: StateSnapshot) -> list[StoredEvent]:
+    """Return the events of the newest input of a graph; empty if it is not an agent of this package."""
+    events = snapshot.values.get("events", []) if isinstance(snapshot.values, dict) else []
+    return since_last_input([each for each in events if is_event(each)])
+
+
+def _approvals(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """Return the approval events, except those of middleware, whose requests the delegating session records."""
+    return [entry for entry in events if is_approval(entry) and "middleware" not in entry]
+
+
+def _structured(response: Any) -> Any:
+    """Return a graph's `structured_response` as plain JSON; None without one, or if it has no JSON form."""
+    try:
+        return plain(as_value(response))
+    except ValueError:
+        return None
+
+
+def _larger(reported: Usage, observed: Usage) -> Usage:
+    """Return the field-wise maximum of reported and observed usage, as either may be incomplete.
+
+    Tools may call models of their own, and nested delegates may continue work that an earlier run began.
+    """
+    return add_usage(observed, less_usage(reported, observed))
+
+
+def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
+    """Add the cost to usage, by the highest price, unless the graph has reported a cost."""
+    if not prices or "cost" in usage:
+        return usage
+    read, written = usage["input_tokens"], usage["output_tokens"]
+    figures: UsageMetadata = {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
+    return {**usage, "cost": cost_of(AIMessage("", usage_metadata=figures), prices)}
+
+
+def _with_cut_off_note(answer: AIMessage) -> str:
+    """Return the answer's text, with a note if it was cut off."""
+    cut = cut_off(answer)
+    return answer.text if cut is None else f"{answer.text}\n\n[This answer was cut off {cause_of(cut, answer)}.]"

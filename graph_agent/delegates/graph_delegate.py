@@ -1,0 +1,66 @@
+"""A delegate that is a compiled graph in this process; imports the execution of agents at its first run only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from langgraph.graph.state import CompiledStateGraph
+
+from graph_agent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from graph_agent.delegates.graph import DelegatedGraph
+    from graph_agent.delegation import Delegation, DelegationResult
+    from graph_agent.state.channels import RemoteTask
+
+
+@dataclass(frozen=True)
+class GraphDelegate:
+    """Answers delegations with another compiled graph: an agent, or any graph whose state has `messages`.
+
+    The graph gets the conversation's last messages and the task, and runs in a history of its own. Its model's tokens
+    stay out of the delegating agent's stream; `Session.stream` yields them in `DelegatePart`s.
+    """
+
+    name: str
+    """The name after `delegate_to_`."""
+    description: str
+    """Its purpose, for the model."""
+    graph: CompiledStateGraph[Any, Any, Any, Any]
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.graph, "ainvoke"):
+            raise ConfigError(
+                f"The delegate {self.name!r} needs a compiled graph, not {self.graph!r}; compile it first."
+            )
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it continues where it stopped: its steps are in the delegating agent's checkpoints, or in its own.
+
+        A graph compiled with `checkpointer=False` stores nothing, and is run once per call.
+        """
+        return self._delegated.resumes
+
+    async def run(self, delegation: Delegation) -> DelegationResult:
+        """Run the graph on the task and return its last message, or the approval request that it waits for."""
+        return await self._delegated.run(delegation)
+
+    async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
+        """Continue a run that waits for an approval with a person's answer; it may wait again."""
+        return await self._delegated.resume(delegation, task, answer)
+
+    async def has_continued(self, task: RemoteTask) -> bool:
+        """Whether an earlier attempt of the running call has continued the run after its question."""
+        return await self._delegated.has_continued(task)
+
+    async def withdraw(self, task: RemoteTask) -> None:
+        """Do nothing: a waiting run holds no resources."""
+
+    @property
+    def _delegated(self) -> DelegatedGraph:
+        # Imported here: see the module docstring.
+        from graph_agent.delegates.graph import DelegatedGraph
+
+        return DelegatedGraph(self.name, self.graph)

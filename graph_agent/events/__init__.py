@@ -1,1 +1,0 @@
-"""The session's history: event types, events of calls, and queries over them."""

@@ -1,0 +1,263 @@
+"""Takes middleware apart: its wrap methods, hooks, tools and state."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import Any
+
+from langchain.agents import middleware as shipped
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, PIIMiddleware
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.types import Command
+
+from graph_agent._compat import can_jump_to, dual_runnable, is_overridden, trace_policy_of, with_context
+from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent._internal.sync_bridge import in_blocking_run
+from graph_agent.errors import ConfigError, HookError
+from graph_agent.hooks.copies import mark_raised
+from graph_agent.hooks.pipeline import AFTER_AGENT, AFTER_MODEL, BEFORE_AGENT, BEFORE_MODEL, HookSet, NodeHook
+from graph_agent.settings.context import user_context
+from graph_agent.tools.invoke import belongs_to_run
+
+_POINTS = (BEFORE_AGENT, BEFORE_MODEL, AFTER_MODEL, AFTER_AGENT)
+
+
+def node_hooks(middleware: AgentMiddleware[Any, Any, Any], *, rewrites: bool) -> dict[str, NodeHook]:
+    """Return the hooks that a middleware defines, by point.
+
+    Args:
+        middleware: The middleware.
+        rewrites: Whether it may rewrite replies.
+    """
+    found: dict[str, NodeHook] = {}
+    for point in _POINTS:
+        sync = getattr(middleware, point) if is_overridden(middleware, AgentMiddleware, point) else None
+        coroutine = (
+            getattr(middleware, f"a{point}") if is_overridden(middleware, AgentMiddleware, f"a{point}") else None
+        )
+        if sync is None and coroutine is None:
+            continue
+        found[point] = NodeHook(
+            middleware.name,
+            point,
+            _Method(sync, coroutine, middleware.name),
+            tuple(can_jump_to(middleware, point)),
+            rewrites,
+            trace_policy_of(middleware),
+        )
+    return found
+
+
+def hook_set(hooks: list[dict[str, NodeHook]]) -> HookSet:
+    """Return the hooks of all middleware in the order in which they run: `after_` hooks in reverse."""
+
+    def of(point: str) -> tuple[NodeHook, ...]:
+        return tuple(each[point] for each in hooks if point in each)
+
+    return HookSet(of(BEFORE_AGENT), of(BEFORE_MODEL), of(AFTER_MODEL)[::-1], of(AFTER_AGENT)[::-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    """One hook of one middleware, blocking, asynchronous, or both.
+
+    Parameters such as `runtime` and `config` are injected as LangGraph does for nodes.
+    """
+
+    sync: Any
+    coroutine: Any
+    name: str
+
+    async def __call__(self, state: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
+        """Run the hook and return its update."""
+        config = with_context(config, user_context)
+        blocking = self.sync is not None and (self.coroutine is None or in_blocking_run.get())
+        runnable: Runnable[Any, Any] = dual_runnable(self.sync if blocking else None, self.coroutine, self.name)
+        if blocking:
+            returned = await call_in_thread(runnable.invoke, state, config)
+        else:
+            returned = await runnable.ainvoke(state, config)
+        return self._update_of(returned)
+
+    def _update_of(self, returned: Any) -> dict[str, Any]:
+        if isinstance(returned, Command):
+            if returned.goto or returned.graph or returned.resume:
+                raise HookError(f"it returned {returned!r}; return an update with `jump_to` instead.")
+            returned = returned.update
+        if returned is None:
+            return {}
+        if not isinstance(returned, Mapping):
+            raise HookError(f"it returned {returned!r}; return a dict of state fields, or None.")
+        return dict(returned)
+
+
+Handler = Callable[[Any], Awaitable[Any]]
+Wrap = Callable[[Any, Handler], Awaitable[Any]]
+"""(request, handler) → response, as for langchain's `awrap_model_call` and `awrap_tool_call`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedMiddleware:
+    """The parts of one middleware."""
+
+    name: str
+    model: Wrap | None
+    """Its `awrap_model_call`; None for none."""
+    tool: Wrap | None
+    """Its `awrap_tool_call`; None for none."""
+    rewrites: bool
+    """Whether it may rewrite replies, so that a reply is not streamed before it has processed the whole reply."""
+    hooks: dict[str, NodeHook]
+    """Its `before_` and `after_` hooks, by point."""
+    tools: tuple[Any, ...]
+    state_schema: Any
+    transformers: tuple[Any, ...]
+    """Its stream transformers."""
+    asks: bool
+    """Whether it asks a person for approvals."""
+
+    @property
+    def adds_tools(self) -> bool:
+        """Whether it may add tools to model requests and run their calls itself."""
+        return self.model is not None and self.tool is not None
+
+
+def admit(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AdmittedMiddleware]:
+    """Return the parts of an agent's middleware.
+
+    Raises:
+        ConfigError: If two with hooks have the same name, which names their nodes.
+    """
+    admitted = [_admit(one) for one in middleware]
+    names = [one.name for one in admitted if one.hooks]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(
+            f"hooks: two middleware are named {', '.join(twice)}; remove one, or give it a `name` of its own."
+        )
+    return admitted
+
+
+def _admit(middleware: AgentMiddleware[Any, Any, Any]) -> AdmittedMiddleware:
+    model, rewrites = _wrap(middleware, "model"), _rewrites(middleware)
+    hooks = node_hooks(middleware, rewrites=rewrites)
+    return AdmittedMiddleware(
+        middleware.name,
+        model,
+        _wrap(middleware, "tool"),
+        rewrites and (model is not None or AFTER_MODEL in hooks or AFTER_AGENT in hooks),
+        hooks,
+        tuple(getattr(middleware, "tools", ())),
+        middleware.state_schema,
+        tuple(middleware.transformers),
+        isinstance(middleware, HumanInTheLoopMiddleware),
+    )
+
+
+def _rewrites(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
+    """Whether a middleware may rewrite replies: its `rewrites_replies` if set, else True for unknown middleware.
+
+    The middleware of `langchain` and `deepagents` and `dynamic_prompt` leave replies unchanged, except `PIIMiddleware`
+    for the output.
+    """
+    if isinstance(middleware, PIIMiddleware):
+        return bool(middleware.apply_to_output)
+    declared = getattr(middleware, "rewrites_replies", None)
+    if isinstance(declared, bool):
+        return declared
+    wrap = getattr(type(middleware), "awrap_model_call", None)
+    made_by_dynamic_prompt = getattr(wrap, "__qualname__", "").startswith("dynamic_prompt.")
+    of_deepagents = type(middleware).__module__.split(".")[0] == "deepagents"
+    return not of_deepagents and type(middleware) not in vars(shipped).values() and not made_by_dynamic_prompt
+
+
+def _wrap(middleware: AgentMiddleware[Any, Any, Any], kind: str) -> Wrap | None:
+    found = [f"{prefix}wrap_{kind}_call" for prefix in ("a", "")]
+    name = f"{middleware.name}.{found[1]}"
+    coroutine, blocking = (is_overridden(middleware, AgentMiddleware, name) for name in found)
+    if not blocking:
+        return _marked(getattr(middleware, found[0]), name) if coroutine else None
+    in_thread = _run_in_thread(getattr(middleware, found[1]))
+    if not coroutine:
+        return _marked(in_thread, name)
+    wrap: Wrap = getattr(middleware, found[0])
+
+    async def by_run(request: Any, handler: Handler) -> Any:
+        return await (in_thread if in_blocking_run.get() else wrap)(request, handler)
+
+    return _marked(by_run, name)
+
+
+def _marked(wrap: Wrap, name: str) -> Wrap:
+    """Have each exception marked that a wrap method raises itself, and not because its handler did."""
+
+    async def marked(request: Any, handler: Handler) -> Any:
+        passed: list[BaseException] = []
+
+        async def observed(inner: Any) -> Any:
+            try:
+                return await handler(inner)
+            except BaseException as error:
+                passed.append(error)
+                raise
+
+        try:
+            return await wrap(request, observed)
+        except Exception as error:
+            if not belongs_to_run(error) and not any(one is error or one is error.__cause__ for one in passed):
+                mark_raised(error, name)
+            raise
+
+    return marked
+
+
+def _run_in_thread(wrap: Callable[[Any, Callable[[Any], Any]], Any]) -> Wrap:
+    """Convert a blocking wrap method to a coroutine function.
+
+    The method runs in a daemon thread; its handler runs in the event loop.
+    """
+
+    async def wrapped(request: Any, handler: Handler) -> Any:
+        bridge = _LoopBridge(asyncio.get_running_loop())
+        try:
+            return await call_in_thread(wrap, request, lambda inner: bridge.run(_call_handler(handler, inner)))
+        finally:
+            bridge.close()
+
+    return wrapped
+
+
+async def _call_handler(handler: Handler, request: Any) -> Any:
+    return await handler(request)
+
+
+class _LoopBridge:
+    """Runs coroutines in an event loop on behalf of a waiting thread, until it is closed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._running: Future[Any] | None = None
+        self._closed = threading.Event()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine and wait for it; called in the thread.
+
+        Raises:
+            CancelledError: If the bridge is closed, since nothing waits for the thread any more.
+        """
+        if self._closed.is_set():
+            work.close()
+            raise CancelledError
+        self._running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        if self._closed.is_set():
+            self._running.cancel()
+        return self._running.result()
+
+    def close(self) -> None:
+        """Cancel the running coroutine, and refuse further ones."""
+        self._closed.set()
+        if self._running is not None:
+            self._running.cancel()

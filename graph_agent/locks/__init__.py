@@ -1,0 +1,1 @@
+"""Locks on sessions: files, and advisory locks of PostgreSQL."""

@@ -1,0 +1,185 @@
+"""Parsing of the payload after an opening tag, in any of the published notations."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from graph_agent.parsing.page import Page
+from graph_agent.parsing.pythonic import pythonic_calls
+from graph_agent.parsing.shapes import ParsedCall, arguments_of, calls_in, known_name
+from graph_agent.parsing.tags import (
+    ARGUMENT_END,
+    ARGUMENT_PAIR,
+    CLOSE,
+    DEEPSEEK_TYPE,
+    PARAMETER,
+    PARAMETER_END,
+    SEPARATOR,
+    TOOL_NAME,
+)
+from graph_agent.parsing.tolerant import integer
+
+PYTHONIC_LIST = re.compile(r"\[\s*+[^\W\d][\w.]*+\s*+\(")
+_PYTHONIC_CALL = re.compile(r"[^\W\d][\w.]*+\(")
+_FENCE = re.compile(r"\s*+(?:```[\w-]*+\s*+)?")
+_NAME = re.compile(TOOL_NAME)
+_SPACE = re.compile(r"\s*+")
+_NEXT_VALUE = re.compile(r"[\s,;]*+(?=[{\[])")
+_KIMI_INDEX = re.compile(r":\d+\Z")
+_JSON_START = tuple("{[-0123456789tfn")
+_WORDS: dict[str, Any] = {"True": True, "False": False, "None": None}
+
+
+class Payload(NamedTuple):
+    """The calls of one region."""
+
+    calls: list[ParsedCall]
+    end: int
+    """Index after them and their closing tags."""
+
+
+def read_payload(page: Page, start: int, *, delegate: bool = False) -> Payload | None:
+    """Parse the calls that begin at ``start``; None if there are none."""
+    opening = _FENCE.match(page.text, start)
+    position = opening.end() if opening else start
+    if PYTHONIC_LIST.match(page.text, position):
+        payload = _pythonic_list(page, position)
+    elif page.text.startswith(("{", "["), position):
+        payload = _values(page, position, delegate=delegate)
+    else:
+        payload = _named(page, position)
+    return None if payload is None else Payload(payload.calls, after_closing_tags(page, payload.end))
+
+
+def read_function(page: Page, name: str, start: int) -> Payload | None:
+    """Parse the parameters of a call whose opening tag, with its name, ends at ``start``; None if there is no call.
+
+    Llama writes one object; Qwen3-Coder, Anthropic, MiniMax, Seed-OSS and DeepSeek V3.2 write one tag per parameter.
+    """
+    text, position = page.text, start
+    arguments: dict[str, Any] = {}
+    partial = False
+    while (parameter := PARAMETER.match(text, position)) is not None:
+        end = page.next(PARAMETER_END, parameter.end())
+        partial = end is None
+        value = text[parameter.end() : end.start() if end else len(text)]
+        arguments[parameter["key"].strip()] = value if parameter["string"] == "true" else _typed(value)
+        position = end.end() if end else len(text)
+    if position == start:
+        space = _SPACE.match(text, start)
+        position = space.end() if space else start
+        if text.startswith("{", position):
+            payload = _with_arguments(page, name, None, position)
+            return None if payload is None else Payload(payload.calls, after_closing_tags(page, payload.end))
+    end_of_tags = after_closing_tags(page, position)
+    if end_of_tags == position:
+        if not arguments:
+            return None
+        page.note_unclosed(start, position, partial=partial)
+    return Payload([ParsedCall(known_name(name, page.tools), arguments)], end_of_tags)
+
+
+def after_closing_tags(page: Page, end: int) -> int:
+    """Return the index after the closing tags at ``end``, or ``end`` if there are none."""
+    closing = CLOSE.match(page.text, end)
+    return closing.end() if closing else end
+
+
+def _values(page: Page, start: int, *, delegate: bool) -> Payload | None:
+    """Parse consecutive JSON values, as Llama (``;``), MiniMax and Jamba (a line each) write several calls."""
+    calls: list[ParsedCall] = []
+    position, end = start, start
+    while (at := page.value_at(position, region=True)) is not None:
+        found = calls_in(at.read.value, page.context(trusted=True, delegate=delegate, complete=at.read.complete))
+        if found is None:
+            break
+        calls += found
+        end = at.end
+        following = _NEXT_VALUE.match(page.text, end)
+        if following is None:
+            break
+        position = following.end()
+    return None if end == start else Payload(calls, end)
+
+
+def _pythonic_list(page: Page, start: int) -> Payload | None:
+    end = page.bracket_end(start)
+    calls = None if end is None else pythonic_calls(page.text, start, end, page.work)
+    return None if calls is None or end is None else Payload(calls, end)
+
+
+def _named(page: Page, start: int) -> Payload | None:
+    """Parse a name and its arguments: an object, GLM's pairs, Python's parentheses, or none."""
+    kind = DEEPSEEK_TYPE.match(page.text, start)
+    name = _NAME.match(page.text, kind.end() if kind else start)
+    if name is None:
+        return None
+    separator = SEPARATOR.match(page.text, name.end())
+    opening = _FENCE.match(page.text, separator.end() if separator else name.end())
+    position = opening.end() if opening else name.end()
+    call_id = separator["id"] if separator else None
+    called = name[0]
+    if separator and separator["kimi"]:
+        call_id, called = called, _KIMI_INDEX.sub("", called).removeprefix("functions.")
+    if page.text.startswith("{", position):
+        return _with_arguments(page, called, call_id, position)
+    if _PYTHONIC_CALL.match(page.text, start):
+        end = page.region_end(start)
+        calls = pythonic_calls(page.text, start, end, page.work)
+        return None if calls is None else Payload([_without_call(page, call) for call in calls], end)
+    pairs, end, partial = _pairs(page, position)
+    closed = after_closing_tags(page, end) > end
+    if not closed:
+        page.note_unclosed(start, end, partial=partial)
+    if pairs or closed or (separator and end == len(page.text)):
+        return Payload([ParsedCall(known_name(called, page.tools), pairs, call_id)], end)
+    return None
+
+
+def _with_arguments(page: Page, name: str, call_id: str | None, start: int) -> Payload | None:
+    at = page.value_at(start, region=True)
+    arguments = None if at is None else arguments_of(at.read.value, page.work)
+    if at is None or arguments is None:
+        return None
+    return Payload([ParsedCall(known_name(name, page.tools), arguments, call_id)], at.end)
+
+
+def _without_call(page: Page, call: ParsedCall) -> ParsedCall:
+    # Llama 3.1 calls its built-in tools as brave_search.call(query=…).
+    if page.tools is not None and call.name in page.tools:
+        return call
+    return call._replace(name=call.name.removesuffix(".call"))
+
+
+def _pairs(page: Page, start: int) -> tuple[dict[str, Any], int, bool]:
+    """Parse the pairs at ``start``; also return the index after them, and whether the text ends inside a value."""
+    pairs: dict[str, Any] = {}
+    position, partial = start, False
+    while (pair := ARGUMENT_PAIR.match(page.text, position)) is not None:
+        end = page.next(ARGUMENT_END, pair.end())
+        partial = end is None
+        pairs[pair["key"].strip()] = _typed(page.text[pair.end() : end.start() if end else len(page.text)])
+        position = end.end() if end else len(page.text)
+    return pairs, position, partial
+
+
+def _typed(text: str) -> Any:
+    """Parse a parameter written as text: clear JSON or a Python literal by value, other text unchanged.
+
+    A number is converted only if its ``repr`` is the same text, so ``1.10`` and ``007`` remain text. ``NaN``,
+    ``Infinity`` and ``1e999`` alone remain text too, because they may be words; inside an object or a list they are
+    numbers.
+    """
+    stripped = text.strip()
+    if stripped in _WORDS:
+        return _WORDS[stripped]
+    if stripped[:1] in _JSON_START:
+        try:
+            value = json.loads(stripped, parse_int=integer)
+            if not isinstance(value, int | float) or isinstance(value, bool) or repr(value) == stripped:
+                return value
+        except (ValueError, RecursionError):
+            pass
+    return text.removeprefix("\n").removesuffix("\n")

@@ -1,0 +1,309 @@
+"""A2A server for one compiled agent graph: routes to mount in an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
+from types import MappingProxyType
+from typing import Any
+
+from a2a.server.context import ServerCallContext
+from a2a.server.events import Event
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
+from a2a.server.routes.common import DefaultServerCallContextBuilder, ServerCallContextBuilder
+from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore
+from a2a.types import (
+    AgentCard,
+    CancelTaskRequest,
+    ListTasksRequest,
+    ListTasksResponse,
+    Message,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    Task,
+)
+from a2a.utils.errors import UnsupportedOperationError
+from starlette.routing import BaseRoute, Route
+from typing_extensions import TypedDict
+
+from graph_agent._internal.credential_headers import check_headers
+from graph_agent._internal.public_network import is_public_url
+from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.errors import ConfigError
+from graph_agent.server.a2a.executor import HEARTBEAT_S, GraphExecutor, SlotFactory, unbounded
+from graph_agent.server.a2a.other_processes import OtherProcesses
+from graph_agent.server.a2a.push import PushNotifier
+from graph_agent.server.a2a.session_ids import SessionIds, session_id_of
+from graph_agent.server.a2a.store import ENDED, ConversationStore, LiveTaskStore, Stores
+from graph_agent.server.a2a.validation import (
+    AT_WORK,
+    BoundedRequests,
+    CheckedRequests,
+    CredentialContext,
+    Refusal,
+    RefusedStreams,
+    RequestBounds,
+    check_listing,
+    check_required_fields,
+    refused_over_jsonrpc,
+    refused_over_rest,
+)
+from graph_agent.server.settings import A2A_DEFAULTS, REST_PATH, RPC_PATH
+
+CARD_AGE_S = 60
+"""Seconds a client may cache the card."""
+
+_PARKED_S = 1.0
+"""Seconds a task that waits for a person stays in memory; another process may receive the answer."""
+
+UrlCheck = Callable[[str], Awaitable[bool]]
+
+
+class A2AOptions(TypedDict, total=False):
+    """The types of the options of `A2AServer`."""
+
+    stores: Stores | None
+    context: Mapping[str, Any]
+    show_outputs: bool
+    heartbeat_s: float
+    session_ids: SessionIds
+    context_builder: ServerCallContextBuilder | None
+    credential_headers: Mapping[str, str]
+    push_url_check: UrlCheck
+    slots: SlotFactory
+    bounds: RequestBounds
+
+
+class A2AServer:
+    """A2A endpoints of one agent: agent card, JSON-RPC and HTTP+JSON, in protocol versions 1.0 and 0.3.
+
+    Args:
+        graph: The agent, compiled with a checkpointer.
+        card: The agent card, e.g. from `agent_card`; its `push_notifications` enables push notifications.
+        stores: Storage for tasks and push configurations; None for in-memory storage.
+        context: Context overrides for every run.
+        show_outputs: Whether tool outputs are sent to subscribers.
+        heartbeat_s: Seconds without an update after which a running task sends a heartbeat.
+        session_ids: Builds a session id from a user name and a conversation id.
+        context_builder: Builds the SDK's call context, including the user; None for Starlette's authenticated user.
+        credential_headers: Credential name → request header that carries the credential for its run.
+        push_url_check: Whether a client's address may be notified; by default only addresses on the public network.
+        slots: Limits how many tasks of one user run at the same time.
+        bounds: Size limits of one request.
+
+    Raises:
+        ConfigError: If the graph has no checkpointer, or a credential header is invalid.
+    """
+
+    def __init__(
+        self,
+        graph: CompiledAgentGraph,
+        card: AgentCard,
+        *,
+        stores: Stores | None = None,
+        context: Mapping[str, Any] = A2A_DEFAULTS,
+        show_outputs: bool = False,
+        heartbeat_s: float = HEARTBEAT_S,
+        session_ids: SessionIds = session_id_of,
+        context_builder: ServerCallContextBuilder | None = None,
+        credential_headers: Mapping[str, str] = MappingProxyType({}),
+        push_url_check: UrlCheck = is_public_url,
+        slots: SlotFactory = unbounded,
+        bounds: RequestBounds = RequestBounds(),  # noqa: B008 - it is frozen
+    ) -> None:
+        if not graph.checkpointer:
+            raise ConfigError("An A2A server needs a graph that keeps its sessions: compile it with a checkpointer.")
+        check_headers(credential_headers)
+        context_builder = context_builder or DefaultServerCallContextBuilder()
+        if credential_headers:
+            context_builder = CredentialContext(context_builder, credential_headers)
+        self.card = card
+        """The agent card."""
+        stores = stores or Stores(LiveTaskStore(InMemoryTaskStore()), InMemoryPushNotificationConfigStore())
+        other_processes = OtherProcesses(stores.tasks, graph.store)
+        self._executor = GraphExecutor(
+            graph,
+            context=context,
+            show_outputs=show_outputs,
+            heartbeat_s=heartbeat_s,
+            session_ids=session_ids,
+            cancel_requests=other_processes.cancel_requests,
+            slots=slots,
+        )
+        self._push = PushNotifier(stores.push, push_url_check) if card.capabilities.push_notifications else None
+        self._handler = _Handler(
+            self._executor,
+            ConversationStore(stores.tasks),
+            card,
+            push_config_store=stores.push if self._push else None,
+            push_sender=self._push,
+            push_url_validator=push_url_check,
+            validate_input_modes=True,
+            request_context_builder=CheckedRequests(
+                notifies=self._push is not None,
+                tasks=stores.tasks,
+                at_work=self._executor.is_working_on,
+                other_processes=other_processes,
+                check_new=self._executor.check_new,
+            ),
+            interrupted_task_timeout=_PARKED_S,
+        )
+        self._handler.other_processes = other_processes
+        rpc = [
+            route
+            # Both paths are served: some clients follow no redirect, or drop the body on one.
+            for path in (RPC_PATH, f"{RPC_PATH}/")
+            for route in create_jsonrpc_routes(self._handler, path, context_builder, enable_v0_3_compat=True)
+        ]
+        rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
+        for route in rest:
+            if isinstance(route, Route) and route.path.endswith((":stream", ":subscribe")):
+                route.app = RefusedStreams(route.app)
+        self.routes: list[BaseRoute] = [
+            *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
+            *(_bounded(route, bounds, refused_over_jsonrpc) for route in rpc),
+            # The SDK's mount for tenants is left out: it would match every path of the host application.
+            *(_bounded(route, bounds, refused_over_rest) for route in rest if isinstance(route, Route)),
+        ]
+        """The routes, for a Starlette or FastAPI application."""
+
+        self._tasks = stores.tasks
+        self._draining = False
+        self._closing: asyncio.Future[None] | None = None
+
+    @property
+    def draining(self) -> bool:
+        """Whether `drain` was called."""
+        return self._draining
+
+    def drain(self) -> None:
+        """Start no more tasks, and stop each running task at its next step boundary. Thread-safe.
+
+        A stopped task ends as `failed` with a message; a later message in its conversation continues the session.
+        """
+        self._draining = True
+        self._executor.drain()
+
+    async def drained(self, within_s: float) -> None:
+        """Wait up to `within_s` seconds until no task runs and all final states are stored and sent."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._executor.drained()
+                if isinstance(self._tasks, LiveTaskStore):
+                    await self._tasks.settled()
+                if self._push is not None:
+                    await self._push.drained()
+
+    def cancel(self) -> None:
+        """Start stopping every task immediately; must be called in the server's event loop."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self.aclose())
+
+    async def aclose(self) -> None:
+        """Stop every running task and close all resources."""
+        await self._handler.aclose()
+        await self._executor.aclose()
+        if self._push is not None:
+            await self._push.aclose()
+
+
+def _bounded(route: BaseRoute, bounds: RequestBounds, refusal: Refusal) -> BaseRoute:
+    if isinstance(route, Route):
+        route.app = BoundedRequests(route.app, bounds, refusal)
+    return route
+
+
+# Unwrapped: the SDK's decorator validates required fields by a walk through all values of metadata and data.
+_SEND = inspect.unwrap(DefaultRequestHandler.on_message_send)
+_SEND_STREAM = inspect.unwrap(DefaultRequestHandler.on_message_send_stream)
+
+
+class _Handler(DefaultRequestHandler):
+    """The SDK's handler, extended for tasks of other processes and for one message per task at a time.
+
+    The SDK assumes that no process runs a task which this process does not run. It also queues a message to a running
+    task, sends the sender the events of the previous message, and drops the queued message when the task ends.
+    """
+
+    agent_executor: GraphExecutor
+    other_processes: OtherProcesses
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._tasks_in_use: set[tuple[str, str]] = set()
+
+    async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Message | Task:
+        check_required_fields(params)
+        if (ended := await self._ended_task(params.message, context)) is not None:
+            return ended
+        with self._one_message(params, context):
+            answer: Message | Task = await _SEND(self, params, context)
+            return answer
+
+    async def on_message_send_stream(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        check_required_fields(params)
+        if (ended := await self._ended_task(params.message, context)) is not None:
+            yield ended
+            return
+        with self._one_message(params, context):
+            async with aclosing(_SEND_STREAM(self, params, context)) as events:
+                async for event in events:
+                    yield event
+
+    async def _ended_task(self, message: Message, context: ServerCallContext) -> Task | None:
+        """Return the task of a repeated message to a task that has ended; None for any other message."""
+        if not message.task_id:
+            return None
+        task = await self.task_store.get(message.task_id, context)
+        if not isinstance(task, Task) or task.status.state not in ENDED:
+            return None
+        # The first message named no task.
+        received = [list(each.parts) for each in task.history[1:] if each.message_id == message.message_id]
+        return task if list(message.parts) in received else None
+
+    @contextmanager
+    def _one_message(self, params: SendMessageRequest, context: ServerCallContext) -> Iterator[None]:
+        """Refuse concurrent messages to the same task inside the block; the task itself may not have started yet.
+
+        Raises:
+            UnsupportedOperationError: If another message to the task is being handled.
+        """
+        key = context.user.user_name, params.message.task_id
+        if key in self._tasks_in_use:
+            raise UnsupportedOperationError(message=AT_WORK)
+        added = {key} if params.message.task_id else set[tuple[str, str]]()
+        self._tasks_in_use |= added
+        try:
+            yield
+        finally:
+            self._tasks_in_use -= added
+
+    async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+        check_listing(params)
+        page: ListTasksResponse = await super().on_list_tasks(params, context)
+        return page
+
+    async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
+        ended = await self.other_processes.cancel(params.id, context)
+        if ended is not None and ended.status.state in ENDED:
+            return ended
+        task: Task | None = await super().on_cancel_task(params, context)
+        if task is not None:
+            await self.agent_executor.forget(context.user.user_name, task)
+        return task
+
+    async def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        watched = False
+        async for task in self.other_processes.watch(params.id, context):
+            watched = True
+            yield task
+        if not watched:
+            async for event in super().on_subscribe_to_task(params, context):
+                yield event

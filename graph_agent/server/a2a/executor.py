@@ -1,0 +1,436 @@
+"""Executes tasks of A2A clients as inputs of sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import Message, Task, TaskState
+from a2a.utils.errors import InternalError, InvalidParamsError, UnsupportedOperationError
+from google.protobuf.json_format import MessageToDict
+from langchain_core.messages import AnyMessage, HumanMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.errors import GraphDrained
+from langgraph.runtime import RunControl
+from langgraph.types import Interrupt
+
+from graph_agent._internal.failure_log import log_failure
+from graph_agent._internal.text import clean
+from graph_agent.approvals.decisions import DEFAULT_DECIDER
+from graph_agent.approvals.requests import request_of
+from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.delegates.a2a_parts import EXTENSION, data_of, read_budget, text_of_parts
+from graph_agent.errors import (
+    InputConflictError,
+    InputError,
+    InputSupersededError,
+    SessionBusyError,
+    SessionLostError,
+    UserError,
+)
+from graph_agent.inputs.admission import Admission
+from graph_agent.runs.input_marks import MAX_LENGTH, InputMark
+from graph_agent.runs.run import RUN, RunScope
+from graph_agent.server.a2a.other_processes import CancelRequests
+from graph_agent.server.a2a.session_ids import SessionIds, session_id_of
+from graph_agent.server.a2a.store import ENDED, TaskRun, heartbeats
+from graph_agent.server.a2a.updates import TaskReporter, question_ids
+from graph_agent.server.a2a.validation import request_credentials
+from graph_agent.server.settings import A2A_DEFAULTS
+from graph_agent.session.interrupts import joint_question
+from graph_agent.session.repeated_input import mark_of
+from graph_agent.session.results import Done
+from graph_agent.session.run_result import RunResult
+from graph_agent.session.session import Session
+from graph_agent.state.messages import CONTEXT_MARK
+from graph_agent.types import SessionStatus
+
+logger = logging.getLogger(__name__)
+
+STOPPED = "The server stopped before this task had ended. Send a message in the same conversation to continue."
+
+TAKEN_OVER = (
+    "The server stopped this task: its process lost the conversation, which another may have continued. Read the "
+    "conversation before you send the message again."
+)
+
+_REUSED = (
+    "The messageId {id!r} belongs to another message of this conversation. Repeat that message unchanged, or send a "
+    "new one with a new id."
+)
+_REPLACED = (
+    "The message {id!r} has no answer: a later message came before it was finished. Read the conversation, and send "
+    "what is still needed with a new id."
+)
+
+REQUEST = "__graph_agent_a2a"
+"""Key in a run's `configurable` with the request's `task_id`, `context_id` and `message_id`; not stored."""
+
+
+class NoSlotError(UserError):
+    """The user's limit of concurrent tasks is reached; the message is sent to the user."""
+
+
+SlotFactory = Callable[[str], AbstractContextManager[None]]
+"""Occupies one of a user's task slots inside the block; raises `NoSlotError` if no slot is free."""
+
+HEARTBEAT_S = 15.0
+CANCEL_S = 10.0
+"""Seconds to wait for a run to stop when its task is cancelled."""
+
+
+def unbounded(user: str) -> AbstractContextManager[None]:
+    """A `SlotFactory` without a limit."""
+    return nullcontext()
+
+
+class GraphExecutor(AgentExecutor):
+    """Runs an agent's graph for the SDK's request handler.
+
+    A conversation (`contextId`) is a session, and a task is one input of that session. Tasks of one conversation run
+    one after the other, since a session processes one input at a time. A message is run once in its conversation: the
+    task of a repeated `messageId` resumes the first one's run, or ends as it did. Queued follow-ups of the session run
+    after the task's own input and belong to no task.
+
+    Final states of a task: `completed` with an answer, including an answer at a limit (it begins with the limit's
+    sentence, and the metadata has the `stop_reason`); `failed` if the model did not answer; `canceled` if the run was
+    aborted; `rejected` if there is nothing to run; `input-required` if the graph waits for a person. While the server
+    shuts down, a run stops at its next step boundary and its task ends as `failed`; the session can be continued.
+
+    Args:
+        graph: The agent, with a checkpointer.
+        context: Context overrides for every run.
+        show_outputs: Whether tool outputs are sent to subscribers.
+        heartbeat_s: Seconds without an update after which a running task sends a heartbeat.
+        session_ids: Builds session ids.
+        cancel_requests: Cancel requests of other processes; None if there are no other processes.
+        slots: Limits how many tasks of one user run at the same time.
+    """
+
+    def __init__(
+        self,
+        graph: CompiledAgentGraph,
+        *,
+        context: Mapping[str, Any] = A2A_DEFAULTS,
+        show_outputs: bool = False,
+        heartbeat_s: float = HEARTBEAT_S,
+        session_ids: SessionIds = session_id_of,
+        cancel_requests: CancelRequests | None = None,
+        slots: SlotFactory = unbounded,
+    ) -> None:
+        self._graph = graph
+        self._slots = slots
+        # The task's final state reports the failure.
+        self._context = {**context, "on_failure": "answer"}
+        self._show_outputs = show_outputs
+        self._heartbeat_s = heartbeat_s
+        self._session_ids = session_ids
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """One lock per session: held by the running task of a conversation."""
+        self._running: dict[str, TaskRun] = {}
+        self._marks: WeakKeyDictionary[RequestContext, tuple[str, InputMark]] = WeakKeyDictionary()
+        """Request of a new task → its session and its message's mark, which the session may not have stored yet."""
+        self._cancel_requests = cancel_requests
+        self._listener: asyncio.Task[None] | None = None
+        self._draining = False
+        self._follow_ups: set[asyncio.Task[None]] = set()
+        self._control = RunControl()
+        """Stops the runs of follow-ups at their next step boundary."""
+
+    def drain(self) -> None:
+        """Start no more runs, and stop running ones at their next step boundary. Thread-safe."""
+        self._draining = True
+        self._control.request_drain()
+        for run in list(self._running.values()):
+            run.control.request_drain()
+
+    def is_working_on(self, task_id: str) -> bool:
+        """Whether this process runs a task or has queued it."""
+        return task_id in self._running
+
+    async def drained(self) -> None:
+        """Wait until no task and no follow-up runs."""
+        while self._running:
+            await next(iter(self._running.values())).ended.wait()
+        if self._follow_ups:
+            await asyncio.wait(self._follow_ups)
+
+    async def aclose(self) -> None:
+        """Stop the running follow-ups."""
+        for follow_up in self._follow_ups:
+            follow_up.cancel()
+        if self._follow_ups:
+            await asyncio.wait(self._follow_ups)
+
+    async def check_new(self, context: RequestContext) -> None:
+        """Check the id of a message that begins a task.
+
+        Raises:
+            InvalidParamsError: If it belongs to another message of the conversation, or to one without an answer that a
+                later one has replaced.
+        """
+        session = self._session(context, RunScope())
+        try:
+            given = {"messages": _input(context.message)}
+            mark = mark_of(given, _input_id(context.message), self._graph)
+        except InputError:
+            return  # the task reports it
+        saver = self._graph.checkpointer
+        if mark is None or not isinstance(saver, BaseCheckpointSaver):
+            return
+        try:
+            for session_id, other in list(self._marks.values()):
+                if session_id == session.id:
+                    mark.names(other, session_id)
+            await Admission(saver, self._graph.aget_state, session.id).check(given, mark)
+        except InputConflictError:
+            raise InvalidParamsError(message=_REUSED.format(id=mark.id)) from None
+        except InputSupersededError:
+            raise InvalidParamsError(message=_REPLACED.format(id=mark.id)) from None
+        self._marks[context] = session.id, mark
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Run one message of a task until the task ends or asks a question."""
+        task_id, context_id = _ids(context)
+        reporter = TaskReporter(event_queue, task_id, context_id, show_outputs=self._show_outputs)
+        known = context.current_task
+        if known is not None and known.status.state in ENDED:
+            # The task ended while the message was on its way; an ended task must not restart.
+            raise UnsupportedOperationError(
+                message="The task has ended. Send the message without its id to continue the conversation."
+            )
+        question = _copy(known.status.message) if known is not None and _is_waiting(known) else None
+        run = self._begin(task_id)
+        try:
+            if known is None:
+                await reporter.submitted(context.message)
+            await self._run_message(run, context, reporter)
+        except (InputError, NoSlotError, SessionBusyError) as error:
+            if run.cancelled:
+                await reporter.cancelled()
+            elif question is not None and not isinstance(error, InputError):
+                await reporter.ask_again(question, str(error))
+            elif question is not None and (open_now := await self._still_asked(context, question)):
+                # Only this message is refused: the person can still answer.
+                await reporter.ask_again(reporter.question(open_now), str(error))
+            else:
+                await reporter.rejected(str(error))
+        except GraphDrained:
+            await reporter.failed(STOPPED)
+        except SessionLostError as error:
+            log_failure(logger, f"The task {task_id}", error)
+            await reporter.failed(TAKEN_OVER)
+        except Exception as error:  # noqa: BLE001 - any failure ends the task as failed; the cause is logged
+            log_failure(logger, f"The task {task_id}", error)
+            await reporter.failed(f"The agent could not run this task: {type(error).__name__}.")
+        finally:
+            self._end(task_id, run)
+
+    async def _still_asked(self, context: RequestContext, question: Message) -> tuple[Interrupt, ...]:
+        """Return the session's open interrupts if a question is about any of them; empty otherwise."""
+        open_now = await self._open_interrupts(self._session(context, RunScope()))
+        return open_now if question_ids(question) & {each.id for each in open_now} else ()
+
+    def _begin(self, task_id: str) -> TaskRun:
+        run = self._running[task_id] = TaskRun()
+        if self._cancel_requests is not None and self._listener is None:
+            self._listener = asyncio.create_task(self._cancel_requests.listen(self._cancel_here))
+        return run
+
+    def _end(self, task_id: str, run: TaskRun) -> None:
+        del self._running[task_id]
+        run.ended.set()
+        if self._listener is not None and not self._running:
+            self._listener.cancel()
+            self._listener = None
+
+    async def _run_message(self, run: TaskRun, context: RequestContext, reporter: TaskReporter) -> None:
+        session = self._session(context, run.scope)
+        known = context.current_task
+        is_answer = known is not None and _is_waiting(known)
+        lock = self._locks.setdefault(session.id, asyncio.Lock())
+        async with run.acquire(lock) as acquired:
+            if not acquired:
+                if known is not None:
+                    await self.forget(context.call_context.user.user_name, known)
+                await reporter.cancelled()
+                return
+            if self._draining:
+                raise GraphDrained
+            with self._slots(context.call_context.user.user_name):
+                await reporter.working()
+                async with heartbeats(reporter, self._heartbeat_s):
+                    result = await self._run(session, run, context, reporter, known if is_answer else None)
+            if not run.cancelled:
+                follow_up = asyncio.create_task(self._run_follow_ups(session.id, lock))
+                self._follow_ups.add(follow_up)
+                follow_up.add_done_callback(self._follow_ups.discard)
+        await self._settle(result, reporter)
+
+    async def _run_follow_ups(self, session_id: str, lock: asyncio.Lock) -> None:
+        """Run a session's queued follow-ups. They belong to no task; their answers are in the session's history."""
+        async with lock:
+            try:
+                await Session(self._graph, session_id).run_follow_ups(context=self._context, control=self._control)
+            except GraphDrained:
+                return  # the session continues from its checkpoint
+            except Exception as error:  # noqa: BLE001 - no caller waits for it, so the error is logged
+                log_failure(logger, "Running a follow-up", error)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Stop a task's run. The task becomes cancelled after the run has stopped, so status and history agree.
+
+        Raises:
+            InternalError: If the run does not stop within `CANCEL_S`; the SDK then ends the task as failed.
+        """
+        task_id, context_id = _ids(context)
+        known = context.current_task
+        if run := self._running.get(task_id):
+            run.cancel()
+            try:
+                async with asyncio.timeout(CANCEL_S):
+                    await run.ended.wait()
+            except TimeoutError:
+                raise InternalError(
+                    message=f"The run of this task did not stop within {CANCEL_S:g} s of the request to cancel it, and "
+                    "the task ends as failed. Continue the conversation with another message."
+                ) from None
+        elif known is not None and _is_waiting(known):
+            await self.forget(context.call_context.user.user_name, known)
+            await TaskReporter(event_queue, task_id, context_id, show_outputs=False).cancelled()
+        # Otherwise the task has just ended, and its final state is being stored.
+
+    def _cancel_here(self, task_id: str) -> None:
+        # The run reports its own end, to the database and to subscribers.
+        if run := self._running.get(task_id):
+            run.cancel()
+
+    async def forget(self, user: str, task: Task) -> None:
+        """Abort a task's session if it still waits for the answer to the task's question."""
+        session = Session(self._graph, self._session_ids(user, task.context_id))
+        if question_ids(task.status.message).isdisjoint(each.id for each in await self._open_interrupts(session)):
+            return
+        scope = RunScope()
+        scope.abort()
+        # A run that holds the session has answered or dropped the question; it belongs to another task.
+        with suppress(SessionBusyError):
+            await self._graph.ainvoke(None, {"configurable": {"thread_id": session.id, RUN: scope}})
+
+    async def _open_interrupts(self, session: Session) -> tuple[Interrupt, ...]:
+        """Return the session's open interrupts."""
+        return (await self._graph.aget_state({"configurable": {"thread_id": session.id}})).interrupts
+
+    def _session(self, context: RequestContext, scope: RunScope) -> Session:
+        task_id, context_id = _ids(context)
+        user = context.call_context.user.user_name
+        metadata = MessageToDict(context.message.metadata) if context.message is not None else {}
+        message_id = context.message.message_id if context.message is not None else ""
+        ids = {"task_id": task_id, "context_id": context_id, "message_id": message_id}
+        configurable = {**read_budget(metadata), REQUEST: ids, RUN: scope}
+        return Session(self._graph, self._session_ids(user, context_id), configurable=configurable)
+
+    async def _run(
+        self, session: Session, run: TaskRun, request: RequestContext, reporter: TaskReporter, waiting: Task | None
+    ) -> RunResult | None:
+        message, credentials = request.message, request_credentials(request.call_context)
+        context = {**self._context, "credentials": credentials} if credentials else self._context
+        if waiting is not None:
+            parts = session.stream_resume(
+                _answer_to(question_ids(waiting.status.message), await self._open_interrupts(session), message),
+                context=context,
+                # The name is never the message's own, because the history records it.
+                decided_by=request.call_context.user.user_name or DEFAULT_DECIDER,
+                control=run.control,
+                input_id=_input_id(message),
+            )
+        else:
+            parts = session.stream(_input(message), context=context, control=run.control, input_id=_input_id(message))
+        # A stream that is left without `aclose` would keep the session busy.
+        async with aclosing(parts):
+            async for part in parts:
+                if isinstance(part, Done):
+                    return part.result
+                await reporter.part(part)
+        return None
+
+    async def _settle(self, result: RunResult | None, reporter: TaskReporter) -> None:
+        if result is None:
+            await reporter.failed("The run ended without a result.")
+        elif result.interrupts:
+            await reporter.input_required(result.interrupts, result)
+        elif result.status == SessionStatus.ABORTED:
+            await reporter.cancelled(result)
+        elif result.status == SessionStatus.FAILED:
+            await reporter.failed(result.answer or "The model did not answer.", result)
+        else:
+            await reporter.completed(result)
+
+
+def _is_waiting(task: Task) -> bool:
+    return task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+
+
+def _copy(message: Message) -> Message:
+    # The SDK mutates its task object with each update.
+    copy = Message()
+    copy.CopyFrom(message)
+    return copy
+
+
+def _ids(context: RequestContext) -> tuple[str, str]:
+    if not context.task_id or not context.context_id:
+        raise InvalidParamsError(message="A task has an id and a context id.")
+    return context.task_id, context.context_id
+
+
+def _input_id(message: Message | None) -> str | None:
+    """Return a message's id as an input id: a digest of one that is too long or not printable; None for none."""
+    id_ = message.message_id if message is not None else ""
+    if not id_ or (len(id_) <= MAX_LENGTH and id_.isprintable()):
+        return id_ or None
+    return hashlib.sha256(id_.encode()).hexdigest()
+
+
+def _input(message: Message | None) -> list[AnyMessage]:
+    """Convert a client's message to messages: forwarded context first, then the user's message."""
+    parts = list(message.parts) if message is not None else []
+    forwarded = [part for part in parts if EXTENSION in part.metadata]
+    own = [part for part in parts if EXTENSION not in part.metadata]
+    context: list[AnyMessage] = [
+        HumanMessage(clean(part.text), additional_kwargs={CONTEXT_MARK: True}) for part in forwarded
+    ]
+    text = text_of_parts(own)
+    if not text.strip():
+        raise InputError("The message contains nothing that this agent can read; send text or data.")
+    return [*context, HumanMessage(text)]
+
+
+def _answer_to(question: set[str], open_now: Sequence[Interrupt], message: Message | None) -> Any:
+    """Return a client's answer to its task's question, for `Session.resume`.
+
+    Raises:
+        InputError: If other interrupts are open than those that the question is about.
+    """
+    if question.isdisjoint(each.id for each in open_now):
+        raise InputError("The question is not open any more: the conversation continued without an answer.")
+    asked, _ = joint_question(open_now)
+    if question != {each.id for each in asked}:
+        raise InputError("The question has changed, and the answer was not used. Answer the new question.")
+    answer = _answer(message)
+    is_joint = answer is not None and request_of(asked[0]) is not None
+    return answer if is_joint else {asked[0].id: answer}
+
+
+def _answer(message: Message | None) -> Any:
+    """Convert a client's answer: the data of a message that is one data part, the text of any other."""
+    parts = list(message.parts) if message is not None else []
+    if len(parts) == 1 and parts[0].WhichOneof("content") == "data":
+        return data_of(parts[0])
+    return text_of_parts(parts)

@@ -1,0 +1,199 @@
+"""Comparison of a request's own history with that of its session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langgraph.types import StateSnapshot
+
+from graph_agent._internal.text import text_of
+from graph_agent.models.errors import public_text
+from graph_agent.server.chat.request import new_messages
+from graph_agent.session.run_result import open_interrupts
+from graph_agent.state.events import StoredEvent
+from graph_agent.state.messages import is_user_input, new_user_messages
+
+
+def continued_input(messages: Sequence[AnyMessage], state: StateSnapshot) -> list[AnyMessage] | None:
+    """Return the messages that a request adds to its session; None if it has another history than the session.
+
+    A request without a user message before an assistant message has no history: it adds its new messages. Otherwise
+    its history must be that of the session. Inputs without an answer, which failed or were stopped, may be missing, and
+    so may steering. Questions to a person and their answers may be in it, although they are no inputs.
+
+    Args:
+        messages: The request's messages.
+        state: The session's state.
+    """
+    new = new_messages(messages)
+    history = _pieces(messages[: len(messages) - len(new)])
+    has_history = any(piece.is_user for piece in history)
+    exchanges, is_whole = _exchanges(state.values)
+    if exchanges and open_interrupts(state):
+        exchanges[-1].answer, exchanges[-1].is_waiting = None, True
+    unanswered: list[str] = []
+    rest = len(history)
+    # From the newest on: a request with a shorter or an edited history differs there.
+    for exchange in reversed(exchanges):
+        before = exchange.start_in(history, rest) if has_history else None
+        if before is not None:
+            rest = before
+        elif exchange.is_required and has_history:
+            return None
+        elif exchange.is_required:
+            break
+        elif rest == len(history):
+            unanswered.insert(0, exchange.text)
+    if has_history and is_whole and any(piece.is_user for piece in history[:rest]):
+        return None
+    if len(new) > 1 and has_history and not unanswered and exchanges and not exchanges[-1].is_required:
+        # The answer to a question of the newest input, which has failed since.
+        new = new[1:] if _was_asked(state.values) else new
+    for text in unanswered:
+        # Without another message behind it, the input is sent again.
+        if len(new) > 1 and _squeezed(new[0].content) == text:
+            new = new[1:]
+    return new
+
+
+def _was_asked(values: Mapping[str, Any]) -> bool:
+    """Whether a person has decided on calls of the newest input."""
+    for entry in reversed(values.get("events", ())):
+        if entry["type"] in ("approval_decision", "user_message"):
+            return bool(entry["type"] == "approval_decision")
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A user message, or the texts of the assistant between two user messages."""
+
+    is_user: bool
+    text: str
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """An input of a session and its answer, as a client knows them, without white space."""
+
+    text: str
+    answer: str | None = None
+    """The last text of the answer; None for none, also if the input failed or was stopped."""
+    is_waiting: bool = False
+    """Whether the session waits for a person or for the client, so that the last text is a question or a call."""
+    has_more: bool = False
+    """Whether the client may have other texts before the last one, and messages that answer questions."""
+    answered_before: _Exchange | None = None
+    """The newest exchange before this one that has an answer; None for none."""
+
+    @property
+    def is_required(self) -> bool:
+        """Whether a history without the exchange is another one."""
+        return self.answer is not None or self.is_waiting
+
+    def start_in(self, history: Sequence[_Piece], end: int) -> int | None:
+        """Return the index of the exchange's user message if it is the last exchange before `end`; None if not."""
+        at = end
+        if at > 0 and not history[at - 1].is_user:
+            at -= 1
+            if not self._ends_with(history[at].text):
+                return None
+        elif self.answer is not None:
+            return None
+        while at > 0 and history[at - 1].is_user:
+            if history[at - 1].text == self.text:
+                return at - 1
+            if not (self.has_more and self.is_required):
+                return None
+            at -= 1 if at > 1 and history[at - 2].is_user else 2
+        return None
+
+    def _ends_with(self, text: str) -> bool:
+        if self.is_required:
+            return self.is_waiting or self._has_answer(text)
+        # The client may have a part of the answer; but an equal input before may have this one.
+        before = self.answered_before
+        return before is None or before.text != self.text or not before._has_answer(text)
+
+    def _has_answer(self, text: str) -> bool:
+        answer = self.answer or ""
+        return text == answer or (self.has_more and text.endswith(answer)) or _is_same_json(text, answer)
+
+
+def _exchanges(values: Mapping[str, Any]) -> tuple[list[_Exchange], bool]:
+    """Return the exchanges of a session, and whether they are all; without those that middleware has removed.
+
+    The messages of a history that started the session precede those that the session received, which events keep even
+    if middleware has removed or rewritten the messages.
+    """
+    messages: list[AnyMessage] = list(values.get("messages", ()))
+    events = list(values.get("events", ()))
+    inputs = [message for message in messages if isinstance(message, HumanMessage) and is_user_input(message)]
+    unread = new_user_messages(messages, (values.get("loop") or {}).get("last_input_id") or "")
+    read = [_squeezed(message.content) for message in inputs[: len(inputs) - len(unread)]]
+    received = [_squeezed(each["content"]) for each in events if each["type"] == "user_message"]
+    brought = len(read) - len(received)
+    is_whole = brought >= 0 and read[brought:] == received
+    found: list[_Exchange] = []
+    oldest = inputs[brought] if is_whole and brought < len(inputs) else None
+    first = next((at for at, message in enumerate(messages) if message is oldest), len(messages))
+    for piece in _pieces(messages[:first]) if is_whole else ():
+        if piece.is_user:
+            found.append(_Exchange(piece.text))
+        elif found:
+            found[-1].answer = piece.text
+    for each in events:
+        if each["type"] == "user_message":
+            found.append(_Exchange(_squeezed(each["content"])))
+        elif found:
+            _add_event(found[-1], each)
+    found += [_Exchange(_squeezed(message.content)) for message in unread]
+    for earlier, later in pairwise(found):
+        later.answered_before = earlier if earlier.answer is not None else earlier.answered_before
+    return found, is_whole
+
+
+def _add_event(exchange: _Exchange, event: StoredEvent) -> None:
+    match event["type"]:
+        case "agent_response":
+            exchange.has_more |= exchange.answer is not None
+            exchange.answer = None if "error" in event else _squeezed(public_text(text_of(event["content"]))) or None
+        case "status":
+            exchange.answer = None if event["to"] == "ABORTED" else exchange.answer
+        case "plan":
+            exchange.has_more |= bool(event["calls"] or event.get("reruns"))
+        case _:
+            # A warning, for example, follows text that a refusal replaced after it was sent.
+            exchange.has_more = True
+
+
+def _pieces(messages: Sequence[AnyMessage]) -> list[_Piece]:
+    found: list[_Piece] = []
+    for message in messages:
+        if isinstance(message, HumanMessage):
+            found.append(_Piece(True, _squeezed(message.content)))
+        elif isinstance(message, AIMessage):
+            # Results of calls may stand between the texts.
+            begun = found.pop().text if found and not found[-1].is_user else ""
+            found.append(_Piece(False, begun + _squeezed(message.content)))
+    return found
+
+
+def _squeezed(content: str | list[Any]) -> str:
+    # Clients strip texts, and join them in ways of their own.
+    return "".join(text_of(content).split())
+
+
+def _is_same_json(text: str, other: str) -> bool:
+    """Whether two texts without white space are the same JSON object; a structured answer is written anew."""
+    if not (text.startswith("{") and other.startswith("{")):
+        return False
+    try:
+        return bool(json.loads(text) == json.loads(other))
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,244 @@
+"""Events of calls and their results: their creation, their progress records, and queries over the newest wave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from langchain_core.messages import AnyMessage, ToolMessage
+from typing_extensions import TypedDict
+
+from graph_agent._internal.text import plain, text_of
+from graph_agent.state.events import SUCCESSES, ResultStatus, StoredEvent, event, value_of
+from graph_agent.types import Call, delegate_name, delegation_name, is_delegation
+
+_ANSWERS = ("tool_result", "delegation_response")
+CallOutcome = Literal["finished", "failed", "unknown", "skipped"]
+OUTCOMES: dict[ResultStatus, CallOutcome] = {
+    "success": "finished",
+    "error": "failed",
+    "unknown": "unknown",
+    "invalid": "skipped",
+    "skipped": "skipped",
+    "denied": "skipped",
+    "answered": "finished",
+}
+"""Result status → outcome of the call."""
+
+
+class Handoff(TypedDict):
+    """A command of a tool to the parent graph, in plain types."""
+
+    goto: list[Any]
+    """Names of nodes; a `Send` is a pair of its node and its argument."""
+    update: list[tuple[str, Any]]
+    """Writes to the parent's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """The result of a call before truncation, whether the call was run or skipped."""
+
+    content: str | list[Any]
+    """Text, or LangChain content blocks."""
+    status: ResultStatus = "success"
+    artifact: Any = field(default=None, kw_only=True)
+    """Plain JSON stored with the message in addition to its content; hidden from the model."""
+    stored: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    """Fields by which the call's event stores the result's value; see `graph_agent.state.events`."""
+    raised: BaseException | None = field(default=None, kw_only=True)
+    """The exception that `content` reports; None for none, or if middleware must not receive it."""
+    writes: tuple[tuple[str, Any], ...] = field(default=(), kw_only=True)
+    """Writes to the agent's own state fields."""
+    messages: tuple[AnyMessage, ...] = field(default=(), kw_only=True)
+    """Messages for the history, after the results of the wave."""
+    handoff: Handoff | None = field(default=None, kw_only=True)
+    """A command to the parent graph; None for none."""
+
+
+def fault_result(call: Call) -> CallResult:
+    """Return the result of a call with a fault, which does not run."""
+    if (by := call.get("denied_by")) is not None:
+        return CallResult(call["fault"], "denied", stored={"decided_by": by})
+    return CallResult(call["fault"], "skipped" if "skipped" in call else "invalid")
+
+
+def announce(
+    calls: Sequence[Call], wave: Sequence[StoredEvent], step: int, write: Callable[[Any], None]
+) -> list[StoredEvent]:
+    """Return the events of calls whose turn has come, and write the progress of those that run to the custom stream.
+
+    A call is left out if the wave's events already contain it with the same name and arguments.
+
+    Args:
+        calls: The calls.
+        wave: The wave's events so far; empty for a new wave.
+        step: The step the calls belong to.
+        write: Writer of the custom stream.
+    """
+    known = {entry["id"]: call for entry in wave if (call := call_of(entry)) is not None}
+    events: list[StoredEvent] = []
+    for call in calls:
+        made = call_event(call, step)
+        if known.get(call["id"]) != call_of(made):
+            if "refused" not in made:
+                write(progress_of(call, step))
+            events.append(made)
+    return events
+
+
+def answer_event(call: Call, message: ToolMessage, step: int, decided_by: str = "user") -> StoredEvent:
+    """Return the event of a result that a person or a hook supplied in place of the call's own; an error denies it."""
+    status = "denied" if message.status == "error" else "answered"
+    recorded = result_event(call["id"], call["name"], status, plain(message.content), step)
+    return {**recorded, "decided_by": decided_by}
+
+
+def call_event(call: Call, step: int) -> StoredEvent:
+    """Return the `tool_call` or `delegation_request` event of a call."""
+    refused = {"refused": fault_result(call).status} if "fault" in call else {}
+    if is_delegation(call["name"]):
+        target, task = delegate_name(call["name"]), str(call["arguments"].get("task", ""))
+        return event("delegation_request", step, id=call["id"], target=target, task=task, **refused)
+    return event("tool_call", step, id=call["id"], name=call["name"], arguments=call["arguments"], **refused)
+
+
+def call_of(entry: StoredEvent) -> Call | None:
+    """Return the call of a `tool_call` or `delegation_request` event; None for any other event."""
+    if entry["type"] == "tool_call":
+        return {"id": entry["id"], "name": entry["name"], "arguments": entry["arguments"]}
+    if entry["type"] == "delegation_request":
+        return {"id": entry["id"], "name": delegation_name(entry["target"]), "arguments": {"task": entry["task"]}}
+    return None
+
+
+def call_name(entry: StoredEvent) -> str | None:
+    """Return the name of the call that an event announces or answers; None for any other event."""
+    if entry["type"] in ("tool_call", "tool_result"):
+        return str(entry["name"])
+    if entry["type"] in ("delegation_request", "delegation_response"):
+        return delegation_name(str(entry["target"]))
+    return None
+
+
+def result_event(id_: str, name: str, status: str, content: Any, step: int, *, truncated: bool = False) -> StoredEvent:
+    """Return the `tool_result` or `delegation_response` event that answers a call.
+
+    Args:
+        id_: The call's id.
+        name: The call's name.
+        status: A `ResultStatus`.
+        content: The whole output.
+        step: The step the call belongs to.
+        truncated: Whether the model sees only a part.
+    """
+    if is_delegation(name):
+        target = delegate_name(name)
+        return event("delegation_response", step, id=id_, target=target, status=status, content=content)
+    return event("tool_result", step, id=id_, name=name, status=status, content=content, truncated=truncated)
+
+
+def progress_of(call: Call, step: int) -> dict[str, Any]:
+    """Return a call's progress record for the custom stream; other programs rely on exactly these keys."""
+    if is_delegation(call["name"]):
+        target = delegate_name(call["name"])
+        return {"type": "progress", "step": step, "action": "delegate", "target": target}
+    return {"type": "progress", "step": step, "action": "tool_call", "target": call["name"]}
+
+
+def approval_progress(name: str, step: int) -> dict[str, Any]:
+    """Return the progress record of a call that waits for a person's approval."""
+    return {"type": "progress", "step": step, "action": "approval", "target": delegate_name(name)}
+
+
+def since_plan(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """Return the newest plan's event and all later ones; empty if the newest input has no plan."""
+    for index in range(len(events) - 1, -1, -1):
+        if events[index]["type"] == "user_message":
+            break
+        if events[index]["type"] == "plan":
+            return list(events[index:])
+    return []
+
+
+def is_structured(wave: Sequence[StoredEvent]) -> bool:
+    """Whether a wave's arguments may contain references.
+
+    Args:
+        wave: The wave's events, starting with its plan.
+    """
+    return bool(wave) and "planner" in wave[0]
+
+
+def results_of_wave(events: Sequence[StoredEvent]) -> dict[str, Any]:
+    """Return the results of the newest wave as plain JSON, by call id.
+
+    These are the values of `RunResult.results`. Content blocks that include other types than text become their text.
+    """
+    return {entry["id"]: _value(entry) for entry in _answers(events, "plan") if entry["status"] in SUCCESSES}
+
+
+def results_of_input(events: Sequence[StoredEvent]) -> dict[str, Any]:
+    """As `results_of_wave`, for all calls of the newest input."""
+    return {entry["id"]: _value(entry) for entry in _answers(events, "user_message") if entry["status"] == "success"}
+
+
+def recorded_ids(events: Sequence[StoredEvent]) -> set[str]:
+    """Return the ids of the newest wave's calls that have an answer."""
+    return {entry["id"] for entry in _answers(events, "plan")}
+
+
+def answered_ids(events: Sequence[StoredEvent]) -> set[str]:
+    """Return the ids of the newest input's calls that have an answer."""
+    return {entry["id"] for entry in _answers(events, "user_message")}
+
+
+def failed_ids(events: Sequence[StoredEvent]) -> set[str]:
+    """Return the ids of the newest wave's calls whose answer is none of `SUCCESSES`."""
+    return {entry["id"] for entry in _answers(events, "plan") if entry["status"] not in SUCCESSES}
+
+
+def answers_of_wave(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """Return the events that answer the calls of the newest wave, in call order."""
+    return list(_answers(events, "plan"))[::-1]
+
+
+def _answers(events: Sequence[StoredEvent], since: str) -> Iterator[StoredEvent]:
+    for entry in reversed(events):
+        if entry["type"] == since:
+            return
+        if entry["type"] in _ANSWERS:
+            yield entry
+
+
+def result_value(content: Any) -> Any:
+    """Return the value that a reference to a result resolves to, given only the result's content.
+
+    Args:
+        content: Text, or content blocks.
+    """
+    return _value({"content": content})
+
+
+def _value(entry: StoredEvent) -> Any:
+    value = value_of(entry)
+    # An image cannot be an argument of a call; accompanying text such as a caption can.
+    return text_of(value) if value is entry["content"] and isinstance(value, list) else value
+
+
+def account(events: Sequence[StoredEvent]) -> dict[CallOutcome, list[str]]:
+    """Return the names of the newest input's calls by outcome, in call order.
+
+    Args:
+        events: The session's history, oldest first.
+    """
+    found: dict[CallOutcome, list[str]] = {"finished": [], "failed": [], "unknown": [], "skipped": []}
+    for entry in reversed(events):
+        if entry["type"] == "user_message":
+            break
+        if entry["type"] == "tool_result":
+            found[OUTCOMES[entry["status"]]].append(entry["name"])
+        elif entry["type"] == "delegation_response":
+            found[OUTCOMES[entry["status"]]].append(delegation_name(entry["target"]))
+    return {outcome: names[::-1] for outcome, names in found.items()}

@@ -1,0 +1,494 @@
+"""The session's history: one append-only list of small dictionaries, and the values of results in it.
+
+A stored event has ``type``, ``ts`` (ISO 8601, UTC) and ``step``. ``seq`` (its index) and ``session_id`` follow from its
+position and are added on reading.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, cast
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing_extensions import TypedDict
+
+from graph_agent._internal.text import clean, plain, text_of
+from graph_agent.approvals.requests import DecisionType, HeldCall
+
+if TYPE_CHECKING:
+    from graph_agent.approvals.decisions import Decided
+
+
+ResultStatus = Literal["success", "error", "unknown", "invalid", "skipped", "denied", "answered"]
+"""How a call ended: `error` if it ran and failed, `unknown` if it may have run and its effect is not known. Four never
+ran: `invalid`, with an unknown name or arguments that do not fit; `skipped`, because of a limit, an abort, a crash or a
+failed need; `denied`, refused; `answered`, with a result that is not the tool's."""
+NOT_RUN: frozenset[ResultStatus] = frozenset({"invalid", "skipped", "denied", "answered"})
+"""The statuses of calls that never ran."""
+SUCCESSES = frozenset({"success", "answered"})
+"""The statuses of a result that other calls can use."""
+
+StoredEvent: TypeAlias = dict[str, Any]
+"""One event as stored in the state: `type`, `ts`, `step` and the fields of its type."""
+
+
+class _Event(TypedDict):
+    seq: int
+    """Index in the session's history, from 0."""
+    ts: str
+    """When it happened: ISO 8601, UTC, microseconds."""
+    session_id: str
+    """The session that the event belongs to."""
+    step: int
+    """The plan it belongs to, from 1; 0 before the first plan of an input."""
+
+
+class UserMessageEvent(_Event):
+    """The user sent a message."""
+
+    type: Literal["user_message"]
+    content: str | list[Any]
+    """Text, or content blocks if it has more than text."""
+
+
+class PlannedCall(TypedDict):
+    """One call of a plan; the `tool_call` event has its arguments."""
+
+    id: str
+    """Id of the call, unique in the session."""
+    name: str
+    """Name of the tool, or `delegate_to_<name>`."""
+    needs: NotRequired[list[str]]
+    """Ids of calls of the same plan that it waits for; absent for none."""
+
+
+class PlanEvent(_Event):
+    """The model planned a step."""
+
+    type: Literal["plan"]
+    status: Literal["continue", "done"]
+    """`continue` if the model plans again after these calls, `done` if not."""
+    action: str
+    """The intended action."""
+    reasoning: str
+    """The text of the reply that has the calls."""
+    calls: list[PlannedCall]
+    """The calls of the plan, in the model's order; empty for none."""
+    slots: NotRequired[Any]
+    """Parameters read from the user's message; only with structured planning."""
+    reruns: NotRequired[int]
+    """Number of model reruns by hooks for this plan; absent for none."""
+    planner: NotRequired[Literal["wave", "dag"]]
+    """The session's planner; only with structured planning."""
+    cached: NotRequired[Literal[True]]
+    """The plan comes from the cache; absent if the model made it."""
+
+
+class ToolCallEvent(_Event):
+    """A tool call is about to run, unless middleware refuses or answers it; the status of its result shows which."""
+
+    type: Literal["tool_call"]
+    id: str
+    """Id of the call, unique in the session."""
+    name: str
+    """Name of the tool."""
+    arguments: dict[str, Any]
+    """The arguments, with references replaced by their values."""
+    refused: NotRequired[Literal["invalid", "skipped", "denied"]]
+    """Status of the result that the call gets instead of running; absent for a call that is about to run."""
+
+
+class ToolResultEvent(_Event):
+    """A tool call has a result."""
+
+    type: Literal["tool_result"]
+    id: str
+    """Id of the call, as in its `tool_call`."""
+    name: str
+    """Name of the tool."""
+    status: ResultStatus
+    """How the call ended."""
+    decided_by: NotRequired[str]
+    """The person, the middleware or `loop_detection` that denied or answered the call; absent for other statuses."""
+    content: str | list[Any]
+    """The whole output, even if the model sees only a part; of a call that did not run, the reason."""
+    truncated: bool
+    """Whether the model sees only a part."""
+    encoding: NotRequired[Literal["json"]]
+    """The text of `content` is the JSON of the result's value; absent if the content is the value."""
+    value: NotRequired[Any]
+    """The result's value, if `content` does not determine it; see `graph_agent.state.events`."""
+
+
+class DelegationRequestEvent(_Event):
+    """A task is about to be sent to a delegate, as for a `tool_call`."""
+
+    type: Literal["delegation_request"]
+    id: str
+    """Id of the call, unique in the session."""
+    target: str
+    """Name of the delegate."""
+    task: str
+    """The task, in the model's words."""
+    refused: NotRequired[Literal["invalid", "skipped", "denied"]]
+    """As for a `tool_call`."""
+
+
+class DelegationResponseEvent(_Event):
+    """A delegate answered."""
+
+    type: Literal["delegation_response"]
+    id: str
+    """Id of the call, as in its `delegation_request`."""
+    target: str
+    """Name of the delegate."""
+    status: ResultStatus
+    """How the call ended."""
+    decided_by: NotRequired[str]
+    """As for a `tool_result`."""
+    content: str | list[Any]
+    """The whole answer."""
+    encoding: NotRequired[Literal["json"]]
+    """As for a `tool_result`."""
+    value: NotRequired[Any]
+    """As for a `tool_result`."""
+    untrusted: NotRequired[Literal[True]]
+    """The content is untrusted; absent for a delegate of this process."""
+    history: NotRequired[list[StoredEvent]]
+    """The delegate's own events, if it is a graph of this process; absent for none."""
+
+
+class DelegationProgressEvent(_Event):
+    """A delegate reported progress."""
+
+    type: Literal["delegation_progress"]
+    id: str
+    """Id of the call, as in its `delegation_request`."""
+    target: str
+    """Name of the delegate."""
+    content: str
+    """One line of progress."""
+
+
+class SteeringEvent(_Event):
+    """The user sent a message during a run."""
+
+    type: Literal["steering"]
+    content: str | list[Any]
+    """Text, or content blocks if it has more than text."""
+
+
+class ApprovalRequestEvent(_Event):
+    """Calls wait for a person's decisions."""
+
+    type: Literal["approval_request"]
+    calls: list[HeldCall]
+    """The calls, in the model's order."""
+    delegate: NotRequired[str]
+    """The delegate whose calls wait, as `outer/inner` if it is nested; absent for calls of the agent itself."""
+    delegation: NotRequired[str]
+    """Id of the delegation's call; absent for calls of the agent itself."""
+    middleware: NotRequired[str]
+    """Name of the middleware that asked; absent for an approval of the agent itself."""
+
+
+class ApprovalDecisionEvent(_Event):
+    """A person decided on a call."""
+
+    type: Literal["approval_decision"]
+    id: str
+    """Id of the call, as in its `approval_request`."""
+    name: str
+    """Name of the requested call."""
+    decision: DecisionType
+    """The decision."""
+    decided_by: str
+    """Name of the person, from the program that resumed the session; `user` if it gave none. `always (<name>)` for an
+    earlier `approve(always=True)` of that person, `on_approval` for the program's callback."""
+    arguments: NotRequired[dict[str, Any]]
+    """Arguments of the call that runs in its place; only for `edit`."""
+    edited_name: NotRequired[str]
+    """Name of the call that runs in its place; absent if it is the requested one."""
+    message: NotRequired[str]
+    """Reason of a rejection, or the result that a response gives; absent for none."""
+    delegate: NotRequired[str]
+    """As for an `approval_request`."""
+    delegation: NotRequired[str]
+    """As for an `approval_request`."""
+    middleware: NotRequired[str]
+    """As for an `approval_request`."""
+
+
+class SummaryEvent(_Event):
+    """The model summarized the older part of the conversation, which requests no longer contain."""
+
+    type: Literal["summary"]
+    content: str
+    """The summary; it includes the content of the previous one."""
+    messages: int
+    """Number of messages that it replaces in requests, in addition to those that the previous one replaced."""
+
+
+class LoopDetectedEvent(_Event):
+    """The model repeats the same calls."""
+
+    type: Literal["loop_detected"]
+    pattern: list[str]
+    """Names of the tools and delegations in one period, oldest first."""
+    count: int
+    """Number of consecutive repetitions, at the end of the calls, of what `repeated` names."""
+    repeated: Literal["calls", "calls and results", "results"]
+    """Equal calls, with different results or withheld; equal calls with equal results; equal results of different
+    arguments."""
+    hint: NotRequired[str]
+    """As for a `limit`; only if the loop ended planning."""
+
+
+class LimitEvent(_Event):
+    """A limit ended planning."""
+
+    type: Literal["limit"]
+    reason: str
+    """The stop reason, such as `step_limit`."""
+    limit: float
+    """The limit's value, in the unit of its setting."""
+    hint: NotRequired[str]
+    """Advice for the developer; absent for none."""
+
+
+class MiddlewareEvent(_Event):
+    """A hook of middleware changed the messages, or jumped."""
+
+    type: Literal["middleware"]
+    name: str
+    """Name of the middleware."""
+    hook: str
+    """`before_agent`, `before_model`, `after_model` or `after_agent`."""
+    messages: NotRequired[list[dict[str, Any]]]
+    """The added and the changed messages, each with its `type` and `content`; absent for none."""
+    removed: NotRequired[int]
+    """Number of messages removed; absent for none. Earlier events keep their content."""
+    jump_to: NotRequired[str]
+    """Where it jumped: `end`, `model` or `tools`; absent for no jump."""
+
+
+class WarningEvent(_Event):
+    """A problem that does not stop the run."""
+
+    type: Literal["warning"]
+    message: str
+    """What happened, and the fix if there is one."""
+    hint: NotRequired[str]
+    """As for a `limit`."""
+
+
+class ErrorEvent(_Event):
+    """A permanent failure."""
+
+    type: Literal["error"]
+    kind: str
+    """Category: `planning`, `hook`, `response_format`, `response_schema`, or a model error such as `auth`."""
+    message: str
+    """What failed, and the fix if there is one."""
+    hint: NotRequired[str]
+    """As for a `limit`."""
+
+
+class AgentResponseEvent(_Event):
+    """The agent answered, or a failed input ended with a report."""
+
+    type: Literal["agent_response"]
+    content: str | list[Any]
+    """The answer: text, or content blocks if it has more than text."""
+    truncated: NotRequired[Literal["length", "content_filter", "interrupted"]]
+    """The reason the answer is incomplete; absent for a complete one."""
+    error: NotRequired[str]
+    """The kind of the error that prevented the answer or the rest of it; absent for none."""
+
+
+class StatusEvent(TypedDict("_FromTo", {"from": str, "to": str}), _Event):
+    """The session's status changed.
+
+    `from` and `to` are values of `SessionStatus`.
+    """
+
+    type: Literal["status"]
+
+
+Event: TypeAlias = (
+    UserMessageEvent
+    | PlanEvent
+    | ToolCallEvent
+    | ToolResultEvent
+    | DelegationRequestEvent
+    | DelegationResponseEvent
+    | DelegationProgressEvent
+    | SteeringEvent
+    | ApprovalRequestEvent
+    | ApprovalDecisionEvent
+    | SummaryEvent
+    | LoopDetectedEvent
+    | LimitEvent
+    | MiddlewareEvent
+    | WarningEvent
+    | ErrorEvent
+    | AgentResponseEvent
+    | StatusEvent
+)
+"""One event as read, discriminated by `type`."""
+
+
+def event(type_: str, step: int, /, **fields: Any) -> StoredEvent:
+    """Return a new event with the current time.
+
+    Args:
+        type_: The event's type, one of `Event`'s.
+        step: The plan it belongs to, from 1; 0 before the first plan.
+        fields: The fields of that type.
+    """
+    return {"type": type_, "ts": datetime.now(UTC).isoformat(timespec="microseconds"), "step": step, **fields}
+
+
+def append_events(state: list[StoredEvent], writes: Sequence[list[StoredEvent]]) -> list[StoredEvent]:
+    """Reducer of the event channel: append the writes in order."""
+    return [*state, *(entry for write in writes for entry in write)]
+
+
+def read_events(stored: Iterable[Mapping[str, Any]], session_id: str, first: int = 0) -> list[Event]:
+    """Add ``seq`` and ``session_id`` to stored events, of which the first has the index `first`."""
+    return [cast("Event", {**entry, "seq": seq, "session_id": session_id}) for seq, entry in enumerate(stored, first)]
+
+
+def stored_value(content: str | list[Any], value: Any) -> dict[str, Any]:
+    """Return the event fields that store a value; empty if the content is the value.
+
+    Args:
+        content: The event's content.
+        value: Plain JSON.
+    """
+    if isinstance(value, str) and is_text(content) and value == text_of(content):
+        return {}
+    return {"encoding": "json"} if _holds(content, value) else {"value": value}
+
+
+def structured_content(content: str | list[Any], artifact: Any) -> dict[str, Any]:
+    """Return the event fields that store the structured content of an MCP tool's result; empty without any.
+
+    MCP's SDKs wrap a value that is not an object as `{"result": value}`, with the bare value as text; the bare value is
+    then stored.
+
+    Args:
+        content: The content of the tool's message.
+        artifact: The artifact of the tool's message, plain JSON.
+    """
+    value = artifact.get("structured_content") if isinstance(artifact, dict) else None
+    if value is None:
+        return {}
+    if isinstance(value, dict) and list(value) == ["result"] and not _holds(content, value):
+        value = value["result"]
+    return stored_value(content, value)
+
+
+def value_of(entry: Mapping[str, Any]) -> Any:
+    """Return the value of a result event (`tool_result` or `delegation_response`) as plain JSON."""
+    if "value" in entry:
+        return entry["value"]
+    content = entry["content"]
+    if entry.get("encoding") == "json" and (decoded := decode(text_of(content))) is not None:
+        return decoded[0]
+    return text_of(content) if is_text(content) else content
+
+
+def decode(text: str) -> tuple[Any] | None:
+    """Return the JSON value in a text, as a 1-tuple; None if it is not JSON or has a number that is not finite."""
+    try:
+        return (plain(json.loads(text), finite=True),)
+    except (ValueError, RecursionError):
+        return None
+
+
+def is_text(content: str | list[Any]) -> bool:
+    """Whether a content is only text: a string, or blocks of text."""
+    return isinstance(content, str) or all(isinstance(block, str) or block.get("type") == "text" for block in content)
+
+
+def _holds(content: str | list[Any], value: Any) -> bool:
+    """Whether the text of a content is the JSON of a value."""
+    decoded = decode(text_of(content))
+    # Compared as JSON: in Python 1, 1.0 and True are equal.
+    return decoded is not None and _canonical(decoded[0]) == _canonical(value)
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+_SOURCES = ("delegation", "middleware")
+"""Fields of approvals that do not decide on calls of the agent's own wave."""
+
+
+def request_event(calls: Sequence[HeldCall], step: int, **source: str) -> StoredEvent:
+    """Return the event of calls that wait for a person.
+
+    Args:
+        calls: The calls.
+        step: The step they belong to.
+        source: `delegate` and `delegation`, or `middleware`, if the calls wait there; none for the agent's own policy.
+    """
+    return event("approval_request", step, calls=list(calls), **source)
+
+
+def decision_event(decided: Decided, step: int, **source: str) -> StoredEvent:
+    """Return the event of a decision; arguments as for `request_event`."""
+    call = decided.call
+    fields: dict[str, Any] = {"id": call["id"], "name": call["name"], "decision": decided.type}
+    if decided.type == "edit":
+        fields["arguments"] = decided.arguments
+        if decided.name != call["name"]:
+            fields["edited_name"] = decided.name
+    if decided.message is not None:
+        fields["message"] = decided.message
+    return event("approval_decision", step, **fields, decided_by=decided.by, **source)
+
+
+def is_approval(entry: Mapping[str, Any]) -> bool:
+    """Whether an event is an approval of any source."""
+    return entry["type"] in ("approval_request", "approval_decision")
+
+
+def is_own(entry: Mapping[str, Any], type_: Literal["approval_request", "approval_decision"]) -> bool:
+    """Whether an event is an approval of this type that the agent's own policy asked for.
+
+    Calls of delegates have ids of their own, which may equal those of the agent's calls.
+    """
+    return entry["type"] == type_ and not any(field in entry for field in _SOURCES)
+
+
+def as_value(returned: Any) -> Any:
+    """Convert a tool's return value to JSON types.
+
+    Pydantic models and dataclasses become objects, also inside lists and dicts; types without a JSON form become
+    their `str()`.
+
+    Raises:
+        ValueError: For a value that contains itself, or is nested too deeply.
+    """
+    if isinstance(returned, Iterator):
+        # Reading an iterator would consume it, and need not end.
+        return str(returned)
+    try:
+        return to_jsonable_python(returned, by_alias=True, serialize_unknown=True)
+    except PydanticSerializationError:
+        # Bytes that are not UTF-8.
+        return to_jsonable_python(returned, by_alias=True, serialize_unknown=True, bytes_mode="base64")
+
+
+def as_json(returned: Any) -> str | None:
+    """Convert a tool's return value to JSON text; None for a scalar without a JSON form, which becomes its `str()`."""
+    try:
+        value = as_value(returned)
+    except ValueError:
+        return None
+    return None if isinstance(value, str) else clean(json.dumps(value, ensure_ascii=False))

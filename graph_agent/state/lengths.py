@@ -1,0 +1,92 @@
+"""The lengths of a session's growing lists, stored with each checkpoint, and their comparison when it is read.
+
+A checkpoint holds no copy of the messages and events: they are rebuilt from the writes of its ancestors. Without the
+lengths, a lost ancestor or write would only make them shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from graph_agent.errors import DamagedSessionError
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import CheckpointMetadata, DeltaChannelHistory
+
+
+LENGTHS = "graph_agent_lengths"
+"""Key of the lengths in a checkpoint's metadata: channel → number of its entries."""
+
+COUNTERS = "counters_since_delta_snapshot"
+"""Key of LangGraph's own counters of its delta channels in the metadata."""
+
+_MARK = -1
+"""Second number of a length among these counters."""
+
+
+def add_length(counters: dict[str, tuple[int, int]], channel: str, length: int) -> None:
+    """Add the length of a channel to LangGraph's counters, which become a part of the metadata."""
+    counters[f"{channel} {LENGTHS}"] = length, _MARK
+
+
+def with_lengths(metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """Return the metadata of a checkpoint with its lengths in a field of their own."""
+    known: Any = metadata
+    counters: Mapping[str, tuple[int, int]] = known.get(COUNTERS) or {}
+    lengths = {name.partition(" ")[0]: number for name, (number, mark) in counters.items() if mark == _MARK}
+    if not lengths:
+        return metadata
+    rest = {name: counter for name, counter in counters.items() if counter[1] != _MARK}
+    kept = {**known, COUNTERS: rest} if rest else {name: known[name] for name in known if name != COUNTERS}
+    return cast("CheckpointMetadata", {**kept, LENGTHS: lengths})
+
+
+def lengths_of(metadata: Mapping[str, Any] | None) -> Mapping[str, int]:
+    """Return the lengths of a checkpoint by channel; empty if an older version stored it."""
+    found = (metadata or {}).get(LENGTHS)
+    return found if isinstance(found, dict) else {}
+
+
+class CheckedWrites(list[Any]):
+    """The stored writes of one channel, and how many entries they must result in.
+
+    Args:
+        writes: The writes.
+        expected: The number; None if unknown.
+        session_id: The session, for the message.
+    """
+
+    def __init__(self, writes: Sequence[Any], expected: int | None, session_id: str) -> None:
+        super().__init__(writes)
+        self.expected = expected
+        self.session_id = session_id
+
+    def check(self, found: int) -> None:
+        """Compare the number of entries that were rebuilt from these writes.
+
+        Raises:
+            DamagedSessionError: If there are fewer.
+        """
+        if self.expected is not None and found < self.expected:
+            raise damaged(self.session_id, f"{found} of {self.expected} entries of its history can be read")
+
+
+def checked(
+    history: Mapping[str, DeltaChannelHistory], lengths: Mapping[str, int], session_id: str
+) -> dict[str, DeltaChannelHistory]:
+    """Return the histories of channels, whose replay compares their lengths."""
+    return {
+        name: {**each, "writes": CheckedWrites(each["writes"], lengths.get(name), session_id)}
+        for name, each in history.items()
+    }
+
+
+def damaged(session_id: str, what: str) -> DamagedSessionError:
+    """Return the error for a session that cannot be read completely."""
+    error = DamagedSessionError(
+        f"Session {session_id!r} is damaged in its database: {what}. Nothing was run or stored. Restore the database "
+        "from a backup, continue the session from an earlier checkpoint, or begin another one."
+    )
+    error.session_id = session_id
+    return error

@@ -1,0 +1,64 @@
+"""Hooks of mkdocs: each example whose model is scripted gets a tab `Without a key`, with the script.
+
+The replies are in the comment before the example, with which the tests run the page (`tests/support/doc_pages.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import textwrap
+from typing import Any
+
+_PARTS = re.compile(
+    r"^<!-- (?P<key>script|file|not run|output): (?P<value>.*?) -->\n"
+    r"|^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$",
+    re.M | re.S,
+)
+_VARIABLE = "DEBUG_MOCK_RESPONSES"
+_NOTE = "Run this before the example, and before the ones that follow up to the next such tab:"
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Return a page with tabs; mkdocs calls it for each page."""
+    replies: list[Any] = []
+    comments: set[str] = set()
+
+    def replaced(part: re.Match[str]) -> str:
+        nonlocal replies
+        if part["key"] is not None:
+            if part["key"] == "script":
+                replies = json.loads(part["value"])
+            comments.add(part["key"])
+            return ""
+        is_run = part["language"] == "console" or (part["language"] == "python" and "file" not in comments)
+        is_run, given = is_run and "not run" not in comments, replies
+        comments.clear()
+        if not is_run or not given:
+            return part[0]
+        replies = []
+        return f"{_tab('Example', part[0])}\n\n{_tab('Without a key', script_block(part['language'], given))}\n"
+
+    return _PARTS.sub(replaced, markdown)
+
+
+def script_block(language: str, replies: list[Any]) -> str:
+    """Return the code that scripts the model of an example.
+
+    Args:
+        language: The example's: `python` or `console`.
+        replies: The replies, each a text or a JSON object.
+    """
+    texts = [reply if isinstance(reply, str) else json.dumps(reply) for reply in replies]
+    if language == "console":
+        listed = ",\n  ".join(json.dumps(text) for text in texts)
+        code = f"export {_VARIABLE}={shlex.quote(f'[{listed}]')}"
+    else:
+        listed = "".join(f"    {text!r},\n" for text in texts)
+        code = f'import json\nimport os\n\nos.environ["{_VARIABLE}"] = json.dumps([\n{listed}])'
+    return f"{_NOTE}\n\n```{language}\n{code}\n```"
+
+
+def _tab(title: str, content: str) -> str:
+    return f'=== "{title}"\n\n{textwrap.indent(content, "    ")}'

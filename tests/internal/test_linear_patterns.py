@@ -1,0 +1,136 @@
+"""Every regular expression of the package takes steps in proportion to the text, whoever wrote the text.
+
+The patterns are collected from the source, so a new one is checked without being listed.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import graph_agent
+from tests.support.regex_steps import slowest_text
+
+_ROOT = Path(graph_agent.__file__).parent
+_MATCHING = frozenset({"match", "fullmatch"})
+_FUNCTIONS = _MATCHING | {"compile", "search", "sub", "subn", "split", "findall", "finditer", "template"}
+
+_LOCALS: dict[str, dict[str, Any]] = {
+    "parsing/scanner.py": {"mark": "<think>"},
+    "models/visibility.py": {"fence": {"marks": "```"}},
+    "models/errors.py": {"wordings": ()},  # a builder: its results are collected by their names
+    "models/finish_reasons.py": {"reasons": ("",)},
+    "_internal/failure_log.py": {
+        "alternatives": (
+            *importlib.import_module("graph_agent._internal.failure_log")._NAMED,
+            *importlib.import_module("graph_agent._internal.failure_log")._SHAPED,
+        )
+    },
+}
+"""Values of the local names that a pattern is made of, by file."""
+_UNTRUSTED = frozenset({("_internal/json_schema.py", "regex.compile(pattern, cache_pattern=False)")})
+"""Patterns of others: searched with a time limit, see `test_schema_check.py`."""
+
+
+@functools.cache
+def _modules() -> list[tuple[str, ModuleType, ast.Module]]:
+    """Return the modules that use regular expressions or another module's: name, module, source."""
+    found: list[tuple[str, ModuleType, ast.Module]] = []
+    for path in sorted(_ROOT.rglob("*.py")):
+        source = path.read_text()
+        if path.name == "__main__.py" or not re.search(r"\bimport (?:re|regex)\b|parsing\.tags", source):
+            continue
+        name = path.relative_to(_ROOT).as_posix()
+        dotted = ".".join(("graph_agent", *path.relative_to(_ROOT).with_suffix("").parts)).removesuffix(".__init__")
+        found.append((name, importlib.import_module(dotted), ast.parse(source)))
+    return found
+
+
+def _patterns_in(value: Any) -> list[re.Pattern[Any]]:
+    if isinstance(value, re.Pattern):
+        return [value]
+    if isinstance(value, dict):
+        return [each for one in value.values() for each in _patterns_in(one)]
+    return [each for one in value for each in _patterns_in(one)] if isinstance(value, list | tuple) else []
+
+
+def _is_regex_call(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id in ("re", "regex")
+        and node.func.attr in _FUNCTIONS
+    )
+
+
+def _uses(name: str, value: Any) -> frozenset[str]:
+    """Return how the patterns of a name are used in the package; any use but `match` and `fullmatch` is a scan."""
+    found: set[str] = set()
+    for _, module, tree in _modules():
+        if vars(module).get(name) is not value:
+            continue
+        methods = {id(node.value): node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+                method = methods.get(id(node), "search")
+                found.add(method if method in _MATCHING else "" if method == "pattern" else "scan")
+    return frozenset(found - {""})
+
+
+def _collected() -> Iterator[tuple[str, re.Pattern[Any], frozenset[str]]]:
+    """Yield the place, the pattern and the uses of every regular expression in the source."""
+    for file, module, tree in _modules():
+        assigned: set[int] = set()
+        for statement in tree.body:
+            if isinstance(statement, ast.Assign | ast.AnnAssign):
+                target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+                patterns = _patterns_in(vars(module).get(target.id)) if isinstance(target, ast.Name) else []
+                if patterns and isinstance(target, ast.Name):
+                    assigned |= {id(node) for node in ast.walk(statement)}
+                    uses = _uses(target.id, vars(module)[target.id])
+                    yield from ((f"{file}:{target.id}", each, uses) for each in patterns)
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or not _is_regex_call(node) or id(node) in assigned:
+                continue
+            if (file, ast.unparse(node)) in _UNTRUSTED:
+                continue
+            assert isinstance(node.func, ast.Attribute)
+            code = compile(ast.Expression(node.args[0]), file, "eval")
+            flags = next((each.value for each in node.keywords if each.arg == "flags"), None)
+            if flags is None and len(node.args) > 1 and node.func.attr == "compile":
+                flags = node.args[1]
+            names = {**vars(module), **_LOCALS.get(file, {})}
+            pattern = re.compile(eval(code, names), eval(ast.unparse(flags), names) if flags else 0)
+            method = node.func.attr
+            yield f"{file}:{node.lineno}", pattern, frozenset({method if method in _MATCHING else "scan"})
+
+
+_CASES = [(place, pattern, use) for place, pattern, uses in _collected() for use in sorted(uses)]
+
+
+@pytest.mark.parametrize(("place", "pattern", "use"), _CASES, ids=[f"{place}-{use}" for place, _, use in _CASES])
+def test_a_pattern_takes_linear_steps_on_every_text(place: str, pattern: re.Pattern[Any], use: str) -> None:
+    assert slowest_text(pattern, use) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "use"),
+    [
+        (r"```(?:json)?\s*(?P<json>.*?)\s*```", "fullmatch"),
+        (r"(?:a|ab|b)*c", "match"),
+        (r"\s+$", "scan"),
+        (r"<!--.*?-->", "scan"),
+        (r"(?<=://)(.+)(?=@)", "scan"),
+    ],
+)
+def test_a_text_with_more_than_linear_steps_is_found(pattern: str, use: str) -> None:
+    assert slowest_text(re.compile(pattern, re.DOTALL), use) is not None
