@@ -21,7 +21,7 @@ from graph_agent.compiled import AgentStateGraph
 from graph_agent.deps import AgentDeps, ToolCallWrapper
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.execution.current_wave import FIELDS, current_wave
-from graph_agent.hooks.pipeline import NO_HOOKS, HookSet, NodeHook
+from graph_agent.hooks.pipeline import NO_HOOKS, MiddlewareNode, MiddlewareNodes
 from graph_agent.hooks.registry import sort_hooks
 from graph_agent.models.pool import ModelPool, ModelWrapper, Resolve, leave_unwrapped, require_chat_model
 from graph_agent.nodes.delegate import delegate_node
@@ -29,15 +29,15 @@ from graph_agent.nodes.finalize import finalize_node
 from graph_agent.nodes.hook import model_node
 from graph_agent.nodes.plan import plan_node
 from graph_agent.nodes.tools import tools_node
-from graph_agent.planning.active_model import agentic_loop_from_env
 from graph_agent.planning.middleware_replies import route_of
+from graph_agent.planning.request_state import agentic_loop_from_env
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import system_prompt_source
 from graph_agent.runs.run import is_running, run_of
 from graph_agent.settings.config import LoopConfig
 from graph_agent.settings.context import AgentContext, RunContext
 from graph_agent.settings.response_format import ResponseSchema
-from graph_agent.state.own_fields import HookedPlanState, own_fields
+from graph_agent.state.custom_state import HookedPlanState, custom_state
 from graph_agent.state.schema import AgentState, LoopState, PlanState
 from graph_agent.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
 from graph_agent.tools.read_result import with_read_result
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
 class _MiddlewareWrappers(NamedTuple):
     """Wrappers that middleware puts around model requests and tool calls."""
 
-    around_model: ModelWrapper = leave_unwrapped
-    around_tool: ToolCallWrapper | None = None
+    wrap_model_call: ModelWrapper = leave_unwrapped
+    wrap_tool_call: ToolCallWrapper | None = None
     whole_replies: bool = False
     """Whether replies may be rewritten after their last token."""
-    hook_set: HookSet = NO_HOOKS
+    hook_set: MiddlewareNodes = NO_HOOKS
     transformers: tuple[Any, ...] = ()
 
 
@@ -88,7 +88,7 @@ def assemble(
     registered = sort_hooks([*checked_hooks(hooks), *checked_hooks(middleware, "middleware")])
     admitted = _admitted(registered.middleware)
     jumps = any(one.hooks for one in admitted)
-    own = own_fields(state_schema, [one.state_schema for one in admitted], jumps=jumps)
+    own = custom_state(state_schema, [one.state_schema for one in admitted], jumps=jumps)
     added = checked_tools([tool for one in admitted for tool in one.tools])
     given = with_read_result([*added, *checked_tools(tools)], config)
     toolbox = Toolbox(given, checked_delegates(delegates), templates, registered.offered, own)
@@ -101,7 +101,7 @@ def assemble(
         schemas=toolbox.schemas,
         plan_schema=_json_schema(plan_schema),
         plan_tool=PLAN_TOOL,
-        around=wrappers.around_model,
+        around=wrappers.wrap_model_call,
     )
     deps = AgentDeps(
         models=models,
@@ -120,7 +120,7 @@ def assemble(
         warnings=tuple(warnings),
         hooks=registered.hooks,
         rewriters=registered.rewriters,
-        around_tool=wrappers.around_tool,
+        wrap_tool_call=wrappers.wrap_tool_call,
         runs_added_tools=any(one.adds_tools for one in admitted),
         whole_replies=wrappers.whole_replies,
         hook_set=wrappers.hook_set,
@@ -176,9 +176,9 @@ def _wrappers(admitted: Sequence[AdmittedMiddleware], toolbox: Toolbox, prompts:
     """Make the wrappers and hooks of some middleware; the defaults without any."""
     if not admitted:
         return _MiddlewareWrappers()
-    from graph_agent.hooks.around_model import ModelMiddleware
-    from graph_agent.hooks.around_tool import ToolMiddleware
     from graph_agent.hooks.middleware import hook_set
+    from graph_agent.hooks.wrap_model_call import ModelMiddleware
+    from graph_agent.hooks.wrap_tool_call import ToolMiddleware
 
     models = ModelMiddleware(admitted, toolbox.tools, prompts, toolbox.own)
     tools = ToolMiddleware(admitted, toolbox.tools, toolbox.own)
@@ -360,7 +360,7 @@ def _add_hooks(graph: AgentStateGraph, deps: AgentDeps) -> None:
     graph.add_edge("finalize", END)
 
 
-def _chain(graph: AgentStateGraph, hooks: Sequence[NodeHook], then: str, all_hooks: HookSet) -> None:
+def _chain(graph: AgentStateGraph, hooks: Sequence[MiddlewareNode], then: str, all_hooks: MiddlewareNodes) -> None:
     for at, hook in enumerate(hooks):
         following = hooks[at + 1].node if at + 1 < len(hooks) else then
         if not hook.jumps or following == "plan":
@@ -376,7 +376,7 @@ def _chain(graph: AgentStateGraph, hooks: Sequence[NodeHook], then: str, all_hoo
         )
 
 
-def _jump(hook: NodeHook, targets: dict[str, str], following: str) -> Any:
+def _jump(hook: MiddlewareNode, targets: dict[str, str], following: str) -> Any:
     async def jump(state: _Jump) -> str:
         jumped = state.get("jump_to")
         return targets[jumped] if jumped in hook.jumps and jumped in targets else following
@@ -384,7 +384,7 @@ def _jump(hook: NodeHook, targets: dict[str, str], following: str) -> Any:
     return dual_runnable(blocking(jump), jump, f"{hook.node}.jump")
 
 
-def _after_plan_with_hooks(hooks: HookSet) -> Any:
+def _after_plan_with_hooks(hooks: MiddlewareNodes) -> Any:
     """Return the edge after `plan` of an agent with hooks around the model."""
     targets = {"agent": hooks.start, "model": hooks.entry, "review": hooks.review, "exit": hooks.exit}
 
@@ -400,7 +400,7 @@ def _after_plan_with_hooks(hooks: HookSet) -> Any:
     return dual_runnable(blocking(after_plan), after_plan, "after_plan")
 
 
-def _paths_with_hooks(hooks: HookSet) -> list[str]:
+def _paths_with_hooks(hooks: MiddlewareNodes) -> list[str]:
     """Return the targets of `_after_plan_with_hooks`."""
     review = [hooks.review] if hooks.rewrites else []
     return list(dict.fromkeys(["tools", "delegate", hooks.start, hooks.entry, *review, hooks.exit, "finalize"]))

@@ -31,7 +31,7 @@ from graph_agent._compat import (
     surrounding_context,
 )
 from graph_agent._compat.nodes import skip_unused_callbacks
-from graph_agent._internal.closing_stream import ClosingIterator, ClosingStream, Readership
+from graph_agent._internal.closing_stream import ClosingIterator, ClosingStream, ConsumerTracker
 from graph_agent._internal.interruption import interruptible
 from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
 from graph_agent._internal.text import check_session_id, html_table
@@ -40,15 +40,15 @@ from graph_agent.checkpoints.format import guard_reads
 from graph_agent.checkpoints.metadata import patch_metadata
 from graph_agent.checkpoints.reading import keep_ids_above_newest, load, namespaces_to_check
 from graph_agent.errors import InputError
-from graph_agent.inputs.admission import admit_input, stored_chunks
+from graph_agent.inputs.deduplicator import admit_input, stored_chunks
 from graph_agent.runs.fence import DeferredWrites, defers_writes
-from graph_agent.runs.input_marks import InputStoredError
+from graph_agent.runs.input_ids import InputStoredError
 from graph_agent.runs.registry import is_dispatched, refuse_within, running, running_blocking
-from graph_agent.runs.run import READERSHIP, RUN, AnsweringControl, Run, RunScope
+from graph_agent.runs.run import READERSHIP, RUN, AnsweringControl, Run, RunHandle
 from graph_agent.settings.config import LoopConfig
 from graph_agent.settings.context import AgentContext, run_context, with_credentials
+from graph_agent.state.custom_state import NO_OWN_FIELDS, CustomState, begins, check_input, unusable_input
 from graph_agent.state.messages import PushedText
-from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields, begins, check_input, unusable_input
 from graph_agent.types import ContextT, ResponseT
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
             SessionLostError: When another process has taken the session over during the run.
         """
         refuse_running_loop("A blocking entry point (invoke, stream, batch)", "graph.ainvoke")
-        readership = Readership()
+        readership = ConsumerTracker()
         kwargs = {**kwargs, "context": context}
         return ClosingIterator(self._stream(input, _with_readership(config, readership), kwargs), readership)
 
@@ -200,14 +200,14 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         kwargs = {**kwargs, "context": context}
         if READERSHIP in (config or {}).get("configurable", {}):
             return self._astream(input, config, kwargs)
-        readership = Readership()
+        readership = ConsumerTracker()
         return ClosingStream(self._astream(input, _with_readership(config, readership), kwargs), readership)
 
     def astream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """As LangGraph's `astream_events`; the session's next input ends a run whose stream was left."""
         if kwargs.get("version") == "v3":
             return super().astream_events(input, config, **kwargs)
-        readership = Readership()
+        readership = ConsumerTracker()
         events = super().astream_events(input, _with_readership(config, readership), **kwargs)
         return ClosingStream(cast("AsyncGenerator[Any]", events), readership)
 
@@ -223,7 +223,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
             try:
                 input = await admit_input(self, input, configurable, run, resumes=_resumes(input, configurable))
             except InputStoredError as stored:
-                if isinstance(run.parent, RunScope) and run.parent.mark is not None:
+                if isinstance(run.parent, RunHandle) and run.parent.mark is not None:
                     raise  # the surrounding program reads the result
                 for stored_chunk in stored_chunks(stored.state, self.output_channels, kwargs):
                     yield stored_chunk
@@ -302,9 +302,9 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         """
         fields = self.builder.input_schema.__annotations__
         check_input(given, fields, stored=self._saver_of(configurable) is not None)
-        self._check_own_fields(given)
+        self._check_custom_state(given)
 
-    def _check_own_fields(self, given: Any) -> None:
+    def _check_custom_state(self, given: Any) -> None:
         """Refuse values of own state fields that are not plain, in an input or an update.
 
         Raises:
@@ -339,7 +339,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
 
     def _check_own_updates(self, supersteps: Any) -> None:
         for update in [update for superstep in supersteps for update in superstep]:
-            self._check_own_fields(update[0])
+            self._check_custom_state(update[0])
 
     def _keep_ids_above(self, configurable: dict[str, Any]) -> None:
         if (saver := self._saver_of(configurable)) and (namespaces := namespaces_to_check(configurable)):
@@ -435,7 +435,7 @@ def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
     guard_reads(saver)
 
 
-def _with_readership(config: RunnableConfig | None, readership: Readership) -> RunnableConfig:
+def _with_readership(config: RunnableConfig | None, readership: ConsumerTracker) -> RunnableConfig:
     """Return the config of a run with the state of its stream."""
     configurable = {**(config or {}).get("configurable", {}), READERSHIP: readership}
     return {**(config or {}), "configurable": configurable}
@@ -554,7 +554,7 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """The agent's configuration."""
     transformers: tuple[Any, ...] = ()
     """Stream transformers of middleware."""
-    own: OwnFields = NO_OWN_FIELDS
+    own: CustomState = NO_OWN_FIELDS
     """The agent's own state fields."""
     writes: Callable[[str], bool] | None = None
     """Whether a call may write, by name; None if unknown."""

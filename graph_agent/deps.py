@@ -15,7 +15,7 @@ from langgraph.cache.base import BaseCache
 from langgraph.runtime import Runtime
 
 from graph_agent._internal.lru import BoundedCache
-from graph_agent.hooks.pipeline import NO_HOOKS, HookSet
+from graph_agent.hooks.pipeline import NO_HOOKS, MiddlewareNodes
 from graph_agent.hooks.protocol import LoopHook, sees_answers
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.pool import ModelPool
@@ -89,13 +89,13 @@ class AgentDeps:
     """Hooks that see planning replies, in order."""
     rewriters: tuple[LoopHook, ...] = ()
     """Hooks that rewrite the tool results of requests, in order."""
-    around_tool: ToolCallWrapper | None = None
+    wrap_tool_call: ToolCallWrapper | None = None
     """Wrapper of each tool call; None to run calls directly."""
     runs_added_tools: bool = False
     """Whether middleware may add tools to requests and run their calls."""
     whole_replies: bool = False
     """Whether middleware may rewrite a reply after its last token, so that no token may be shown before."""
-    hook_set: HookSet = NO_HOOKS
+    hook_set: MiddlewareNodes = NO_HOOKS
     """Hooks that are nodes of the graph."""
     client_tool_choice: str | None = None
     """Tool choice for the caller's own tools; None for the model's choice."""

@@ -90,9 +90,9 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
             return _error(clean(f"The delegate {name!r} failed: {public_exception_text(error)}"))
 
         try:
-            if deps.around_tool is None:
+            if deps.wrap_tool_call is None:
                 return await attempt(call)
-            return await run_through_middleware(task, deps.around_tool, call, attempt, failed)
+            return await run_through_middleware(task, deps.wrap_tool_call, call, attempt, failed)
         except BaseException as error:
             if belongs_to_run(error):
                 raise

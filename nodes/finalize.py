@@ -17,7 +17,6 @@ from graph_agent._internal.failure_log import IN_HISTORY, exception_text, log_tr
 from graph_agent._internal.text import clean
 from graph_agent.deps import AgentDeps, Task
 from graph_agent.errors import GraphAgentError, HookError, SlowSchemaError, UserError
-from graph_agent.models.cleaning import with_text
 from graph_agent.models.errors import (
     FOR_USERS,
     classify_model_error,
@@ -26,8 +25,9 @@ from graph_agent.models.errors import (
     public_text,
 )
 from graph_agent.models.finish_reasons import LONGER, cut_off, cut_off_warning
+from graph_agent.models.sanitize import with_text
+from graph_agent.models.stream_filters import has_no_answer, is_blank
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.models.visibility import has_no_answer, is_blank
 from graph_agent.planning.ask import PlanningError, RefusedError
 from graph_agent.planning.compaction import recap
 from graph_agent.planning.loop_hooks import HookedRequests
@@ -38,7 +38,7 @@ from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structu
 from graph_agent.planning.summary import renew_summary, use_summary
 from graph_agent.planning.update import limit_event
 from graph_agent.prompts import Prompts
-from graph_agent.runs.notes import ReceivedNotes, listen
+from graph_agent.runs.control_messages import ReceivedNotes, listen
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import answer_left_s, spent
 from graph_agent.settings.budgets import (

@@ -15,15 +15,15 @@ from graph_agent.deps import AgentDeps, Task
 from graph_agent.errors import HookError, UserError
 from graph_agent.execution.approvals import answered_approvals
 from graph_agent.hooks.copies import hook_error
-from graph_agent.hooks.pipeline import NodeHook
+from graph_agent.hooks.pipeline import MiddlewareNode
 from graph_agent.nodes.finalize import AnswerUpdate, failure_event
 from graph_agent.nodes.plan import ask_before_deadline
 from graph_agent.planning.middleware_replies import hold_answer, hold_reply, is_failed, message_changes, skips
 from graph_agent.planning.update import PlanUpdate, limit_event
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import work_left_s
+from graph_agent.state.custom_state import RESERVED, CustomState, messages_fault, value_fault
 from graph_agent.state.events import StoredEvent, event
-from graph_agent.state.own_fields import RESERVED, OwnFields, messages_fault, value_fault
 from graph_agent.state.schema import LoopOutcome, PlanState
 from graph_agent.tools.invoke import belongs_to_run
 
@@ -32,7 +32,7 @@ _OPEN = ("messages", "jump_to", "structured_response")
 
 
 async def hook_node(
-    state: Mapping[str, Any], config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps, hook: NodeHook
+    state: Mapping[str, Any], config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps, hook: MiddlewareNode
 ) -> Command[Any]:
     """Run one hook, unless the input has failed or there is no reply for it.
 
@@ -70,7 +70,7 @@ async def hook_node(
     return Command(update=[*update.items(), ("wave_finished", True), ("events", [*approvals, *changes])])
 
 
-def _stopped(task: Task, hook: NodeHook) -> Command[Any]:
+def _stopped(task: Task, hook: MiddlewareNode) -> Command[Any]:
     """Return the update of a hook that an abort or the deadline stopped: it ends the input, with no unchecked reply."""
     message = f"The hook {hook.node} was stopped before its end."
     outcome: LoopOutcome = {"stop_reason": "aborted" if task.run.aborted else "deadline"}
@@ -88,7 +88,7 @@ def _planned(messages: Sequence[AnyMessage]) -> list[ToolCall]:
     return [*newest.tool_calls] if newest is not None else []
 
 
-def _check(update: Mapping[str, Any], own: OwnFields) -> None:
+def _check(update: Mapping[str, Any], own: CustomState) -> None:
     """Check the values that a hook returned.
 
     Raises:
@@ -113,7 +113,7 @@ def _check(update: Mapping[str, Any], own: OwnFields) -> None:
             raise HookError(f"it wrote the state field {name!r}: {fault}.")
 
 
-def _events(update: Mapping[str, Any], state: Mapping[str, Any], hook: NodeHook, step: int) -> list[StoredEvent]:
+def _events(update: Mapping[str, Any], state: Mapping[str, Any], hook: MiddlewareNode, step: int) -> list[StoredEvent]:
     """Return the event of a change of messages or of a jump; an empty list without either."""
     fields: dict[str, Any] = {}
     if "messages" in update:

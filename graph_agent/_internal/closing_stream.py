@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Readership:
+class ConsumerTracker:
     """Tracks whether a stream still has a reader."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class ClosingStream(AsyncGenerator[T, None]):
         readership: Records whether the stream has a reader.
     """
 
-    def __init__(self, source: AsyncGenerator[T], readership: Readership) -> None:
+    def __init__(self, source: AsyncGenerator[T], readership: ConsumerTracker) -> None:
         self._source = source
         self._readership = readership
 
@@ -111,7 +111,7 @@ class _StreamIterator(ClosingStream[T]):
 class ClosingIterator(Iterator[T]):
     """As `ClosingStream`, for a blocking generator."""
 
-    def __init__(self, source: Generator[T], readership: Readership) -> None:
+    def __init__(self, source: Generator[T], readership: ConsumerTracker) -> None:
         self._source = source
         self._readership = readership
 
@@ -134,7 +134,7 @@ class ClosingIterator(Iterator[T]):
 class _LoopIterator(Iterator[T]):
     """The iterator of one `for` loop over a stream."""
 
-    def __init__(self, stream: ClosingIterator[T], readership: Readership) -> None:
+    def __init__(self, stream: ClosingIterator[T], readership: ConsumerTracker) -> None:
         self._stream = stream
         self._readership = readership
 

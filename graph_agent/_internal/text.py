@@ -79,7 +79,7 @@ class NotFiniteError(ValueError):
     """A number is infinite or NaN where a finite one is required."""
 
 
-def plain(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
+def to_json_safe(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
     """Convert a value to JSON types that every store accepts, with cleaned strings.
 
     Other values become their `str()`, as do numbers that a store cannot hold: integers beyond 64 bits, infinities, NaN.
@@ -106,10 +106,10 @@ def plain(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
     if depth > _DEEPEST:
         raise ValueError(f"a value is nested more than {_DEEPEST} levels deep")
     if isinstance(value, list | tuple):
-        return [plain(item, depth + 1, finite=finite) for item in value]
+        return [to_json_safe(item, depth + 1, finite=finite) for item in value]
     if isinstance(value, dict):
         return {
-            clean(key) if isinstance(key, str) else _describe(key): plain(item, depth + 1, finite=finite)
+            clean(key) if isinstance(key, str) else _describe(key): to_json_safe(item, depth + 1, finite=finite)
             for key, item in value.items()
         }
     return _describe(value)
@@ -119,7 +119,7 @@ def as_text(value: Any) -> str:
     """Convert a value to text for a model: strings unchanged, other values as JSON."""
     if isinstance(value, str):
         return clean(value)
-    return json.dumps(plain(value), ensure_ascii=False)
+    return json.dumps(to_json_safe(value), ensure_ascii=False)
 
 
 def text_of(content: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from inspect import cleandoc
 from pathlib import Path
@@ -26,6 +26,8 @@ class CheckedModel(BaseModel):
 
     _described_as: ClassVar[str] = "{}"
     """Description of the object in errors; `{}` is the name of its class."""
+    removed_fields: ClassVar[Mapping[str, str]] = {}
+    """Former field → what replaces it, as the rest of the sentence `the field … was removed: …`."""
 
     # Type checkers derive the constructor's parameters from the fields, unless they see an `__init__`.
     if not TYPE_CHECKING:
@@ -65,7 +67,9 @@ def _lines(
         path, given = fault["loc"], fault["input"]
         field = ".".join(map(str, path))
         text = fault["msg"].removeprefix("Value error, ").removesuffix(".")
-        if fault["type"] == "extra_forbidden":
+        if fault["type"] == "extra_forbidden" and (instead := _removed_at(model, path)) is not None:
+            yield f"the field {field!r} was removed: {instead}"
+        elif fault["type"] == "extra_forbidden":
             names = [name for name in known or _known_at(model, path[:-1]) if name not in hidden]
             yield f"unknown field {field!r}; {did_you_mean(str(path[-1]), names)}"
         elif fault["type"] == "missing":
@@ -91,6 +95,11 @@ def _hint(kind: str, given: Any) -> str:
         if isinstance(name, str) and isinstance(value, str):
             return f" YAML reads a colon before a space as a mapping; write '{name}:{value}'."
     return ""
+
+
+def _removed_at(model: type[BaseModel] | None, path: Sequence[int | str]) -> str | None:
+    nested = _model_in(_annotation_at(model, path[:-1]))
+    return nested.removed_fields.get(str(path[-1])) if nested is not None and issubclass(nested, CheckedModel) else None
 
 
 def _known_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[str]:

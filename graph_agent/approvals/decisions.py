@@ -9,7 +9,7 @@ from typing import Any, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
-from graph_agent._internal.text import clean, plain, visible
+from graph_agent._internal.text import clean, to_json_safe, visible
 from graph_agent.approvals.requests import DECISIONS, DecisionType, HeldCall, calls_of_request, joined_calls
 from graph_agent.approvals.text import decisions_in_text
 from graph_agent.errors import DecisionError, did_you_mean
@@ -311,7 +311,7 @@ def _edited(call: HeldCall, action: Any, where: str) -> tuple[str, dict[str, Any
     try:
         arguments = dict(action["args"])
         json.dumps(arguments)  # other values would become their `str()`
-        return clean(name), plain(arguments, finite=True)
+        return clean(name), to_json_safe(arguments, finite=True)
     except (TypeError, ValueError) as error:
         raise DecisionError(f"{where} has arguments that cannot be used: {error}.") from None
 

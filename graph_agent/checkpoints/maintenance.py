@@ -18,7 +18,7 @@ from graph_agent.checkpoints.pruning.tables import Tables
 from graph_agent.checkpoints.pruning.threads import PrunedSession, by_number, prune_thread, rule, total
 from graph_agent.checkpoints.urls import MEMORY, check_database_exists, file_of, is_postgres
 from graph_agent.errors import ConfigError
-from graph_agent.locks.database_identity import place_of
+from graph_agent.locks.database_identity import database_key
 from graph_agent.runs.registry import is_idle
 
 DEFAULT_AGE = timedelta(days=30)
@@ -80,7 +80,7 @@ async def prune(
     """
     keep = _rule(keep_last, older_than)
     async with open_tables(url, folder) as (tables, saver):
-        place = await place_of(saver)
+        place = await database_key(saver)
         stored = await tables.threads()
         chosen = sorted(stored) if sessions is None else list(dict.fromkeys(sessions))
         if unknown := [id_ for id_ in chosen if id_ not in set(stored)]:

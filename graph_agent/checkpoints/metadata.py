@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, Checkpoint, CheckpointMetadata
 
 from graph_agent.checkpoints.format import with_format
-from graph_agent.runs.input_marks import RECENT_INPUTS
+from graph_agent.runs.input_ids import RECENT_INPUTS
 from graph_agent.runs.registry import RECENT_RUNS
 from graph_agent.runs.run import RUN, Run
 from graph_agent.state.lengths import with_lengths

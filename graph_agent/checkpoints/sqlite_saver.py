@@ -34,7 +34,7 @@ from graph_agent.checkpoints.sqlite_writer import Recorder, Statement, Writer
 from graph_agent.checkpoints.write_probe import check_space, check_sqlite, probe_sqlite
 from graph_agent.locks.postgres import OWNER
 from graph_agent.runs.fence import owner_in
-from graph_agent.runs.input_marks import INPUT_ID
+from graph_agent.runs.input_ids import INPUT_ID
 from graph_agent.runs.run import deferred_of, fence_of
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class SharedSqliteSaver(SqliteSaver):
             yield found
 
     async def find_input(self, thread_id: str, input_id: str) -> CheckpointTuple | None:
-        """Return the newest checkpoint of an input by its id (see `graph_agent.inputs.admission`); None for none."""
+        """Return the newest checkpoint of an input by its id (see `graph_agent.inputs.deduplicator`); None for none."""
         # In any namespace: answers that were stored apart have one of their own.
         thread: RunnableConfig = {"configurable": {"thread_id": thread_id}}
         return await anext(self.alist(thread, filter={INPUT_ID: input_id}, limit=1), None)

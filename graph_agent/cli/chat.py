@@ -26,7 +26,7 @@ from graph_agent.session.control import SessionControl
 from graph_agent.session.results import Done, EventAdded
 from graph_agent.session.run_result import RunResult, open_interrupts
 from graph_agent.session.session import Session
-from graph_agent.spec.opening import open_agent
+from graph_agent.spec.factory import open_agent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -37,7 +37,7 @@ Status = Literal["ok", "warning", "problem"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckResult:
     """One result."""
 
     check: str
@@ -74,7 +74,7 @@ _READ_S = 20.0
 """Seconds for reading the histories of sessions."""
 
 
-def check_versions() -> Iterator[Verdict]:
+def check_versions() -> Iterator[CheckResult]:
     """Compare the installed packages with the requirements."""
     required = [Requirement(each) for each in metadata.requires(PACKAGE) or ()]
     unfit = []
@@ -92,14 +92,14 @@ def check_versions() -> Iterator[Verdict]:
         if (added := requirements_of(name)) and all(_version(each.name) is not None for each in added)
     ]
     text = f"Python {platform.python_version()}, {PACKAGE} {metadata.version(PACKAGE)}, {shown}"
-    yield Verdict("versions", "ok", f"{text}; extras: {', '.join(extras) or 'none'}")
+    yield CheckResult("versions", "ok", f"{text}; extras: {', '.join(extras) or 'none'}")
     for requirement, version in unfit:
         needed = f"{requirement.name}{requirement.specifier}"
         fix = f"{pip_install()} '{needed}'"
-        yield Verdict("versions", "problem", f"{needed} is needed, and {version or 'nothing'} is installed", fix)
+        yield CheckResult("versions", "problem", f"{needed} is needed, and {version or 'nothing'} is installed", fix)
 
 
-def check_keys(spec: AgentSpec) -> Iterator[Verdict]:
+def check_keys(spec: AgentSpec) -> Iterator[CheckResult]:
     """Check that the environment variables of secrets are set."""
     variables = {source.env: f"credential {name}" for name, source in spec.credentials.items()}
     for delegate in spec.delegates:
@@ -114,41 +114,41 @@ def check_keys(spec: AgentSpec) -> Iterator[Verdict]:
             variables.setdefault((given or needed)[0], f"model {name}")
     for variable, user in variables.items():
         if os.environ.get(variable, "").strip():
-            yield Verdict("keys", "ok", f"{variable} is set, for the {user}")
+            yield CheckResult("keys", "ok", f"{variable} is set, for the {user}")
         else:
-            yield Verdict("keys", "problem", f"{variable} is not set, for the {user}", f"export {variable}=…")
+            yield CheckResult("keys", "problem", f"{variable} is not set, for the {user}", f"export {variable}=…")
     if not variables:
-        yield Verdict("keys", "ok", "the agent file needs none")
+        yield CheckResult("keys", "ok", "the agent file needs none")
 
 
-async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[Verdict]:
+async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResult]:
     """Build the models of the file; send one request to the first if wanted."""
     from graph_agent.models.scripted import MOCK_VARIABLE, mock_model_from_env
-    from graph_agent.spec.opening import model_candidates
+    from graph_agent.spec.factory import model_candidates
 
     try:
         scripted = mock_model_from_env()
     except ConfigError as error:
-        yield Verdict("model", "problem", str(error), f"Correct or unset {MOCK_VARIABLE}.")
+        yield CheckResult("model", "problem", str(error), f"Correct or unset {MOCK_VARIABLE}.")
         return
     if scripted is not None:
         fix = f"unset {MOCK_VARIABLE}"
-        yield Verdict("model", "warning", f"{MOCK_VARIABLE} replaces the model by a script", fix)
+        yield CheckResult("model", "warning", f"{MOCK_VARIABLE} replaces the model by a script", fix)
         return
     candidates = await asyncio.to_thread(model_candidates, spec)
     models = [(name, model) for name, model in candidates if not isinstance(model, ConfigError)]
     for name, model in candidates:
         if isinstance(model, ConfigError):
             fix = "Set the key of the provider, install its package, or name another model in the agent file."
-            yield Verdict("model", "warning" if models else "problem", f"{name}: {model}", fix)
+            yield CheckResult("model", "warning" if models else "problem", f"{name}: {model}", fix)
     if models:
         name, first = models[0]
         if (missing := _missing_key(name)) and not isinstance(spec.model, str):
-            yield Verdict("keys", "problem", f"{missing} is not set, for the model {name}", f"export {missing}=…")
+            yield CheckResult("keys", "problem", f"{missing} is not set, for the model {name}", f"export {missing}=…")
         yield await _ask(name, first) if ask else await _endpoint(name, first)
 
 
-async def _endpoint(name: str, model: BaseChatModel) -> Verdict:
+async def _endpoint(name: str, model: BaseChatModel) -> CheckResult:
     from graph_agent.models.pool import OK, endpoint_state
 
     state, remark = await endpoint_state(model)
@@ -157,14 +157,14 @@ async def _endpoint(name: str, model: BaseChatModel) -> Verdict:
         # Without a network, the agent may still be right; --ask-model makes it a problem.
         status: Status = "warning" if state == "unreachable" else "problem"
         why = f"; {remark}" if remark else ""
-        return Verdict("model", status, f"{name}: its endpoint is {_STATES[state]}{why}", fix)
+        return CheckResult("model", status, f"{name}: its endpoint is {_STATES[state]}{why}", fix)
     if remark:
         fix = "Nothing, if the endpoint has no list of models; --ask-model tries the model."
-        return Verdict("model", "warning", f"{name}: {remark}; completion requests are accepted", fix)
-    return Verdict("model", "ok", f"{name} is used; --ask-model tries it")
+        return CheckResult("model", "warning", f"{name}: {remark}; completion requests are accepted", fix)
+    return CheckResult("model", "ok", f"{name} is used; --ask-model tries it")
 
 
-async def _ask(name: str, model: BaseChatModel) -> Verdict:
+async def _ask(name: str, model: BaseChatModel) -> CheckResult:
     from graph_agent.models.errors import describe_model_error
 
     begun = time.monotonic()
@@ -172,20 +172,20 @@ async def _ask(name: str, model: BaseChatModel) -> Verdict:
         await asyncio.wait_for(model.ainvoke("Reply with the word OK."), _ANSWER_S)
     except Exception as error:  # noqa: BLE001 - a provider may raise anything
         fix = "Check the key, the model's name and the network; OPENAI_BASE_URL selects another server."
-        return Verdict("model", "problem", f"{name} did not answer: {describe_model_error(error)}", fix)
-    return Verdict("model", "ok", f"{name} answered in {time.monotonic() - begun:.1f} s")
+        return CheckResult("model", "problem", f"{name} did not answer: {describe_model_error(error)}", fix)
+    return CheckResult("model", "ok", f"{name} answered in {time.monotonic() - begun:.1f} s")
 
 
-async def check_servers(spec: AgentSpec) -> list[Verdict]:
+async def check_servers(spec: AgentSpec) -> list[CheckResult]:
     """Start each MCP server, and list its tools."""
     if not spec.mcp_servers:
-        return [Verdict("MCP", "ok", "the agent file has no server")]
+        return [CheckResult("MCP", "ok", "the agent file has no server")]
     return list(await asyncio.gather(*(_server(name, spec) for name in spec.mcp_servers)))
 
 
-async def _server(name: str, spec: AgentSpec) -> Verdict:
+async def _server(name: str, spec: AgentSpec) -> CheckResult:
     from graph_agent.mcp import open_mcp_tools
-    from graph_agent.spec.opening import mcp_connections
+    from graph_agent.spec.factory import mcp_connections
 
     fix = f"Check mcp_servers.{name} in the agent file: its command or URL, and what the server prints when it starts."
     begun = time.monotonic()
@@ -193,56 +193,58 @@ async def _server(name: str, spec: AgentSpec) -> Verdict:
         alone = spec.model_copy(update={"mcp_servers": {name: spec.mcp_servers[name]}})
         async with open_mcp_tools(mcp_connections(alone, {})) as tools:
             if name in tools.failed:
-                return Verdict("MCP", "problem", f"{name}: {tools.failed[name]}", fix)
-            return Verdict("MCP", "ok", f"{name}: {len(tools)} tools in {time.monotonic() - begun:.1f} s")
+                return CheckResult("MCP", "problem", f"{name}: {tools.failed[name]}", fix)
+            return CheckResult("MCP", "ok", f"{name}: {len(tools)} tools in {time.monotonic() - begun:.1f} s")
     except (ConfigError, McpServerError) as error:
-        return Verdict("MCP", "problem", f"{name}: {error}", fix)
+        return CheckResult("MCP", "problem", f"{name}: {error}", fix)
 
 
-async def check_delegates(spec: AgentSpec) -> list[Verdict]:
+async def check_delegates(spec: AgentSpec) -> list[CheckResult]:
     """Read the card of each remote delegate."""
     return list(await asyncio.gather(*(_remote(each, spec) for each in spec.delegates if each.url is not None)))
 
 
-async def _remote(delegate: DelegateSpec, spec: AgentSpec) -> Verdict:
+async def _remote(delegate: DelegateSpec, spec: AgentSpec) -> CheckResult:
     fix = f"Start the agent {delegate.name!r}, or correct its url in the agent file."
     try:
         fault = await cast("A2ADelegate", delegate.build(spec.folder, None)).fault()
     except ConfigError as error:
         fault = str(error)
     if fault is not None:
-        return Verdict("delegate", "problem", f"{delegate.name}: {delegate.url} cannot be reached: {fault}", fix)
-    return Verdict("delegate", "ok", f"{delegate.name}: {delegate.url} has a card")
+        return CheckResult("delegate", "problem", f"{delegate.name}: {delegate.url} cannot be reached: {fault}", fix)
+    return CheckResult("delegate", "ok", f"{delegate.name}: {delegate.url} has a card")
 
 
-async def check_parts(spec: AgentSpec) -> Verdict:
+async def check_parts(spec: AgentSpec) -> CheckResult:
     """Build the agent with a stand-in model: tools, delegates, hooks, prompts and the response format."""
     from graph_agent.models.scripted import MockChatModel
-    from graph_agent.spec.opening import open_parts
+    from graph_agent.spec.factory import open_parts
 
     try:
         async with open_parts(spec, MockChatModel(responses=["OK"])):
             pass
     except Exception as error:  # noqa: BLE001 - modules of the agent may raise anything
-        return Verdict("agent", "problem", exception_text(error), "Correct the named part of the agent file.")
+        return CheckResult("agent", "problem", exception_text(error), "Correct the named part of the agent file.")
     named = f"{len(spec.tools)} tools, {len(spec.delegates)} delegates, {len(spec.hooks)} hooks"
-    return Verdict("agent", "ok", f"{named} of the file are built")
+    return CheckResult("agent", "ok", f"{named} of the file are built")
 
 
-async def check_database(address: str) -> Verdict:
+async def check_database(address: str) -> CheckResult:
     """Open the database, and write to it."""
     from graph_agent.checkpoints.open import open_saver
     from graph_agent.session.history import list_threads
 
     shown = without_password(address)
     if address == MEMORY:
-        return Verdict("database", "warning", "sessions end with the process", "Write e.g. db: sqlite:///sessions.db")
+        return CheckResult(
+            "database", "warning", "sessions end with the process", "Write e.g. db: sqlite:///sessions.db"
+        )
     try:
         if not is_postgres(address) and not (file := file_of(address)).exists():
             if os.access(file.parent, os.W_OK):
-                return Verdict("database", "ok", f"{shown}: the first run creates it")
+                return CheckResult("database", "ok", f"{shown}: the first run creates it")
             fix = "Give this user write access to the folder, or name another file with `db` or --db."
-            return Verdict("database", "problem", f"{shown}: the folder {file.parent} is not writable", fix)
+            return CheckResult("database", "problem", f"{shown}: the folder {file.parent} is not writable", fix)
         async with open_saver(address) as saver:
             probe = getattr(saver, "aprobe", None)
             if probe is not None:
@@ -250,11 +252,11 @@ async def check_database(address: str) -> Verdict:
             count = len(await list_threads(saver))
     except Exception as error:  # noqa: BLE001 - a driver may raise anything
         fix = "Check the address, that the server runs, and that this user may write; free space if the disk is full."
-        return Verdict("database", "problem", f"{shown}: {exception_text(error)}", fix)
-    return Verdict("database", "ok", f"{shown}: writable, {count} session{'' if count == 1 else 's'}")
+        return CheckResult("database", "problem", f"{shown}: {exception_text(error)}", fix)
+    return CheckResult("database", "ok", f"{shown}: writable, {count} session{'' if count == 1 else 's'}")
 
 
-async def check_sessions(address: str) -> AsyncIterator[Verdict]:
+async def check_sessions(address: str) -> AsyncIterator[CheckResult]:
     """Read the history of the sessions, newest first, for `_READ_S` seconds at most."""
     if address == MEMORY or (not is_postgres(address) and not file_of(address).exists()):
         return
@@ -273,9 +275,11 @@ async def check_sessions(address: str) -> AsyncIterator[Verdict]:
                 if newest is not None:
                     await read_history(saver, session_id, newest)
             except OperatorError as error:
-                yield Verdict("sessions", "problem", str(error), f"graph-agent sessions rm {shlex.quote(session_id)}")
+                yield CheckResult(
+                    "sessions", "problem", str(error), f"graph-agent sessions rm {shlex.quote(session_id)}"
+                )
     if unread:
-        yield Verdict("sessions", "warning", f"{unread} older sessions were not read, to save time")
+        yield CheckResult("sessions", "warning", f"{unread} older sessions were not read, to save time")
 
 
 def _keys_of(model: str) -> list[str]:
@@ -320,44 +324,45 @@ def doctor(
 
 async def _check(config: str, db: str | None, out: Terminal, *, ask_model: bool, as_json: bool) -> int:
     problems = 0
-    async for verdict in _verdicts(config, db, ask_model=ask_model):
-        problems += verdict.status == "problem"
+    async for check_result in _check_results(config, db, ask_model=ask_model):
+        problems += check_result.status == "problem"
         if as_json:
-            typer.echo(json.dumps(asdict(verdict)))
+            typer.echo(json.dumps(asdict(check_result)))
             continue
         out.line(
-            f"{verdict.status:<8} {verdict.check}: {mask_named_secrets(verdict.text)}", style=_STYLES[verdict.status]
+            f"{check_result.status:<8} {check_result.check}: {mask_named_secrets(check_result.text)}",
+            style=_STYLES[check_result.status],
         )
-        if verdict.fix:
-            out.line(f"         fix: {verdict.fix}")
+        if check_result.fix:
+            out.line(f"         fix: {check_result.fix}")
     if not as_json:
         out.line(f"{problems} problem{'' if problems == 1 else 's'} found." if problems else "No problem found.")
     return 1 if problems else 0
 
 
-async def _verdicts(config: str, db: str | None, *, ask_model: bool) -> AsyncIterator[Verdict]:
+async def _check_results(config: str, db: str | None, *, ask_model: bool) -> AsyncIterator[CheckResult]:
     from graph_agent.spec.agent_file import load_spec
 
-    for verdict in check_versions():
-        yield verdict
+    for check_result in check_versions():
+        yield check_result
     try:
         spec = load_spec(config)
     except ConfigError as error:
         fix = "Correct the file, or name another one with --config; `graph-agent new NAME` writes a first one."
-        yield Verdict("agent file", "problem", str(error), fix)
+        yield CheckResult("agent file", "problem", str(error), fix)
         return
-    yield Verdict("agent file", "ok", f"{spec.path} is valid")
-    for verdict in check_keys(spec):
-        yield verdict
-    async for verdict in check_model(spec, ask=ask_model):
-        yield verdict
-    for verdict in await check_servers(spec):
-        yield verdict
-    for verdict in await check_delegates(spec):
-        yield verdict
+    yield CheckResult("agent file", "ok", f"{spec.path} is valid")
+    for check_result in check_keys(spec):
+        yield check_result
+    async for check_result in check_model(spec, ask=ask_model):
+        yield check_result
+    for check_result in await check_servers(spec):
+        yield check_result
+    for check_result in await check_delegates(spec):
+        yield check_result
     yield await check_parts(spec)
     database = await check_database(db or spec.db)
     yield database
     if database.status != "problem":
-        async for verdict in check_sessions(db or spec.db):
-            yield verdict
+        async for check_result in check_sessions(db or spec.db):
+            yield check_result

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
-    from graph_agent.runs.inbox import Note, NoteKind
+    from graph_agent.runs.inbox import ControlMessage, NoteKind
     from graph_agent.spec.agent_file import AgentSpec
 
 RunningSession = Annotated[
@@ -97,7 +97,7 @@ async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: No
     return f"Queued for session {session_id}, {when}: {' '.join(text.split())}"
 
 
-async def _deliver(address: str, session_id: str, note: Note) -> None:
+async def _deliver(address: str, session_id: str, note: ControlMessage) -> None:
     from graph_agent.checkpoints.sqlite_reader import put_item
     from graph_agent.checkpoints.urls import file_of, is_postgres
     from graph_agent.runs.inbox import StoreInbox, inbox_namespace
@@ -154,7 +154,7 @@ async def stop(spec: AgentSpec, db: str | None, session_id: str | None) -> tuple
             return session_id, False
     # The session waits for a person, or its process crashed: the agent settles the open calls.
     from graph_agent.session.session import Session
-    from graph_agent.spec.opening import open_agent
+    from graph_agent.spec.factory import open_agent
 
     async with open_agent(spec, db=db) as graph:
         return session_id, await Session(graph, session_id).abort()

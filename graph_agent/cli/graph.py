@@ -43,7 +43,7 @@ def graph(
 
 async def _draw_compiled(spec: AgentSpec) -> str:
     from graph_agent.models.scripted import MockChatModel
-    from graph_agent.spec.opening import open_parts
+    from graph_agent.spec.factory import open_parts
 
     async with open_parts(spec, MockChatModel(responses=["OK"])) as agent:
         drawn: str = agent.get_graph().draw_mermaid()

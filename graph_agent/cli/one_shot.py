@@ -31,7 +31,7 @@ from graph_agent.cli.terminal import Terminal
 from graph_agent.cli.typed_keys import show_typed_keys
 from graph_agent.session.run_result import open_interrupts
 from graph_agent.session.session import Session
-from graph_agent.spec.opening import open_agent
+from graph_agent.spec.factory import open_agent
 
 if TYPE_CHECKING:
     from graph_agent.spec.agent_file import AgentSpec

@@ -18,7 +18,7 @@ from langchain_core.messages import AnyMessage, HumanMessage
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from graph_agent._internal.text import clean, plain
+from graph_agent._internal.text import clean, to_json_safe
 from graph_agent.approvals.requests import ActionRequest, ReviewConfig
 from graph_agent.delegates.a2a_http import A2AAuth, describe, open_http, origin_of, read_card
 from graph_agent.delegates.a2a_parts import EXTENSION, content_of, data_of, data_part, delegation_metadata, read_usage
@@ -46,7 +46,7 @@ def approval_request_of(parts: Iterable[Part]) -> dict[str, Any] | None:
     for part in parts:
         if part.WhichOneof("content") == "data":
             try:
-                request = _REQUEST.validate_python(plain(data_of(part)))
+                request = _REQUEST.validate_python(to_json_safe(data_of(part)))
             except ValidationError:
                 continue
             if _fits(request):
@@ -224,10 +224,10 @@ class RemoteAgent:
                 f"The agent {self.name!r} gave no answer.", "error", usage, context_id=task.context_id
             )
         return DelegationResult(
-            self._without_secret(plain(content.for_model)),
+            self._without_secret(to_json_safe(content.for_model)),
             usage=usage,
-            value=self._without_secret(plain(content.value)),
-            artifact=self._without_secret(plain(content.artifacts)) or None,
+            value=self._without_secret(to_json_safe(content.value)),
+            artifact=self._without_secret(to_json_safe(content.artifacts)) or None,
             untrusted=True,
             context_id=task.context_id,
         )
@@ -296,4 +296,4 @@ def _counted_usage(task: RemoteTask) -> Usage:
 def _part(answer: Any) -> Part:
     if isinstance(answer, str):
         return Part(text=answer)
-    return data_part(plain(answer))
+    return data_part(to_json_safe(answer))

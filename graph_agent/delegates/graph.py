@@ -23,14 +23,14 @@ from graph_agent._compat import NO_PERSISTENCE, checkpointer_of, is_resuming
 from graph_agent._compat.nodes import in_namespace, parent_checkpoint
 from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.sync_bridge import in_blocking_run
-from graph_agent._internal.text import as_text, plain
+from graph_agent._internal.text import as_text, to_json_safe
 from graph_agent.approvals.decisions import split_decisions
 from graph_agent.approvals.requests import is_approval_request, joined_request
 from graph_agent.approvals.text import question_text
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.errors import DecisionError, RunFailedError
-from graph_agent.execution.approvals import asks_anew
+from graph_agent.execution.approvals import asks_again
 from graph_agent.models.finish_reasons import cause_of, cut_off
 from graph_agent.session.results import DelegatePart
 from graph_agent.session.run_result import open_interrupts, since_last_input
@@ -234,7 +234,7 @@ class DelegatedGraph:
             return None
         snapshot = await self._snapshot(config)
         events = _events_of(snapshot)
-        request: dict[str, Any] = plain(dict(joined_request([*_requests(snapshot).values()] or [asked.value])))
+        request: dict[str, Any] = to_json_safe(dict(joined_request([*_requests(snapshot).values()] or [asked.value])))
         added = _approvals(events[task.get("copied", 0) if task else 0 :])
         waiting: RemoteTask = {
             "delegate": self.name,
@@ -246,7 +246,7 @@ class DelegatedGraph:
         }
         if (checkpoint_id := snapshot.config["configurable"].get("checkpoint_id")) is not None:
             waiting["checkpoint_id"] = checkpoint_id
-        if asks_anew(_approvals(events), request):
+        if asks_again(_approvals(events), request):
             waiting["recorded_here"] = True
         return DelegationResult(question_text(request), waiting=waiting, approvals=added)
 
@@ -353,7 +353,7 @@ def _approvals(events: Sequence[StoredEvent]) -> list[StoredEvent]:
 def _structured(response: Any) -> Any:
     """Return a graph's `structured_response` as plain JSON; None without one, or if it has no JSON form."""
     try:
-        return plain(as_value(response))
+        return to_json_safe(as_value(response))
     except ValueError:
         return None
 

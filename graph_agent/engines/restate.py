@@ -17,10 +17,10 @@ from pydantic_core import to_jsonable_python
 from restate import InvocationRetryPolicy, ObjectContext, ObjectSharedContext, TerminalError, VirtualObject
 
 from graph_agent.errors import RunFailedError, SessionBusyError, UserError
-from graph_agent.runs.input_marks import INPUT_ID
+from graph_agent.runs.input_ids import INPUT_ID
 from graph_agent.runs.registry import find_run
 from graph_agent.session import Session
-from graph_agent.session.built_agent import own_fields_of
+from graph_agent.session.built_agent import custom_state_of
 from graph_agent.session.run_result import run_result
 from graph_agent.settings.context import AgentContext
 
@@ -131,7 +131,7 @@ def agent_object(
     async def status(ctx: ObjectSharedContext) -> dict[str, Any]:
         """Return the result of the newest input so far, and the state of each of its `calls`."""
         session = Session(graph, ctx.key())
-        newest = run_result(await state_of(session), own_fields_of(graph).outputs)
+        newest = run_result(await state_of(session), custom_state_of(graph).outputs)
         return {**_json(newest), "calls": _json(await session.calls())}
 
     @agent.handler(kind="shared")

@@ -224,7 +224,7 @@ def is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
     return "call_ids" in request and request == before.get("request")
 
 
-def asks_anew(entries: Sequence[StoredEvent], request: Mapping[str, Any]) -> bool:
+def asks_again(entries: Sequence[StoredEvent], request: Mapping[str, Any]) -> bool:
     """Whether a delegate's own events lack an approval request, because a middleware of it asks."""
     ids = [call["id"] for call in calls_of_request(request)]
     recorded = [[call["id"] for call in entry["calls"]] for entry in entries if entry["type"] == "approval_request"]

@@ -13,7 +13,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
-from graph_agent._internal.text import clean, plain
+from graph_agent._internal.text import clean, to_json_safe
 from graph_agent.delegation import AskingDelegate, ContinuingDelegate, Delegate, Delegation, DelegationResult
 from graph_agent.deps import Task, ToolCallWrapper
 from graph_agent.execution.approvals import approval_events, is_repeated, question_value
@@ -258,10 +258,10 @@ def checked_result(returned: object) -> DelegationResult:
             raise TypeError(f"{name} holds an entry that is no event")
     return replace(
         returned,
-        content=plain(returned.content),
-        value=plain(returned.value),
-        artifact=plain(returned.artifact),
-        stored=plain(dict(returned.stored)),
-        history=plain(returned.history),
-        approvals=plain(returned.approvals),
+        content=to_json_safe(returned.content),
+        value=to_json_safe(returned.value),
+        artifact=to_json_safe(returned.artifact),
+        stored=to_json_safe(dict(returned.stored)),
+        history=to_json_safe(returned.history),
+        approvals=to_json_safe(returned.approvals),
     )

@@ -31,8 +31,8 @@ from graph_agent.execution.settlement import UNKNOWN
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import work_left_s
 from graph_agent.state.call_events import CallResult, announce, answer_event, fault_result, result_event, since_plan
+from graph_agent.state.custom_state import CustomState
 from graph_agent.state.events import StoredEvent
-from graph_agent.state.own_fields import OwnFields
 from graph_agent.tools.idempotency import current_call
 from graph_agent.tools.output import cut_short
 from graph_agent.types import Call, is_delegation
@@ -136,10 +136,10 @@ async def _through_middleware(task: Task, call: Call, approvals: list[StoredEven
         ran = True
         return await toolbox.run(asked, task.config, task.runtime, timeout_s=task.settings.tool_timeout_s)
 
-    if deps.around_tool is None:
+    if deps.wrap_tool_call is None:
         return await run(call)
     try:
-        output = await deps.around_tool(call, task.config, task.runtime, run)
+        output = await deps.wrap_tool_call(call, task.config, task.runtime, run)
     except GraphBubbleUp:
         raise
     except Exception:  # Re-raised: middleware may raise anything, and a refused call must not stay open in the ledger.
@@ -218,7 +218,7 @@ async def _with_accepted_writes(task: Task, call: Call, output: CallResult) -> C
     return output
 
 
-def _fault(writes: Sequence[tuple[str, Any]], accepted: dict[str, list[Any]], own: OwnFields) -> str | None:
+def _fault(writes: Sequence[tuple[str, Any]], accepted: dict[str, list[Any]], own: CustomState) -> str | None:
     faults = (own.fault(name, value, accepted[name]) for name, value in writes if accepted.get(name))
     return next((fault for fault in faults if fault is not None), None)
 

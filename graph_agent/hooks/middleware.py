@@ -19,21 +19,28 @@ from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.sync_bridge import in_blocking_run
 from graph_agent.errors import ConfigError, HookError
 from graph_agent.hooks.copies import mark_raised
-from graph_agent.hooks.pipeline import AFTER_AGENT, AFTER_MODEL, BEFORE_AGENT, BEFORE_MODEL, HookSet, NodeHook
+from graph_agent.hooks.pipeline import (
+    AFTER_AGENT,
+    AFTER_MODEL,
+    BEFORE_AGENT,
+    BEFORE_MODEL,
+    MiddlewareNode,
+    MiddlewareNodes,
+)
 from graph_agent.settings.context import user_context
 from graph_agent.tools.invoke import belongs_to_run
 
 _POINTS = (BEFORE_AGENT, BEFORE_MODEL, AFTER_MODEL, AFTER_AGENT)
 
 
-def node_hooks(middleware: AgentMiddleware[Any, Any, Any], *, rewrites: bool) -> dict[str, NodeHook]:
+def node_hooks(middleware: AgentMiddleware[Any, Any, Any], *, rewrites: bool) -> dict[str, MiddlewareNode]:
     """Return the hooks that a middleware defines, by point.
 
     Args:
         middleware: The middleware.
         rewrites: Whether it may rewrite replies.
     """
-    found: dict[str, NodeHook] = {}
+    found: dict[str, MiddlewareNode] = {}
     for point in _POINTS:
         sync = getattr(middleware, point) if is_overridden(middleware, AgentMiddleware, point) else None
         coroutine = (
@@ -41,7 +48,7 @@ def node_hooks(middleware: AgentMiddleware[Any, Any, Any], *, rewrites: bool) ->
         )
         if sync is None and coroutine is None:
             continue
-        found[point] = NodeHook(
+        found[point] = MiddlewareNode(
             middleware.name,
             point,
             _Method(sync, coroutine, middleware.name),
@@ -52,13 +59,13 @@ def node_hooks(middleware: AgentMiddleware[Any, Any, Any], *, rewrites: bool) ->
     return found
 
 
-def hook_set(hooks: list[dict[str, NodeHook]]) -> HookSet:
+def hook_set(hooks: list[dict[str, MiddlewareNode]]) -> MiddlewareNodes:
     """Return the hooks of all middleware in the order in which they run: `after_` hooks in reverse."""
 
-    def of(point: str) -> tuple[NodeHook, ...]:
+    def of(point: str) -> tuple[MiddlewareNode, ...]:
         return tuple(each[point] for each in hooks if point in each)
 
-    return HookSet(of(BEFORE_AGENT), of(BEFORE_MODEL), of(AFTER_MODEL)[::-1], of(AFTER_AGENT)[::-1])
+    return MiddlewareNodes(of(BEFORE_AGENT), of(BEFORE_MODEL), of(AFTER_MODEL)[::-1], of(AFTER_AGENT)[::-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +118,7 @@ class AdmittedMiddleware:
     """Its `awrap_tool_call`; None for none."""
     rewrites: bool
     """Whether it may rewrite replies, so that a reply is not streamed before it has processed the whole reply."""
-    hooks: dict[str, NodeHook]
+    hooks: dict[str, MiddlewareNode]
     """Its `before_` and `after_` hooks, by point."""
     tools: tuple[Any, ...]
     state_schema: Any

@@ -16,7 +16,7 @@ AFTER_AGENT = "after_agent"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeHook:
+class MiddlewareNode:
     """One hook, which the graph runs as a node."""
 
     owner: str
@@ -39,15 +39,15 @@ class NodeHook:
 
 
 @dataclass(frozen=True, slots=True)
-class HookSet:
+class MiddlewareNodes:
     """The hooks of an agent, in the order in which they run."""
 
-    before_agent: tuple[NodeHook, ...] = ()
-    before_model: tuple[NodeHook, ...] = ()
-    after_model: tuple[NodeHook, ...] = ()
-    after_agent: tuple[NodeHook, ...] = ()
+    before_agent: tuple[MiddlewareNode, ...] = ()
+    before_model: tuple[MiddlewareNode, ...] = ()
+    after_model: tuple[MiddlewareNode, ...] = ()
+    after_agent: tuple[MiddlewareNode, ...] = ()
 
-    def __iter__(self) -> Iterator[NodeHook]:
+    def __iter__(self) -> Iterator[MiddlewareNode]:
         yield from (*self.before_agent, *self.before_model, *self.after_model, *self.after_agent)
 
     def __bool__(self) -> bool:
@@ -86,4 +86,4 @@ class HookSet:
         return self.after_agent[0].node if self.after_agent else "finalize"
 
 
-NO_HOOKS = HookSet()
+NO_HOOKS = MiddlewareNodes()

@@ -15,7 +15,7 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from graph_agent.locks.postgres import PostgresPlace
+from graph_agent.locks.postgres import PostgresAddress
 
 # By identity: a saver need not be hashable, and two equal savers may hold different threads.
 _known: dict[int, Hashable] = {}
@@ -23,11 +23,11 @@ _known: dict[int, Hashable] = {}
 _DATABASES = "PRAGMA database_list"
 
 
-async def place_of(saver: BaseCheckpointSaver[Any]) -> Hashable:
+async def database_key(saver: BaseCheckpointSaver[Any]) -> Hashable:
     """Return the identity of a saver's database.
 
     Returns:
-        The `Path` of an SQLite file, the `PostgresPlace` of a PostgreSQL database, else the `id` of the saver.
+        The `Path` of an SQLite file, the `PostgresAddress` of a PostgreSQL database, else the `id` of the saver.
     """
     if (known := _known.get(id(saver))) is not None:
         return known
@@ -42,8 +42,8 @@ async def place_of(saver: BaseCheckpointSaver[Any]) -> Hashable:
         return _remember(saver, _postgres_place(lent))
 
 
-def place_of_blocking(saver: BaseCheckpointSaver[Any]) -> Hashable:
-    """As `place_of`, for blocking entry points."""
+def database_key_blocking(saver: BaseCheckpointSaver[Any]) -> Hashable:
+    """As `database_key`, for blocking entry points."""
     if (known := _known.get(id(saver))) is not None:
         return known
     connection: Any = getattr(saver, "conn", None)
@@ -52,12 +52,12 @@ def place_of_blocking(saver: BaseCheckpointSaver[Any]) -> Hashable:
     loop = getattr(saver, "loop", None)
     if loop is not None and loop.is_running() and loop is not _running_loop():
         # LangGraph's asynchronous savers serve blocking calls in the same way.
-        return asyncio.run_coroutine_threadsafe(place_of(saver), loop).result()
+        return asyncio.run_coroutine_threadsafe(database_key(saver), loop).result()
     # Not remembered: the connection can be queried later, from its own loop.
     return id(saver)
 
 
-def _remember(saver: BaseCheckpointSaver[Any], database: Path | PostgresPlace | None) -> Hashable:
+def _remember(saver: BaseCheckpointSaver[Any], database: Path | PostgresAddress | None) -> Hashable:
     place = database or id(saver)
     if id(saver) not in _known:
         # The next saver may get the same `id`.
@@ -79,7 +79,7 @@ def _needs_its_loop(connection: Any) -> bool:
     return isinstance(connection, AsyncConnectionPool)
 
 
-def _database_of(saver: BaseCheckpointSaver[Any], connection: Any) -> Path | PostgresPlace | None:
+def _database_of(saver: BaseCheckpointSaver[Any], connection: Any) -> Path | PostgresAddress | None:
     file = getattr(saver, "database", None)
     if isinstance(file, Path):
         return file  # of `open_saver`: its connection may be busy on its thread
@@ -97,13 +97,13 @@ def _path(rows: Any) -> Path | None:
     return Path(file).resolve() if file else None
 
 
-def _postgres_place(connection: Any) -> PostgresPlace:
+def _postgres_place(connection: Any) -> PostgresAddress:
     from psycopg.conninfo import make_conninfo
 
     info = connection.info
     given = info.get_parameters()
     conninfo = make_conninfo(**{**given, "application_name": "graph-agent locks", "password": info.password or None})
-    return PostgresPlace(info.host, info.port, info.dbname, info.user, given.get("options", ""), conninfo)
+    return PostgresAddress(info.host, info.port, info.dbname, info.user, given.get("options", ""), conninfo)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

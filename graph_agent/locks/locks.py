@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from graph_agent.locks.files import HAS_LOCKS, LockFile
-from graph_agent.locks.postgres import AdvisoryLocks, PostgresPlace
+from graph_agent.locks.postgres import AdvisoryLocks, PostgresAddress
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ _REPLACED = "The lock file of the session was removed, and another process has l
 
 def guards_processes(place: Hashable) -> bool:
     """Whether the locks of a place also exclude other processes."""
-    return isinstance(place, PostgresPlace) or (HAS_LOCKS and isinstance(place, Path))
+    return isinstance(place, PostgresAddress) or (HAS_LOCKS and isinstance(place, Path))
 
 
 class SessionLocks:
@@ -50,7 +50,7 @@ class SessionLocks:
         self._guard = threading.Lock()
         self._held: set[tuple[Hashable, str]] = set()
         self._files: dict[Path, LockFile] = {}
-        self._databases: dict[PostgresPlace, AdvisoryLocks] = {}
+        self._databases: dict[PostgresAddress, AdvisoryLocks] = {}
         self._lost = lost
         self._still_holds = still_holds
 
@@ -63,7 +63,7 @@ class SessionLocks:
         with self._guard:
             if not self._take(place, session_id):
                 return _done(False)
-            if not isinstance(place, PostgresPlace):
+            if not isinstance(place, PostgresAddress):
                 return _done(True)
             taken = self._database(place).take(session_id)
         taken.add_done_callback(lambda done: self._discard_refused(done, place, session_id))
@@ -78,7 +78,7 @@ class SessionLocks:
         with self._guard:
             if (place, session_id) in self._held:
                 return _done(False)
-            if isinstance(place, PostgresPlace):
+            if isinstance(place, PostgresAddress):
                 return self._database(place).is_free(session_id)
             return _done(not (HAS_LOCKS and isinstance(place, Path)) or self._is_free_byte(place, session_id))
 
@@ -92,7 +92,7 @@ class SessionLocks:
             place: The place.
             at_once: Whether it verifies them also if they were verified recently.
         """
-        if not isinstance(place, PostgresPlace):
+        if not isinstance(place, PostgresAddress):
             return None
         with self._guard:
             return partial(self._database(place).confirm, at_once=at_once)
@@ -101,9 +101,9 @@ class SessionLocks:
         """Release a session's lock; when the future is done, other processes can acquire it."""
         with self._guard:
             self._give_back(place, session_id)
-            return self._database(place).give_back(session_id) if isinstance(place, PostgresPlace) else _done(None)
+            return self._database(place).give_back(session_id) if isinstance(place, PostgresAddress) else _done(None)
 
-    def _database(self, place: PostgresPlace) -> AdvisoryLocks:
+    def _database(self, place: PostgresAddress) -> AdvisoryLocks:
         if place not in self._databases:
             self._databases[place] = AdvisoryLocks(
                 place.conninfo,

@@ -131,7 +131,7 @@ _WHAT_NOW = " This run was stopped; read the session, and send the input again i
 
 
 @dataclass(frozen=True)
-class PostgresPlace:
+class PostgresAddress:
     """Identity of a PostgreSQL database, read from a connection."""
 
     host: str

@@ -9,7 +9,7 @@ async with open_mcp_tools({"calendar": {"transport": "stdio", "command": "python
 
 from __future__ import annotations
 
+from graph_agent.mcp.manager import McpTools, open_mcp_tools
 from graph_agent.mcp.messages import McpCallError
-from graph_agent.mcp.opening import McpTools, open_mcp_tools
 
 __all__ = ["McpCallError", "McpTools", "open_mcp_tools"]

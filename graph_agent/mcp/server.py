@@ -14,8 +14,8 @@ from mcp.shared.session import ProgressFnT
 
 from graph_agent.errors import McpServerError
 from graph_agent.mcp.connections import ServerConfig
-from graph_agent.mcp.link import Link
 from graph_agent.mcp.messages import Loss, LostCallError, McpCallError
+from graph_agent.mcp.server_connection import ServerConnection
 
 logger = logging.getLogger("graph_agent.mcp")
 
@@ -43,8 +43,8 @@ class Server:
         self._on_tools = on_tools
         self._elicit = elicit
         self._context = copy_context()
-        self._link: Link | None = None
-        self._links: set[Link] = set()
+        self._link: ServerConnection | None = None
+        self._links: set[ServerConnection] = set()
         self._open = False
         self._closed = False
 
@@ -108,7 +108,7 @@ class Server:
         self._closed = True
         await asyncio.gather(*(link.close() for link in self._links))
 
-    async def _usable_link(self) -> Link:
+    async def _usable_link(self) -> ServerConnection:
         if self._closed:
             raise McpServerError(f"MCP server {self.config.name!r} was closed: its `async with` block has ended.")
         link = self._link
@@ -121,7 +121,7 @@ class Server:
         self._update_tools(link)
         return link
 
-    def _update_tools(self, link: Link) -> None:
+    def _update_tools(self, link: ServerConnection) -> None:
         # The identity check suffices for most calls: a link replaces its mapping only when it lists again.
         if not self._open or link.tools is self.tools or self.config.pin_tools:
             return
@@ -129,17 +129,17 @@ class Server:
         if changed:
             self._on_tools(self)
 
-    def _new_link(self) -> Link:
-        link = Link(self.config, self._elicit, self._context.copy(), self._update_tools)
+    def _new_link(self) -> ServerConnection:
+        link = ServerConnection(self.config, self._elicit, self._context.copy(), self._update_tools)
         self._links = {link, *(old for old in self._links if not old.closed)}
         link.ended.add_done_callback(lambda ended: self._on_ended(link, ended.result()))
         return link
 
-    def _on_ended(self, link: Link, reason: str) -> None:
+    def _on_ended(self, link: ServerConnection, reason: str) -> None:
         if not self._closed and link.opened.done() and link.failure is None:
             self._retire(link, reason)
 
-    def _retire(self, link: Link, reason: str) -> None:
+    def _retire(self, link: ServerConnection, reason: str) -> None:
         if link is self._link:
             self._link = None
             logger.warning(

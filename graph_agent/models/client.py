@@ -13,9 +13,9 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent._internal.lru import BoundedCache
 from graph_agent.models.aliases import ToolAliases
-from graph_agent.models.cleaning import as_plans, as_prose, sanitized, sanitized_all, without_calls
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.retry import QUIET, ask
+from graph_agent.models.sanitize import as_plans, as_text_history, sanitized, sanitized_all, without_calls
 from graph_agent.models.schema_mode import ResponseFormat, SchemaMode
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import BoundModel, ModelCall, unwrap_binding, with_options
@@ -278,7 +278,7 @@ class ModelClient:
     def _rendered(self, request: Sequence[AnyMessage], mode: Mode) -> Sequence[BaseMessage]:
         safe = sanitized_all(request)
         if mode == "text":
-            return as_prose(safe)
+            return as_text_history(safe)
         if mode == "wave":
             return as_plans(safe)
         return [self._aliased(message) for message in safe] if self._renames else safe

@@ -30,7 +30,7 @@ _KEPT = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReadyModel:
+class BoundModel:
     """A model with its clients and capabilities."""
 
     name: str
@@ -87,15 +87,15 @@ class ModelPool:
         self._plan_tool = plan_tool
         self._wrap = around
         self._lock = threading.Lock()
-        self._run_models: dict[object, ReadyModel] = {}
-        self._built: dict[object, ReadyModel] = {}
+        self._run_models: dict[object, BoundModel] = {}
+        self._built: dict[object, BoundModel] = {}
         for field, wanted in (("model", [config.model or own]), ("fallback_models", config.fallback_models)):
             for given in wanted:
                 self._built[_key(given)] = self._build(given, field)
         self.first = self._built[_key(config.model or own)]
         """The model of runs that do not select another."""
 
-    async def chain(self, settings: LoopConfig) -> list[ReadyModel]:
+    async def chain(self, settings: LoopConfig) -> list[BoundModel]:
         """Return the distinct models of a run: its model, then the fallbacks in order.
 
         Raises:
@@ -105,7 +105,7 @@ class ModelPool:
         found += [await self.ready(given, "fallback_models") for given in settings.fallback_models]
         return list(dict.fromkeys(found))
 
-    async def ready(self, given: Any, field: str) -> ReadyModel:
+    async def ready(self, given: Any, field: str) -> BoundModel:
         """Build a model, or return it from the cache.
 
         Args:
@@ -126,7 +126,7 @@ class ModelPool:
                     del self._run_models[next(iter(self._run_models))]
         return ready
 
-    def _build(self, given: Any, field: str) -> ReadyModel:
+    def _build(self, given: Any, field: str) -> BoundModel:
         try:
             found = given if given is self._own else self._resolve(given)
         except ConfigError as error:
@@ -136,7 +136,7 @@ class ModelPool:
         client, planner = self._wrap(
             ModelClient(model, self._schemas), StructuredPlanner(model, self._plan_schema, self._plan_tool)
         )
-        return ReadyModel(
+        return BoundModel(
             name=given if isinstance(given, str) else _name(model),
             given=given,
             client=client,

@@ -17,7 +17,7 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from graph_agent.models.errors import classify_model_error, retry_after_s
 from graph_agent.models.finish_reasons import mark_incomplete
 from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
-from graph_agent.models.unobserved import request_unobserved, unobserved_model
+from graph_agent.models.without_callbacks import request_unobserved, unobserved_model
 from graph_agent.usage import record_cut_off
 
 LONGEST_WAIT_S = 60.0

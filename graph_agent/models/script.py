@@ -20,7 +20,7 @@ from langchain_core.messages import (
 )
 
 from graph_agent.errors import ConfigError, ScriptError
-from graph_agent.models.visibility import SENTINEL
+from graph_agent.models.stream_filters import SENTINEL
 
 _SHOWN_CHARS = 200
 _SHOWN_STEPS = 5

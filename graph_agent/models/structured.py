@@ -13,9 +13,9 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableBinding
 
 from graph_agent.models.capabilities import choose_tool_calling
-from graph_agent.models.cleaning import as_plans, sanitized_all
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.retry import ask
+from graph_agent.models.sanitize import as_plans, sanitized_all
 from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import with_usage
 

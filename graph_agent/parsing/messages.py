@@ -6,7 +6,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
 
-from graph_agent._internal.text import clean, plain
+from graph_agent._internal.text import clean, to_json_safe
 from graph_agent.parsing.json_values import parse_lenient_json
 from graph_agent.types import Call
 
@@ -32,7 +32,7 @@ def checked_call(id_: str, name: str, arguments: Any) -> Call:
     """Build a call with its arguments as plain JSON; sets `fault` if they are unusable."""
     read: Call = {"id": clean(id_), "name": clean(name) or UNNAMED, "arguments": {}}
     try:
-        return {**read, "arguments": plain(arguments, finite=True)}
+        return {**read, "arguments": to_json_safe(arguments, finite=True)}
     except ValueError as error:
         return {**read, "fault": f"The arguments cannot be used: {error}."}
 

@@ -49,7 +49,7 @@ async def start_calls(
         chosen: Their selection.
         wave: As for `PlanUpdate.make_ready`.
     """
-    if update.deps.around_tool is None:
+    if update.deps.wrap_tool_call is None:
         # Middleware may change a call, or run one of an unknown name.
         chosen = replace(chosen, ready=[*map(update.deps.toolbox.checked, chosen.ready)])
     held: list[HeldCall] = []

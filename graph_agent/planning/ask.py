@@ -9,16 +9,16 @@ from typing import Any, Self
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from pydantic import BaseModel
 
-from graph_agent._internal.text import plain
+from graph_agent._internal.text import to_json_safe
 from graph_agent.deps import AgentDeps
 from graph_agent.models.client import Mode
 from graph_agent.models.finish_reasons import cut_off, refusal_text
+from graph_agent.models.stream_filters import has_no_answer, is_blank, without_sentinel
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.models.visibility import has_no_answer, is_blank, without_sentinel
 from graph_agent.parsing.messages import canonical_calls
-from graph_agent.planning.active_model import plan_request
 from graph_agent.planning.cache import through_cache
 from graph_agent.planning.reply import Planned, action_of, read_reply
+from graph_agent.planning.request_state import plan_request
 from graph_agent.settings.budgets import LimitMet, LimitMetError, usage_of
 from graph_agent.settings.config import LoopConfig, Planner
 from graph_agent.state.messages import stream_rest
@@ -234,7 +234,7 @@ def _planned(
         usage_metadata=reply.usage_metadata,
         response_metadata=reply.response_metadata if answer else {},
     )
-    slots = plan.slots.model_dump(mode="json") if isinstance(plan.slots, BaseModel) else plain(plan.slots)
+    slots = plan.slots.model_dump(mode="json") if isinstance(plan.slots, BaseModel) else to_json_safe(plan.slots)
     return Planned(
         message,
         calls,

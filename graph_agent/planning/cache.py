@@ -10,11 +10,11 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage, message_to_dict, messages_from_dict
 
-from graph_agent._internal.text import plain
+from graph_agent._internal.text import to_json_safe
 from graph_agent.deps import AgentDeps
-from graph_agent.models.cleaning import without_call_blocks
 from graph_agent.models.client import Mode
 from graph_agent.models.finish_reasons import cut_off
+from graph_agent.models.sanitize import without_call_blocks
 from graph_agent.planning.reply import Planned, with_free_ids
 from graph_agent.settings.config import LoopConfig
 from graph_agent.types import NO_USAGE
@@ -75,7 +75,7 @@ def _key(deps: AgentDeps, settings: LoopConfig, request: Sequence[AnyMessage], m
     """A hash of everything the plan depends on: model, options, tools and messages; ids are excluded."""
     model = deps.client.model
     content = {
-        "model": [type(model).__qualname__, plain(model._get_ls_params())],
+        "model": [type(model).__qualname__, to_json_safe(model._get_ls_params())],
         "mode": mode,
         "options": settings.model_options(),
         "most": settings.max_calls_per_wave,
@@ -93,12 +93,12 @@ def _without_ids(request: Sequence[AnyMessage]) -> list[Any]:
     entries: list[Any] = []
     for message in request:
         bare = without_call_blocks(message) if isinstance(message, AIMessage) else message
-        entry: dict[str, Any] = {"type": message.type, "content": plain(bare.content)}
+        entry: dict[str, Any] = {"type": message.type, "content": to_json_safe(bare.content)}
         if isinstance(message, AIMessage):
             for call in message.tool_calls:
                 indexes[call["id"] or ""] = len(indexes)
             entry["calls"] = [
-                [indexes[call["id"] or ""], call["name"], plain(call["args"])] for call in message.tool_calls
+                [indexes[call["id"] or ""], call["name"], to_json_safe(call["args"])] for call in message.tool_calls
             ]
         if isinstance(message, ToolMessage):
             entry["answers"] = [indexes.get(message.tool_call_id), message.status]

@@ -14,17 +14,17 @@ from graph_agent.deps import AgentDeps
 from graph_agent.errors import SlowSchemaError
 from graph_agent.hooks.copies import LazyRequestCopy, copied, fail_or_skip
 from graph_agent.hooks.protocol import HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch, sees_answers
-from graph_agent.models.cleaning import with_text, without_calls
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.finish_reasons import refusal_text
+from graph_agent.models.sanitize import with_text, without_calls
 from graph_agent.models.side_calls import run_side_call
+from graph_agent.models.stream_filters import CallFilter, has_no_answer, without_sentinel
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.models.visibility import CallFilter, has_no_answer, without_sentinel
-from graph_agent.planning.active_model import closing, plan_request
 from graph_agent.planning.ask import RefusedError, ask_for_calls, ask_for_plan, finish_stream
 from graph_agent.planning.hook_messages import CarriedMessages, result_texts, without_open_calls
 from graph_agent.planning.reply import Planned
+from graph_agent.planning.request_state import closing, plan_request
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.settings.budgets import LimitMet, LimitMetError, usage_of
 from graph_agent.state.schema import HookWork

@@ -10,10 +10,10 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMes
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Overwrite
 
-from graph_agent._internal.text import plain
-from graph_agent.hooks.pipeline import AFTER_AGENT, AFTER_MODEL, NodeHook
-from graph_agent.models.cleaning import without_call_blocks
-from graph_agent.models.visibility import is_blank
+from graph_agent._internal.text import to_json_safe
+from graph_agent.hooks.pipeline import AFTER_AGENT, AFTER_MODEL, MiddlewareNode
+from graph_agent.models.sanitize import without_call_blocks
+from graph_agent.models.stream_filters import is_blank
 from graph_agent.parsing.messages import calls_of
 from graph_agent.planning.reply import read_reply
 from graph_agent.planning.update import PlanUpdate
@@ -86,7 +86,7 @@ def is_failed(loop: LoopState) -> bool:
     return outcome is not None and (outcome["stop_reason"] == "failed" or "failed" in outcome)
 
 
-def skips(hook: NodeHook, loop: LoopState) -> bool:
+def skips(hook: MiddlewareNode, loop: LoopState) -> bool:
     """Whether a hook does not run: `after_agent` always runs, so that it can release what `before_agent` acquired."""
     if hook.point == AFTER_AGENT:
         return False
@@ -310,7 +310,7 @@ def message_changes(before: Sequence[AnyMessage], written: Any) -> dict[str, Any
     if removes_all:
         removed = known.keys() - kept
     changed = [
-        {"type": each.type, "content": plain(each.content)}
+        {"type": each.type, "content": to_json_safe(each.content)}
         for each in items
         if isinstance(each, BaseMessage)
         and not isinstance(each, RemoveMessage)

@@ -12,11 +12,11 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.types import Command
 
-from graph_agent._internal.text import plain
+from graph_agent._internal.text import to_json_safe
 from graph_agent.execution.current_wave import CurrentWave, current_wave
 from graph_agent.execution.settlement import removed_events, results_in_order
-from graph_agent.models.cleaning import without_call_blocks
-from graph_agent.models.visibility import is_blank
+from graph_agent.models.sanitize import without_call_blocks
+from graph_agent.models.stream_filters import is_blank
 from graph_agent.planning.approvals import apply_decisions
 from graph_agent.planning.reply import read_reply
 from graph_agent.planning.update import PlanUpdate
@@ -44,7 +44,9 @@ async def apply_edits(update: PlanUpdate) -> None:
     update.replace_history(ordered)
     update.events += warnings
     if added := new_user_messages(update.history, update.loop["last_input_id"]):
-        update.events += [event("steering", update.loop["step"], content=plain(message.content)) for message in added]
+        update.events += [
+            event("steering", update.loop["step"], content=to_json_safe(message.content)) for message in added
+        ]
         update.loop["last_input_id"] = added[-1].id or ""
     unanswered = {call["id"] for call in _wave(update).open}
     update.waiting_delegations = [call for call in update.waiting_delegations if call["id"] in unanswered]

@@ -13,10 +13,10 @@ from graph_agent._internal.text import clean
 from graph_agent.calls import new_call_id, read_text_calls, split_tool_calls, unfinished_call
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import SlowSchemaError
-from graph_agent.models.cleaning import with_text, without_call_blocks
 from graph_agent.models.client import Mode
 from graph_agent.models.finish_reasons import cause_of, cut_off, text_cut_off
-from graph_agent.models.visibility import after_reasoning, is_blank, may_begin_with_call, without_sentinel
+from graph_agent.models.sanitize import with_text, without_call_blocks
+from graph_agent.models.stream_filters import after_reasoning, is_blank, may_begin_with_call, without_sentinel
 from graph_agent.parsing.call import with_unique_ids
 from graph_agent.parsing.messages import calls_of, canonical_calls, checked_call
 from graph_agent.settings.budgets import usage_of

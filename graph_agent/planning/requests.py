@@ -10,11 +10,9 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 
 from graph_agent.deps import Task
-from graph_agent.models.cleaning import with_text
 from graph_agent.models.finish_reasons import REFUSED, is_content_refusal, refusal_text
-from graph_agent.models.stream_watch import Forwarder, StreamWatch, Visibility
-from graph_agent.models.structured import ModelCall
-from graph_agent.models.visibility import (
+from graph_agent.models.sanitize import with_text
+from graph_agent.models.stream_filters import (
     AnswerFilter,
     CallFilter,
     LeadingCallFilter,
@@ -22,7 +20,8 @@ from graph_agent.models.visibility import (
     is_sentinel,
     without_sentinel,
 )
-from graph_agent.planning.active_model import ActiveModel, PreparedHistory, answer_request, planner_of
+from graph_agent.models.stream_watch import Forwarder, StreamWatch, Visibility
+from graph_agent.models.structured import ModelCall
 from graph_agent.planning.ask import (
     Limit,
     PlanningError,
@@ -34,6 +33,7 @@ from graph_agent.planning.ask import (
     finish_stream,
 )
 from graph_agent.planning.reply import Planned, WrittenCall, answer_in, fits, is_better, written_call
+from graph_agent.planning.request_state import PreparedHistory, RequestState, answer_request, planner_of
 from graph_agent.settings.budgets import LimitMet, usage_of
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.messages import stream_rest
@@ -49,7 +49,7 @@ _CROWDED = 0.8
 class ModelRequests:
     """The requests of one pass through a node.
 
-    A request that fails before its first token is sent again if `ActiveModel.recover` finds a change that may help.
+    A request that fails before its first token is sent again if `RequestState.recover` finds a change that may help.
 
     Args:
         active: The model in force.
@@ -58,7 +58,7 @@ class ModelRequests:
         forwarder: Builds the watch that forwards one reply to a reader, unless it is quiet; None for no reader.
     """
 
-    def __init__(self, active: ActiveModel, budget_met: Limit, forwarder: Forwarder | None = None) -> None:
+    def __init__(self, active: RequestState, budget_met: Limit, forwarder: Forwarder | None = None) -> None:
         self.active = active
         self.usage: Usage = NO_USAGE
         """Usage of all replies, unusable ones included."""
@@ -89,7 +89,7 @@ class ModelRequests:
         planner = planner_of(task.config["configurable"].get("thread_id", ""), settings, deps.agentic_loop)
         chain = await deps.models.chain(settings)
         prepared = run.shared("prepared history", PreparedHistory)
-        return cls(ActiveModel(deps, chain, settings, history, loop, planner, prepared), budget_met, run.forwarder)
+        return cls(RequestState(deps, chain, settings, history, loop, planner, prepared), budget_met, run.forwarder)
 
     async def plan(self) -> Planned:
         """Ask for the next wave.
@@ -304,7 +304,7 @@ class ModelRequests:
 
         Args:
             ask: Sends one attempt; receives the stream that its tokens pass through.
-            recover: Replaces `ActiveModel.recover`.
+            recover: Replaces `RequestState.recover`.
             visibility: The rule for the parts of the reply that are held back from the reader.
 
         Raises:

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from graph_agent.errors import SlowSchemaError
 from graph_agent.models.finish_reasons import cause_of, cut_off
-from graph_agent.models.visibility import is_blank
+from graph_agent.models.stream_filters import is_blank
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.settings.response_format import ResponseSchema, is_json
 from graph_agent.state.events import event

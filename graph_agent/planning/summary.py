@@ -19,8 +19,8 @@ from graph_agent.errors import UserError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import refusal_text
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.planning.active_model import ActiveModel, plan_request
 from graph_agent.planning.compaction import find_cut, is_note, newest_input
+from graph_agent.planning.request_state import RequestState, plan_request
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.prompts import Prompts
 from graph_agent.settings.budgets import LimitMetError, usage_of
@@ -148,7 +148,7 @@ class NoSummaryError(Exception):
     """The reply to a request for a summary has no text, or refuses."""
 
 
-def _request_tokens(active: ActiveModel) -> int:
+def _request_tokens(active: RequestState) -> int:
     """Return the tokens of the next request: the larger of the provider's count and an estimate.
 
     The provider's count is that of the newest reply, with an estimate of the messages since. Some providers report too
@@ -217,7 +217,7 @@ async def request_summary(
 
 
 def _use(
-    active: ActiveModel,
+    active: RequestState,
     text: str,
     kept_from: str,
     older: Sequence[AnyMessage],

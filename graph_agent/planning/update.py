@@ -10,15 +10,15 @@ from typing import Any, cast
 from langchain_core.messages import AIMessage, AnyMessage
 
 from graph_agent._internal.failure_log import IN_HISTORY
-from graph_agent._internal.text import as_text, plain, text_of
+from graph_agent._internal.text import as_text, text_of, to_json_safe
 from graph_agent.deps import Task
 from graph_agent.execution.delegate_call import calls_waiting_for_person, unanswered_result
 from graph_agent.execution.settlement import settle, skipped_result
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.planning.approvals import start_calls
 from graph_agent.prompts import Prompts
+from graph_agent.runs.control_messages import listen, take_follow_ups
 from graph_agent.runs.inbox import NoteKind
-from graph_agent.runs.notes import listen, take_follow_ups
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import spent
 from graph_agent.settings.budgets import LOGGED, STEPS_FOR_A_WAVE, LimitMet, budget_met, has_budget, limit_met
@@ -117,7 +117,7 @@ class PlanUpdate:
         await self.settle()
         self.reset_counters()
         if users := new_user_messages(self.history, self.loop["last_input_id"]):
-            self.events += [event("user_message", 0, content=plain(message.content)) for message in users]
+            self.events += [event("user_message", 0, content=to_json_safe(message.content)) for message in users]
             self.loop["last_input_id"] = users[-1].id or ""
             await take_follow_ups(self.run, self.loop, users)
         status = self.state.get("status", SessionStatus.CREATED.value)

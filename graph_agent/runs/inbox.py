@@ -25,7 +25,7 @@ _PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class ControlMessage:
     """One message to a session from outside its run."""
 
     key: str
@@ -50,11 +50,11 @@ class Inbox(Protocol):
     is_silent: bool
     """Whether its newest operation was stopped, did not end, and was left to itself."""
 
-    async def add(self, session_id: str, note: Note) -> None:
+    async def add(self, session_id: str, note: ControlMessage) -> None:
         """Append a note."""
         ...
 
-    async def read(self, session_id: str) -> list[Note]:
+    async def read(self, session_id: str) -> list[ControlMessage]:
         """Return all notes, in the order they were sent; empty for none."""
         ...
 
@@ -69,15 +69,15 @@ class MemoryInbox:
     is_silent = False
 
     def __init__(self) -> None:
-        self._notes: dict[str, dict[str, Note]] = {}
+        self._notes: dict[str, dict[str, ControlMessage]] = {}
         self._guard = threading.Lock()
 
-    async def add(self, session_id: str, note: Note) -> None:
+    async def add(self, session_id: str, note: ControlMessage) -> None:
         """As `Inbox.add`."""
         with self._guard:
             self._notes.setdefault(session_id, {})[note.key] = note
 
-    async def read(self, session_id: str) -> list[Note]:
+    async def read(self, session_id: str) -> list[ControlMessage]:
         """As `Inbox.read`."""
         notes = self._notes.get(session_id)
         return sorted(notes.copy().values(), key=lambda note: note.key) if notes else []
@@ -90,16 +90,16 @@ class MemoryInbox:
                 self._notes[session_id] = remaining
 
 
-def new_note(kind: NoteKind, content: Any = "") -> Note:
+def new_note(kind: NoteKind, content: Any = "") -> ControlMessage:
     """Make a note whose key sorts after every key this process has made before."""
-    return Note(f"{_clock.next_ns():020d}-{uuid.uuid4().hex[:8]}", kind, content)
+    return ControlMessage(f"{_clock.next_ns():020d}-{uuid.uuid4().hex[:8]}", kind, content)
 
 
-def note_from(key: str, value: Mapping[str, Any]) -> Note | None:
+def note_from(key: str, value: Mapping[str, Any]) -> ControlMessage | None:
     """Parse a note of another process; None if it is invalid."""
     if value.get("kind") not in ("steer", "follow_up", "abort", "configure") or not key.partition("-")[0].isdecimal():
         return None
-    return Note(key, value["kind"], value.get("content", ""))
+    return ControlMessage(key, value["kind"], value.get("content", ""))
 
 
 class _Clock:
@@ -149,20 +149,20 @@ class StoreInbox:
         self._stopped_for_s = stopped_for_s
         self.is_silent = False
 
-    async def add(self, session_id: str, note: Note) -> None:
+    async def add(self, session_id: str, note: ControlMessage) -> None:
         """As `Inbox.add`."""
         from langgraph.store.base import PutOp
 
         await self._do([PutOp(_namespace(self._kind, session_id), note.key, note.as_value(), index=False)])
 
-    async def read(self, session_id: str) -> list[Note]:
+    async def read(self, session_id: str) -> list[ControlMessage]:
         """As `Inbox.read`."""
         from langgraph.store.base import SearchOp
 
         namespace = _namespace(self._kind, session_id)
         if await self._is_empty(namespace):
             return []
-        notes: list[Note] = []
+        notes: list[ControlMessage] = []
         read = 0
         while True:
             (found,) = await self._do([SearchOp(namespace, limit=_PAGE, offset=read)])

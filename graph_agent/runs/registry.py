@@ -26,11 +26,11 @@ from graph_agent._internal.daemon_threads import DaemonExecutor
 from graph_agent._internal.polling import poll_forever
 from graph_agent._internal.sync_bridge import GRACE_S, await_thread_future
 from graph_agent.errors import RunHungError, SessionBusyError, SessionLostError
-from graph_agent.locks.database_identity import place_of, place_of_blocking
+from graph_agent.locks.database_identity import database_key, database_key_blocking
 from graph_agent.locks.files import create_if_missing, is_missing
 from graph_agent.locks.locks import SessionLocks, guards_processes
 from graph_agent.runs.inbox import Inbox, MemoryInbox, StoreInbox
-from graph_agent.runs.run import READERSHIP, RUN, Run, RunScope
+from graph_agent.runs.run import READERSHIP, RUN, Run, RunHandle
 
 DISPATCH_S = 30.0
 """Seconds that a dispatched run waits for its session, and after the loss of it for its cancellation."""
@@ -179,7 +179,7 @@ async def inbox_of(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> 
 
     In memory, all savers of one database share an inbox; the inbox of any other saver lives as long as the saver.
     """
-    return _inbox(await place_of(saver), saver, store, Run())
+    return _inbox(await database_key(saver), saver, store, Run())
 
 
 def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | None, run: Run) -> Inbox:
@@ -193,12 +193,12 @@ def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | 
 
 async def find_run(saver: BaseCheckpointSaver[Any], session_id: str) -> Run | None:
     """Return the run of a session in this process; None when there is none."""
-    return _under_way.get((await place_of(saver), session_id))
+    return _under_way.get((await database_key(saver), session_id))
 
 
 async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
     """Whether no run of a session is under way, in this process or in another on the same database."""
-    place = await place_of(saver)
+    place = await database_key(saver)
     return await await_thread_future(_locks.is_free(place, session_id))
 
 
@@ -209,13 +209,13 @@ async def lock_idle_session(saver: BaseCheckpointSaver[Any], session_id: str) ->
     Raises:
         SessionBusyError: When a run is under way.
     """
-    async with _session(await place_of(saver), Run(session_id=session_id)):
+    async with _session(await database_key(saver), Run(session_id=session_id)):
         yield
 
 
 async def sees_other_processes(saver: BaseCheckpointSaver[Any]) -> bool:
     """Whether `is_idle` covers other processes' runs: if sessions are in an SQLite file or in PostgreSQL."""
-    return guards_processes(await place_of(saver))
+    return guards_processes(await database_key(saver))
 
 
 def refuse_within(session_id: str) -> None:
@@ -252,13 +252,13 @@ async def running(
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
             yield run
             return
-        place = await place_of(checkpointer)
+        place = await database_key(checkpointer)
         run.inbox = _inbox(place, checkpointer, store, run)
         run.confirm_lock = _locks.confirmation(place)
         dispatched = is_dispatched(configurable)
         guard = until_cancelled() if dispatched else nullcontext()
         async with guard, _session(place, run, dispatched=dispatched):
-            scope = run.parent if isinstance(run.parent, RunScope) else RunScope()
+            scope = run.parent if isinstance(run.parent, RunHandle) else RunHandle()
             if scope.before is not None:
                 await scope.before()
             for note in scope.brought:
@@ -327,7 +327,7 @@ def running_blocking(
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
             yield run
             return
-        place = place_of_blocking(checkpointer)
+        place = database_key_blocking(checkpointer)
         run.inbox = _inbox(place, checkpointer, store, run)
         run.confirm_lock = _locks.confirmation(place)
         key = (place, run.session_id)
@@ -347,10 +347,10 @@ def running_blocking(
 
 def _new_run(configurable: Mapping[str, Any]) -> Run:
     parent: Run | None = configurable.get(RUN)
-    forwarder = parent.forwarder if isinstance(parent, RunScope) else None
+    forwarder = parent.forwarder if isinstance(parent, RunHandle) else None
     run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent, forwarder=forwarder)
     run.readership = configurable.get(READERSHIP)
-    if isinstance(parent, RunScope):
+    if isinstance(parent, RunHandle):
         run.mark, run.warnings = parent.mark, parent.warnings
     if configurable.get(ABORTED):
         run.abort()

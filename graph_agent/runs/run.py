@@ -27,13 +27,13 @@ from graph_agent._internal.sync_bridge import (
 )
 from graph_agent.errors import HookError, RunFailedError
 from graph_agent.runs.fence import CheckpointFence
-from graph_agent.runs.inbox import Inbox, MemoryInbox, Note
+from graph_agent.runs.inbox import ControlMessage, Inbox, MemoryInbox
 
 if TYPE_CHECKING:
-    from graph_agent._internal.closing_stream import Readership
+    from graph_agent._internal.closing_stream import ConsumerTracker
     from graph_agent.models.stream_watch import Forwarder
     from graph_agent.runs.fence import DeferredWrites
-    from graph_agent.runs.input_marks import InputMark
+    from graph_agent.runs.input_ids import InputId
 
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ T = TypeVar("T")
 RUN = "__graph_agent_run"
 """Key of the `Run` in a run's `configurable`. The two underscores keep it out of checkpoints and traces."""
 READERSHIP = "__graph_agent_readership"
-"""Key of the `Readership` of a run's stream in its `configurable`."""
+"""Key of the `ConsumerTracker` of a run's stream in its `configurable`."""
 WATCHED = "__graph_agent_watched"
 """Key in a run's `configurable`: whether the parts of delegates' runs go to its custom stream."""
 
@@ -62,7 +62,7 @@ class Run:
     """The run that contains this one as a delegate or a subgraph; its abort applies to this run too."""
     forwarder: Forwarder | None = None
     """Builds the watch that forwards a reply to a reader outside the graph's stream; None for no reader."""
-    readership: Readership | None = None
+    readership: ConsumerTracker | None = None
     """State of the run's stream; None if the run has no stream, or it is unknown."""
     ended: Future[None] = field(default_factory=Future)
     """Done when the session is free for its next run."""
@@ -89,7 +89,7 @@ class Run:
     """The error to raise at the run's end; None for none."""
     fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
     """Cache of `recent_calls`."""
-    mark: InputMark | None = None
+    mark: InputId | None = None
     """The id of its input, which its checkpoints store; None for an input without an id."""
     inputs_before: Mapping[str, str] | str | None = None
     """What its checkpoints store of the inputs before it, in savers without an index of input ids: at first, the newest
@@ -217,7 +217,7 @@ class Run:
             run = run.parent
         self.check_held()
 
-    def process_aborts(self, notes: Iterable[Note]) -> list[str]:
+    def process_aborts(self, notes: Iterable[ControlMessage]) -> list[str]:
         """Abort the run if a note requests it.
 
         At the first call, aborts sent before the run's start are ignored, as they were meant for an earlier run. Aborts
@@ -335,13 +335,13 @@ class Run:
 
 
 @dataclass(eq=False, repr=False)
-class RunScope(Run):
+class RunHandle(Run):
     """Parent of one run, passed by a program as `RUN` in its `configurable` to abort the run and to hook into it.
 
     Runs nested in that run, such as a delegate's, do not inherit the hooks.
     """
 
-    brought: tuple[Note, ...] = ()
+    brought: tuple[ControlMessage, ...] = ()
     """Notes for the session, added once the run has its lock; dropped if the run is refused."""
     before: Callable[[], Awaitable[None]] | None = None
     """Awaited when the run has its session's lock, before it begins; an exception replaces the run."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from graph_agent.server.admission.body import off_loop
+from graph_agent.server.admission.body import run_in_thread
 from graph_agent.server.admission.gate import caller
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.shared_limits import Limits
@@ -171,14 +171,14 @@ class ChatEndpoint:
             ProblemError: If it cannot be answered.
         """
         self.services.check_body(body)
-        chat_request = await off_loop(self.request, read, body)
+        chat_request = await run_in_thread(self.request, read, body)
         chat_request = replace(
             chat_request,
             session_id=self.session_of(chat_request.session_id) if chat_request.is_stored else None,
             progress_as_field=self.progress_as_field,
         )
-        chat_request = await off_loop(self.request, partial(with_key, key=self.idempotency_key), chat_request)
-        answer_format = await off_loop(self.request, dialect, body)
+        chat_request = await run_in_thread(self.request, partial(with_key, key=self.idempotency_key), chat_request)
+        answer_format = await run_in_thread(self.request, dialect, body)
         return await self.services.chat.answer(self.request, self.caller, chat_request, answer_format)
 
 

@@ -6,7 +6,7 @@ import ipaddress
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import (
@@ -53,6 +53,10 @@ class ServerSettings(CheckedModel):
     """
 
     model_config = ConfigDict(json_schema_extra=describe_fields)
+    removed_fields: ClassVar[Mapping[str, str]] = {
+        "park_s": "its name is 'pending_ttl_s'.",
+        "parked_requests": "its name is 'pending_requests'.",
+    }
 
     keys: tuple[ApiKey, ...] = ()
     """Keys that are accepted; empty to admit every client that reaches the address."""
@@ -88,9 +92,9 @@ class ServerSettings(CheckedModel):
     """Seconds a client may leave streamed data unread."""
     keepalive_s: PositiveFloat = 15
     """Seconds of silence in a stream after which a comment is sent, so that proxies keep the connection open."""
-    park_s: PositiveFloat = 3600
+    pending_ttl_s: PositiveFloat = 3600
     """Seconds to keep a request without a session that waits for results of its caller's own tools."""
-    parked_requests: PositiveInt = 10_000
+    pending_requests: PositiveInt = 10_000
     """Maximum number of such requests per key; the oldest are deleted first."""
     response_s: PositiveFloat = 2_592_000
     """Seconds to keep stored responses of the Responses API, at least; their sessions remain."""
@@ -163,7 +167,7 @@ def settings_from(entries: Sequence[str], environment: Mapping[str, str] = os.en
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for name in ServerSettings.model_fields.keys() - {"keys"}:
+    for name in (ServerSettings.model_fields.keys() | ServerSettings.removed_fields.keys()) - {"keys"}:
         variable = variable_of(name)
         if text := environment.get(variable, "").strip():
             values[name] = _parse(text, f"{variable}={text}", f'{variable_of("cors_origins")}=["https://my.page"]')

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
 
     from graph_agent.compiled import AgentStateGraph
-    from graph_agent.state.own_fields import OwnFields
+    from graph_agent.state.custom_state import CustomState
 
 
 NO_SAVER = (
@@ -25,9 +25,9 @@ def builder_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> AgentStateGraph
     return graph.builder if isinstance(graph.builder, AgentStateGraph) else None
 
 
-def own_fields_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> OwnFields:
+def custom_state_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> CustomState:
     """Return the own state fields of an agent; none for a graph of another package."""
-    from graph_agent.state.own_fields import NO_OWN_FIELDS  # as above
+    from graph_agent.state.custom_state import NO_OWN_FIELDS  # as above
 
     builder = builder_of(graph)
     return NO_OWN_FIELDS if builder is None else builder.own

@@ -12,8 +12,8 @@ from langgraph.graph.state import CompiledStateGraph
 from graph_agent._internal.text import check_session_id, html_table
 from graph_agent.checkpoints.reading import edit_ancestors, load
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.runs.inbox import Inbox, Note, NoteKind, new_note
-from graph_agent.runs.notes import checked_fields
+from graph_agent.runs.control_messages import checked_fields
+from graph_agent.runs.inbox import ControlMessage, Inbox, NoteKind, new_note
 from graph_agent.runs.registry import ABORTED, POLL_S, find_run, inbox_of, is_idle, sees_other_processes
 from graph_agent.session.built_agent import NO_SAVER, builder_of
 from graph_agent.settings.config import LoopConfig
@@ -155,7 +155,7 @@ class SessionCommands:
         await inbox.forget(self.id, [note.key])
         return False
 
-    async def _send(self, note: Note) -> None:
+    async def _send(self, note: ControlMessage) -> None:
         if self._store is None and await self._runs_elsewhere():
             raise InputError(
                 f"Session {self.id!r} runs in another process, which can only be reached through a Store; build "
@@ -175,7 +175,7 @@ class SessionCommands:
 class SessionControl(SessionCommands):
     """The commands to a session, and its queue of notes, for programs that run follow-ups themselves."""
 
-    async def next_follow_up(self) -> Note | None:
+    async def next_follow_up(self) -> ControlMessage | None:
         """Return the follow-up to run now; None when none is queued, or the newest input was not answered."""
         notes = [note for note in await (await self._inbox()).read(self.id) if note.kind == "follow_up"]
         if not notes:
@@ -186,7 +186,7 @@ class SessionControl(SessionCommands):
         taken = set(state.values.get("loop", {}).get("consumed_notes", ()))
         return next((note for note in notes if note.key not in taken), None)
 
-    async def check_next(self, note: Note) -> None:
+    async def check_next(self, note: ControlMessage) -> None:
         """Check, while the session is locked, that a follow-up is still the next one to run.
 
         Raises:

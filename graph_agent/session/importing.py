@@ -26,7 +26,7 @@ from graph_agent.checkpoints.pruning.tables import StoredWrite, Tables, Unreadab
 from graph_agent.checkpoints.pruning.threads import plan_with_answers, rule
 from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.runs.inbox import StoreInbox, inbox_namespace, note_from
-from graph_agent.runs.input_marks import ANSWERS
+from graph_agent.runs.input_ids import ANSWERS
 from graph_agent.runs.registry import is_idle, lock_idle_session
 from graph_agent.session.summaries import summarize_session
 from graph_agent.state.events import as_value, read_events

@@ -20,10 +20,10 @@ from langgraph.types import StateSnapshot
 from graph_agent._compat import STRICT_RESUME
 from graph_agent.checkpoints.reading import load
 from graph_agent.errors import InputError
-from graph_agent.runs.input_marks import InputMark, check_input_id, digest_of, mark_in
+from graph_agent.runs.input_ids import InputId, check_input_id, digest_of, input_id_in
 from graph_agent.runs.registry import POLL_S, find_run, is_idle
-from graph_agent.runs.run import RUN, Run, RunScope
-from graph_agent.session.built_agent import builder_of, own_fields_of
+from graph_agent.runs.run import RUN, Run, RunHandle
+from graph_agent.session.built_agent import builder_of, custom_state_of
 from graph_agent.session.run_result import RunResult, run_result, typed_result
 from graph_agent.settings.context import AgentContext, effective_config
 from graph_agent.types import SessionStatus
@@ -51,7 +51,7 @@ class InputRun:
         self,
         read: Callable[[Run | None], Awaitable[RunResult]],
         before: Callable[[], Awaitable[None]] | None = None,
-        mark: InputMark | None = None,
+        mark: InputId | None = None,
     ) -> None:
         self._read = read
         self._before = before
@@ -72,7 +72,7 @@ class InputRun:
             InputError: If the answer names an interrupt that another run has answered, or that never existed.
         """
         surrounding = configurable.get(RUN) or ensure_config().get("configurable", {}).get(RUN)
-        scope = RunScope(parent=surrounding, before=self._before, after=self._set_result, mark=self._mark)
+        scope = RunHandle(parent=surrounding, before=self._before, after=self._set_result, mark=self._mark)
         with scope.attached():
             try:
                 yield {"configurable": {**configurable, RUN: scope, STRICT_RESUME: True}}
@@ -102,7 +102,7 @@ class InputRun:
         self._result, self.aborted = await self._read(run), run.aborted
 
 
-def mark_of(given: Any, input_id: str | None, graph: CompiledStateGraph[Any, Any, Any, Any]) -> InputMark | None:
+def input_id_of(given: Any, input_id: str | None, graph: CompiledStateGraph[Any, Any, Any, Any]) -> InputId | None:
     """Return the mark of an input; None without an id.
 
     Args:
@@ -117,7 +117,7 @@ def mark_of(given: Any, input_id: str | None, graph: CompiledStateGraph[Any, Any
         return None
     if builder_of(graph) is None:
         raise InputError(f"input_id={input_id!r}: only graphs of create_graph_agent() store input ids.")
-    return InputMark(check_input_id(input_id), digest_of(given))
+    return InputId(check_input_id(input_id), digest_of(given))
 
 
 def answer_content(answer: Any) -> Any:
@@ -148,7 +148,7 @@ def not_open(unknown: Sequence[str], known: Sequence[str]) -> str:
     )
 
 
-async def wait_for_input(saver: BaseCheckpointSaver[Any], session_id: str, mark: InputMark) -> bool:
+async def wait_for_input(saver: BaseCheckpointSaver[Any], session_id: str, mark: InputId) -> bool:
     """Wait for the end of the run of an input, in this process or another; poll for one in another process.
 
     Args:
@@ -173,7 +173,7 @@ async def wait_for_input(saver: BaseCheckpointSaver[Any], session_id: str, mark:
         if await is_idle(saver, session_id):
             return True
         newest = await load(saver, {"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
-        is_same = newest is not None and mark.names(mark_in(newest.metadata), session_id)
+        is_same = newest is not None and mark.names(input_id_in(newest.metadata), session_id)
         if not is_same and time.monotonic() - begun > _BEGINNING_S:
             return False
         await asyncio.sleep(POLL_S)
@@ -194,7 +194,7 @@ def stored_result(
     Raises:
         RunFailedError: When the input failed, and `on_failure="raise"` is set.
     """
-    result = run_result(state, own_fields_of(graph).outputs)
+    result = run_result(state, custom_state_of(graph).outputs)
     builder = builder_of(graph)
     built = builder.config if builder is not None else None
     if built is not None and result.status == SessionStatus.FAILED:

@@ -17,20 +17,20 @@ from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 from langgraph.types import Command, Interrupt
 
-from graph_agent._internal.closing_stream import ClosingStream, Readership
+from graph_agent._internal.closing_stream import ClosingStream, ConsumerTracker
 from graph_agent._internal.failure_log import log_failure
 from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
 from graph_agent._internal.text import check_session_id
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.runs.inbox import Note
-from graph_agent.runs.input_marks import InputMark, InputStoredError
-from graph_agent.runs.notes import message_of
+from graph_agent.runs.control_messages import message_of
+from graph_agent.runs.inbox import ControlMessage
+from graph_agent.runs.input_ids import InputId, InputStoredError
 from graph_agent.runs.registry import refuse_within
 from graph_agent.runs.run import READERSHIP, WATCHED, Run
-from graph_agent.session.built_agent import NO_SAVER, builder_of, own_fields_of
+from graph_agent.session.built_agent import NO_SAVER, builder_of, custom_state_of
 from graph_agent.session.control import SessionCommands, SessionControl
 from graph_agent.session.history import SessionMemory
-from graph_agent.session.repeated_input import InputRun, answer_content, mark_of, stored_result, wait_for_input
+from graph_agent.session.repeated_input import InputRun, answer_content, input_id_of, stored_result, wait_for_input
 from graph_agent.session.run_result import Cause, RunResult, open_interrupts, run_result, typed_result
 from graph_agent.settings.context import checked_context
 from graph_agent.state.events import Event
@@ -155,7 +155,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         """
         self._check_stored(on_approval)
         graph_input = self._with_state(given, state)
-        return await self._to_end(graph_input, context, mark_of(graph_input, input_id, self._graph), on_approval)
+        return await self._to_end(graph_input, context, input_id_of(graph_input, input_id, self._graph), on_approval)
 
     async def resume(
         self,
@@ -183,7 +183,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             SessionBusyError: When the session is running.
         """
         self._check_stored(on_approval)
-        mark = mark_of(answer_content(answer), input_id, self._graph)
+        mark = input_id_of(answer_content(answer), input_id, self._graph)
         return await self._to_end(await self._answer(answer, decided_by, mark), context, mark, on_approval)
 
     @with_parameters_of(run)
@@ -242,9 +242,9 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
         """
         self._check_stored(on_approval)
-        readership = Readership()
+        readership = ConsumerTracker()
         graph_input = self._with_state(given, state)
-        mark = mark_of(graph_input, input_id, self._graph)
+        mark = input_id_of(graph_input, input_id, self._graph)
         return ClosingStream(self._stream(graph_input, context, control, readership, mark, on_approval), readership)
 
     @with_parameters_of(stream)
@@ -282,7 +282,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
     ) -> AsyncGenerator[Part[ResponseT]]:
         """As `resume`, but yield the parts of the run as `stream` does."""
         self._check_stored(on_approval)
-        mark, readership = mark_of(answer_content(answer), input_id, self._graph), Readership()
+        mark, readership = input_id_of(answer_content(answer), input_id, self._graph), ConsumerTracker()
         parts = self._stream_answer(answer, context, decided_by, control, readership, mark, on_approval)
         return ClosingStream(parts, readership)
 
@@ -292,8 +292,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         context: Any,
         decided_by: str | None,
         control: RunControl | None,
-        readership: Readership,
-        mark: InputMark | None,
+        readership: ConsumerTracker,
+        mark: InputId | None,
         on_approval: OnApproval | None,
     ) -> AsyncGenerator[Part[ResponseT]]:
         given = await self._answer(answer, decided_by, mark)
@@ -325,8 +325,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         given: Any,
         context: Any,
         control: RunControl | None,
-        readership: Readership,
-        mark: InputMark | None = None,
+        readership: ConsumerTracker,
+        mark: InputId | None = None,
         on_approval: OnApproval | None = None,
     ) -> AsyncGenerator[Part[ResponseT]]:
         # Imported here: only streams need them.
@@ -334,7 +334,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         from graph_agent.session.stream_parts import MODES, parts_of_run, stored_parts
 
         refuse_within(self.id)
-        note: Note | None = None
+        note: ControlMessage | None = None
         while True:
             run, has_streamed = self._input_run(note, context, mark), False
             try:
@@ -389,7 +389,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             raise InputError(f"state={state!r}: give a mapping of own state fields to values, or None.")
         if not state:
             return _input(given)
-        own_fields_of(self._graph).check_input(state)
+        custom_state_of(self._graph).check_input(state)
         return {**_input(given), **state}
 
     async def events(self, *, last: int | None = None, after: int = -1) -> list[Event]:
@@ -413,7 +413,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         return open_interrupts(await self._graph.aget_state(self._config))
 
     async def _to_end(
-        self, given: Any, context: Any, mark: InputMark | None, on_approval: OnApproval | None
+        self, given: Any, context: Any, mark: InputId | None, on_approval: OnApproval | None
     ) -> RunResult:
         refuse_within(self.id)
         run = await self._run_one(given, context, mark=mark, on_approval=on_approval)
@@ -445,7 +445,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             if run.aborted:
                 return
 
-    async def _next_follow_up(self, control: RunControl | None, after: InputRun | None) -> Note | None:
+    async def _next_follow_up(self, control: RunControl | None, after: InputRun | None) -> ControlMessage | None:
         if control is not None and control.drain_requested:
             return None
         if after is not None and after.is_store_silent:
@@ -464,8 +464,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         given: Any,
         context: Any,
         control: RunControl | None = None,
-        note: Note | None = None,
-        mark: InputMark | None = None,
+        note: ControlMessage | None = None,
+        mark: InputId | None = None,
         on_approval: OnApproval | None = None,
     ) -> InputRun:
         """Run an input, and resume it as long as its approvals need no person."""
@@ -492,11 +492,11 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         answers = await self._approval.answers(asked, on_approval)
         return await self._answer(answers, None, None) if answers else None
 
-    async def _waits_for(self, mark: InputMark | None) -> bool:
+    async def _waits_for(self, mark: InputId | None) -> bool:
         """Wait for the end of the run of an input; False for an input without an id, and if another input runs."""
         return mark is not None and await wait_for_input(self._saver, self.id, mark)
 
-    def _input_run(self, note: Note | None, context: Any, mark: InputMark | None = None) -> InputRun:
+    def _input_run(self, note: ControlMessage | None, context: Any, mark: InputId | None = None) -> InputRun:
         async def read(run: Run | None) -> RunResult:
             result = typed_result(await self._result(run), self._graph, context)
             has_failed = result.status == SessionStatus.FAILED and run is not None and run.cause is not None
@@ -504,15 +504,15 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
         return InputRun(read, partial(self._control.check_next, note) if note is not None else None, mark)
 
-    async def _answer(self, answer: Any, decided_by: str | None, mark: InputMark | None) -> Any:
+    async def _answer(self, answer: Any, decided_by: str | None, mark: InputId | None) -> Any:
         """Return the graph's input that resumes the session; None for an answer that it has received already."""
         # Imported here: only answers need them.
-        from graph_agent.inputs.admission import Admission
+        from graph_agent.inputs.deduplicator import InputDeduplicator
         from graph_agent.session.interrupts import answers_by_id, checked_answers
 
         # After a crash between a step's last write and its checkpoint, `next` is empty, but `tasks` is not.
         state = await self._graph.aget_state(self._config)
-        admission = Admission(self._saver, self._graph.aget_state, self.id)
+        admission = InputDeduplicator(self._saver, self._graph.aget_state, self.id)
         received = mark is not None and await admission.seen(mark) is not None
         if not state.tasks and not received:
             raise InputError(f"Session {self.id!r} has nothing to resume: its last input has ended.")
@@ -536,7 +536,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             state = await self._graph.aget_state({"configurable": {**self._configurable, "checkpoint_id": end}})
             if state.tasks:
                 raise run.fence.lost(self.id, f"its newest checkpoint is {newest}, and this run has not ended")
-        return run_result(state, own_fields_of(self._graph).outputs)
+        return run_result(state, custom_state_of(self._graph).outputs)
 
 
 def _input(given: Given) -> dict[str, Any]:

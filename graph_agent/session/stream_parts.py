@@ -10,7 +10,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot, StreamMode
 
 from graph_agent.models.message_gate import message_text
-from graph_agent.runs.input_marks import InputMark, mark_in
+from graph_agent.runs.input_ids import InputId, input_id_in
 from graph_agent.session.results import (
     CallState,
     Custom,
@@ -41,7 +41,7 @@ _ENDS = (*_RESULTS, "delegation_progress", "approval_request", "approval_decisio
 
 
 async def parts_of_run(
-    graph: CompiledStateGraph[Any, Any, Any, Any], session_id: str, given: Any, mark: InputMark | None
+    graph: CompiledStateGraph[Any, Any, Any, Any], session_id: str, given: Any, mark: InputId | None
 ) -> StreamParts:
     """Return the converter of a run's chunks; a run that resumes continues the calls without a result.
 
@@ -55,7 +55,7 @@ async def parts_of_run(
     values = state.values
     events: list[StoredEvent] = values.get("events", [])
     answered = recorded_ids(events)
-    resumes = not isinstance(given, dict) or (mark is not None and mark_in(state.metadata or {}) == mark)
+    resumes = not isinstance(given, dict) or (mark is not None and input_id_in(state.metadata or {}) == mark)
     running = [call["id"] for call in values.get("ready", ()) if resumes and call["id"] not in answered]
     return StreamParts(session_id, len(events), running)
 

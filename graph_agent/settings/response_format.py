@@ -15,7 +15,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from typing_extensions import TypeVar, is_typeddict
 
 from graph_agent._internal.failure_log import exception_text, log_user_error
-from graph_agent._internal.text import plain
+from graph_agent._internal.text import to_json_safe
 from graph_agent._internal.validation_text import explain
 from graph_agent.errors import ConfigError
 from graph_agent.parsing.json_values import parse_lenient_json
@@ -161,10 +161,10 @@ class ResponseSchema:
         except pydantic.ValidationError as error:
             known = adapter.json_schema().get("properties", {})
             raise ValueError(explain(error, name, known=known)) from None
-        dumped = plain(adapter.dump_python(made, mode="json", by_alias=True, round_trip=True, warnings=False))
+        dumped = to_json_safe(adapter.dump_python(made, mode="json", by_alias=True, round_trip=True, warnings=False))
         dumped = {self._tag: name, **dumped} if self._tag else dumped
         # A dump may lack data that the class needs (serializers, excluded fields, differing aliases); the reply has it.
-        return dumped if self.instance(dumped) == made else plain(value)
+        return dumped if self.instance(dumped) == made else to_json_safe(value)
 
     def _checked(self, value: Any) -> Any:
         from jsonschema import ValidationError
@@ -174,7 +174,7 @@ class ResponseSchema:
         except ValidationError as error:
             where = "/".join(str(part) for part in error.absolute_path) or "the reply"
             raise ValueError(f"{where}: {error.message}.") from None
-        return plain(value)
+        return to_json_safe(value)
 
 
 def _is_shape(given: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from graph_agent.spec.agent_file import AgentSpec, load_spec
 
 if TYPE_CHECKING:
-    from graph_agent.spec.opening import open_agent
+    from graph_agent.spec.factory import open_agent
 
 __all__ = ["AgentSpec", "load_spec", "open_agent"]
 
@@ -18,6 +18,6 @@ __all__ = ["AgentSpec", "load_spec", "open_agent"]
 def __getattr__(name: str) -> Any:
     if name != "open_agent":
         raise AttributeError(f"module 'graph_agent.spec' has no attribute {name!r}")
-    from graph_agent.spec.opening import open_agent
+    from graph_agent.spec.factory import open_agent
 
     return open_agent

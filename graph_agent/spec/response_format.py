@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from graph_agent._internal.text import plain
+from graph_agent._internal.text import to_json_safe
 from graph_agent._internal.yaml_files import parse_yaml
 from graph_agent.errors import ConfigError
 from graph_agent.settings.response_format import ResponseSchema
@@ -30,7 +30,7 @@ def load_response_format(given: str | dict[str, Any], folder: Path) -> type[Any]
         schema = _read_schema(folder / given) if given.endswith(SCHEMA_FILES) else load_attribute(given, folder)
     if isinstance(schema, dict):
         # YAML may give dates, and keys that are not strings.
-        schema = plain(schema)
+        schema = to_json_safe(schema)
     ResponseSchema(schema)
     return schema  # type: ignore[no-any-return]  # `ResponseSchema` has just checked it
 

@@ -23,7 +23,7 @@ from typing import Any
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
 from graph_agent.spec.agent_file import TODAY_VARIABLE, AgentSpec, load_spec
-from graph_agent.spec.opening import open_agent
+from graph_agent.spec.factory import open_agent
 
 _CLOSE_S = 30.0
 """Seconds that the MCP servers get to stop when the process exits."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from langchain_core.messages import AnyMessage, ToolMessage
 from typing_extensions import TypedDict
 
-from graph_agent._internal.text import plain, text_of
+from graph_agent._internal.text import text_of, to_json_safe
 from graph_agent.state.events import SUCCESSES, ResultStatus, StoredEvent, event, value_of
 from graph_agent.types import Call, delegate_name, delegation_name, is_delegation
 
@@ -91,7 +91,7 @@ def announce(
 def answer_event(call: Call, message: ToolMessage, step: int, decided_by: str = "user") -> StoredEvent:
     """Return the event of a result that a person or a hook supplied in place of the call's own; an error denies it."""
     status = "denied" if message.status == "error" else "answered"
-    recorded = result_event(call["id"], call["name"], status, plain(message.content), step)
+    recorded = result_event(call["id"], call["name"], status, to_json_safe(message.content), step)
     return {**recorded, "decided_by": decided_by}
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, cast
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
-from graph_agent._internal.text import clean, plain, text_of
+from graph_agent._internal.text import clean, text_of, to_json_safe
 from graph_agent.approvals.requests import DecisionType, HeldCall
 
 if TYPE_CHECKING:
@@ -404,7 +404,7 @@ def value_of(entry: Mapping[str, Any]) -> Any:
 def decode(text: str) -> tuple[Any] | None:
     """Return the JSON value in a text, as a 1-tuple; None if it is not JSON or has a number that is not finite."""
     try:
-        return (plain(json.loads(text), finite=True),)
+        return (to_json_safe(json.loads(text), finite=True),)
     except (ValueError, RecursionError):
         return None
 

@@ -8,7 +8,7 @@ from typing import Any
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from graph_agent._internal.text import as_text, plain
+from graph_agent._internal.text import as_text, to_json_safe
 from graph_agent.state.call_events import CallResult
 from graph_agent.types import Call
 
@@ -41,7 +41,7 @@ def call_client_tool(call: Call) -> CallResult:
         return CallResult(as_text(answer))
     content = answer["content"]
     return CallResult(
-        plain(content) if isinstance(content, list) else as_text(content),
+        to_json_safe(content) if isinstance(content, list) else as_text(content),
         "error" if answer.get("status") == "error" else "success",
     )
 

@@ -11,8 +11,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Send
 
 from graph_agent.state.call_events import CallResult, Handoff
+from graph_agent.state.custom_state import NO_OWN_FIELDS, RESERVED, CustomState, first_unplain
 from graph_agent.state.messages import CONTEXT_MARK
-from graph_agent.state.own_fields import NO_OWN_FIELDS, RESERVED, OwnFields, first_unplain
 from graph_agent.types import Call
 
 _OF_ANOTHER_AGENT = ("status", "stop_reason", "structured_response")
@@ -23,12 +23,12 @@ _OF_ANOTHER_AGENT = ("status", "stop_reason", "structured_response")
 class CommandScope:
     """The effects that a call's commands may have."""
 
-    own: OwnFields = NO_OWN_FIELDS
+    own: CustomState = NO_OWN_FIELDS
     nested: bool = False
     """Whether the agent runs as a node of another graph."""
 
     @classmethod
-    def of(cls, own: OwnFields, config: RunnableConfig) -> CommandScope:
+    def of(cls, own: CustomState, config: RunnableConfig) -> CommandScope:
         """Return the scope of a task of an agent.
 
         Args:

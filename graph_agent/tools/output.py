@@ -13,7 +13,7 @@ from langgraph.types import Command
 from pydantic import ValidationError
 
 from graph_agent._internal.sync_bridge import TimeLimitError
-from graph_agent._internal.text import as_text, clean, plain, text_of
+from graph_agent._internal.text import as_text, clean, text_of, to_json_safe
 from graph_agent.errors import AbandonedCallsError, CallError, McpServerError
 from graph_agent.models.errors import public_exception_text
 from graph_agent.state.call_events import CallResult
@@ -58,7 +58,7 @@ def read_output(
     found = effects.result
     if found is None:
         return CallResult(f"{call['name']} returned no message for this call; its result is not known.", "error")
-    artifact = None if found.artifact is None else plain(found.artifact)
+    artifact = None if found.artifact is None else to_json_safe(found.artifact)
     content, text = _content(found.content), _json_text(given, found)
     stored = structured_content(content if text is None else text, artifact)
     if text is None:
@@ -104,7 +104,7 @@ def with_value_of(outputs: Sequence[CallResult], output: CallResult) -> CallResu
 def _content(content: str | list[Any]) -> str | list[Any]:
     """Return a message's content, cleaned. A list of strings is a tool's own list and becomes its text form."""
     if isinstance(content, list) and any(isinstance(block, dict) for block in content):
-        blocks: list[Any] = plain(content)
+        blocks: list[Any] = to_json_safe(content)
         return blocks
     return as_text(content)
 

@@ -30,8 +30,8 @@ from graph_agent.errors import (
 from graph_agent.prompts import Prompts
 from graph_agent.state.call_events import CallResult, fault_result
 from graph_agent.state.channels import RemoteTask
+from graph_agent.state.custom_state import NO_OWN_FIELDS, CustomState
 from graph_agent.state.events import ResultStatus
-from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
 from graph_agent.tools.argument_checks import openai_schema
 from graph_agent.tools.client import bare_schema, call_client_tool
 from graph_agent.tools.commands import CommandScope
@@ -195,7 +195,7 @@ class Toolbox:
         delegates: Sequence[Delegate],
         prompts: Prompts,
         offered: Sequence[dict[str, Any]] = (),
-        own: OwnFields = NO_OWN_FIELDS,
+        own: CustomState = NO_OWN_FIELDS,
     ) -> None:
         self.own = own
         self.tools: dict[str, BaseTool] = {}

@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage
 from pydantic import ValidationError
 
-from graph_agent._internal.text import NotFiniteError, clean, plain
+from graph_agent._internal.text import NotFiniteError, clean, to_json_safe
 from graph_agent._internal.validation_text import explain
 from graph_agent.calls import new_call_id, read_text_calls
 from graph_agent.models.finish_reasons import cause_of, cut_off, text_cut_off
@@ -172,7 +172,7 @@ def _plan_of_calls(
         unique_id = id_ if CALL_ID.fullmatch(id_) and id_ not in taken else new_call_id()
         taken.add(unique_id)
         try:
-            wave_calls.append(WaveCall(id=unique_id, tool=clean(name), args=plain(arguments)))
+            wave_calls.append(WaveCall(id=unique_id, tool=clean(name), args=to_json_safe(arguments)))
         except ValueError as error:
             raise PlanError(f"The arguments of {name[:80]!r} cannot be used: {error}.") from None
         _check_numbers(wave_calls[-1], arguments)
@@ -183,7 +183,7 @@ def _plan_of_calls(
 
 def _validate(value: Any, schema: type[PlanningResult]) -> PlanningResult:
     try:
-        plan = schema.model_validate(plain(value))
+        plan = schema.model_validate(to_json_safe(value))
     except ValidationError as error:
         faults = "\n".join(line[:300] for line in explain(error, "The plan", schema).split("\n")[:10])
         raise PlanError(faults, "\nSend the whole plan again.") from None
@@ -199,7 +199,7 @@ def _validate(value: Any, schema: type[PlanningResult]) -> PlanningResult:
 def _check_numbers(call: WaveCall, arguments: Any) -> None:
     """Mark a call whose arguments contain a number that is not finite; the other calls of its plan can run."""
     try:
-        plain(arguments, finite=True)
+        to_json_safe(arguments, finite=True)
     except NotFiniteError as error:
         call.mark_faulty(f"The arguments cannot be used: {error}.")
 

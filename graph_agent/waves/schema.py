@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from graph_agent._internal.text import NotFiniteError, plain
+from graph_agent._internal.text import NotFiniteError, to_json_safe
 from graph_agent.errors import CallError
 from graph_agent.types import Call
 from graph_agent.waves.references import BadReferenceError, referenced_ids, resolve, resolve_some
@@ -218,7 +218,7 @@ def select(waiting: Sequence[Call], results: Mapping[str, Any], failed: Collecti
             lost.add(call["id"])
         elif all(need in results for need in needs):
             try:
-                ready.append({**call, "arguments": plain(resolve(call["arguments"], results), finite=True)})
+                ready.append({**call, "arguments": to_json_safe(resolve(call["arguments"], results), finite=True)})
             except BadReferenceError as fault:
                 skipped.append((call, f"Not run: {fault}"))
                 lost.add(call["id"])

@@ -22,7 +22,7 @@ from a2a.types import (
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.checkpoints.open import open_saver
 from graph_agent.server.a2a import store as server_store
-from graph_agent.server.a2a.session_ids import at_work
+from graph_agent.server.a2a.session_ids import task_lease
 from graph_agent.server.a2a.store import open_stores
 from tests.support.a2a_agents import book
 from tests.support.a2a_client import a2a_client, artifact_texts, message_request, send, state_name
@@ -94,11 +94,11 @@ async def test_a_task_without_a_running_session_is_failed(postgres_url: str, mon
         elsewhere = create_graph_agent(ScriptedChatModel([]), checkpointer=other)
         working = TaskStatus(state=TaskState.TASK_STATE_WORKING)
         working.timestamp.GetCurrentTime()
-        async with open_stores(postgres_url, at_work=at_work(graph)) as stores:
+        async with open_stores(postgres_url, task_lease=task_lease(graph)) as stores:
             await stores.tasks.save(Task(id="t1", context_id="c1", status=working), anonymous)
         run = asyncio.create_task(graph.ainvoke({"messages": "go"}, {"configurable": {"thread_id": "c1"}}))
         await gate.reached()
-        async with open_stores(postgres_url, at_work=at_work(elsewhere)) as stores:
+        async with open_stores(postgres_url, task_lease=task_lease(elsewhere)) as stores:
             for _ in range(2):
                 found = await stores.tasks.get("t1", anonymous)
                 assert found is not None

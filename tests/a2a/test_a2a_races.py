@@ -85,14 +85,14 @@ async def test_cancelling_a_task_leaves_another_run_of_its_session() -> None:
 
 
 async def test_a_task_finished_by_another_process_is_not_resumed(tmp_path: Path) -> None:
-    async def is_at_work(task: Task, context: ServerCallContext) -> bool:
+    async def has_lease(task: Task, context: ServerCallContext) -> bool:
         return False
 
     async def put(stores: Stores, state: TaskState) -> None:
         await stores.tasks.save(Task(id="t1", context_id="c1", status=TaskStatus(state=state)), ANONYMOUS)
 
     url = f"sqlite:///{tmp_path}/tasks.db"
-    async with open_stores(url, at_work=is_at_work) as one, open_stores(url, at_work=is_at_work) as other:
+    async with open_stores(url, task_lease=has_lease) as one, open_stores(url, task_lease=has_lease) as other:
         await put(one, TaskState.TASK_STATE_SUBMITTED)
         await put(one, TaskState.TASK_STATE_INPUT_REQUIRED)
         await put(other, TaskState.TASK_STATE_CANCELED)

@@ -641,7 +641,12 @@ async def test_a_running_task_fails_when_the_server_stops(tmp_path: Path) -> Non
 
     assert live is not None
     assert found is not None
-    assert (state_name(live), state_name(found), [state_name(task) for task in listed.tasks], at_work.total_size) == (
+    assert (
+        state_name(live),
+        state_name(found),
+        [state_name(task) for task in listed.tasks],
+        at_work.total_size,
+    ) == (
         "TASK_STATE_WORKING",
         "TASK_STATE_FAILED",
         ["TASK_STATE_FAILED"],

@@ -24,13 +24,13 @@ from tests.support.cli import run_cli
 SERVER = Path(__file__).parents[2] / "examples" / "hotel" / "server.py"
 
 
-def verdicts(folder: Path, *options: str, **environment: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
+def check_results(folder: Path, *options: str, **environment: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
     """The exit status, and the results by check."""
     done = run_cli(folder, "doctor", "--json", *options, script=None, given="", **environment)
     found: dict[str, list[dict[str, str]]] = {}
     for line in done.stdout.splitlines():
-        verdict = json.loads(line)
-        found.setdefault(verdict["check"], []).append(verdict)
+        check_result = json.loads(line)
+        found.setdefault(check_result["check"], []).append(check_result)
     return done.returncode, found
 
 
@@ -83,7 +83,7 @@ def test_doctor_finds_no_problem_in_an_agent_that_works(tmp_path: Path) -> None:
 
     environment = {"MY_TOKEN": "x", "OPENAI_API_KEY": "y", "HOTEL_DB": str(tmp_path / "hotel.db")}
     # Nothing listens there, which is no problem of the agent.
-    status, found = verdicts(folder, OPENAI_BASE_URL="http://127.0.0.1:9/v1", **environment)
+    status, found = check_results(folder, OPENAI_BASE_URL="http://127.0.0.1:9/v1", **environment)
 
     assert (status, {check: [each["status"] for each in results] for check, results in found.items()}) == (
         0,
@@ -109,7 +109,7 @@ def test_a_damaged_session_is_found_by_doctor_and_continued_by_no_command(tmp_pa
         )
 
     ran = run_cli(folder, "run", "and now?", "-s", "s1", script=["Hello again."])
-    _, found = verdicts(folder, OPENAI_API_KEY="y")
+    _, found = check_results(folder, OPENAI_API_KEY="y")
     listed = run_cli(folder, "sessions", "--json").stdout
 
     assert (ran.returncode, "Session 's1' is damaged" in ran.stderr, json.loads(listed)["id"]) == (2, True, "s1")
@@ -123,7 +123,7 @@ def test_doctor_names_a_fix_for_each_problem(tmp_path: Path) -> None:
         "credentials: {token: {env: MY_TOKEN}}\ndb: sqlite:///missing/x.db\n"
     )
 
-    status, found = verdicts(tmp_path)
+    status, found = check_results(tmp_path)
 
     problems = {
         check: [each["fix"] != "" for each in results if each["status"] == "problem"]
@@ -180,9 +180,9 @@ def test_doctor_reports_a_broken_list_of_models_a_missing_key_and_a_dead_delegat
     with ThreadingHTTPServer(("127.0.0.1", 0), kind) as endpoint:
         threading.Thread(target=endpoint.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{endpoint.server_port}/v1"
-        status, found = verdicts(tmp_path, OPENAI_API_KEY="k", OPENAI_BASE_URL=url)
+        status, found = check_results(tmp_path, OPENAI_API_KEY="k", OPENAI_BASE_URL=url)
         endpoint.shutdown()
-    _, other = verdicts(tmp_path, "--config", "other.yaml", ANTHROPIC_API_KEY="", OPENAI_API_KEY="")
+    _, other = check_results(tmp_path, "--config", "other.yaml", ANTHROPIC_API_KEY="", OPENAI_API_KEY="")
 
     [model], [delegate] = found["model"], found["delegate"]
     assert (status, model["status"], model["text"]) == (
@@ -202,7 +202,7 @@ def test_doctor_asks_the_model_on_request_only(tmp_path: Path) -> None:
     # Nothing listens there.
     environment = {"OPENAI_API_KEY": "sk-secret-123456789", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
 
-    built, asked = verdicts(tmp_path, **environment), verdicts(tmp_path, "--ask-model", **environment)
+    built, asked = check_results(tmp_path, **environment), check_results(tmp_path, "--ask-model", **environment)
 
     assert [(status, found["model"][0]["status"]) for status, found in (built, asked)] == [
         (0, "warning"),

@@ -26,7 +26,7 @@ from graph_agent import (
     create_graph_agent,
 )
 from graph_agent.hooks import HookRequest, HookResponse
-from graph_agent.planning.active_model import with_carried
+from graph_agent.planning.request_state import with_carried
 from graph_agent.session.results import Token
 from graph_agent.state.schema import RequestOnlyMessages
 from tests.support.agents import add, asks, dialogue, echo, kinds, says

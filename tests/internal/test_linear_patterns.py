@@ -25,7 +25,7 @@ _FUNCTIONS = _MATCHING | {"compile", "search", "sub", "subn", "split", "findall"
 
 _LOCALS: dict[str, dict[str, Any]] = {
     "parsing/scanner.py": {"mark": "<think>"},
-    "models/visibility.py": {"fence": {"marks": "```"}},
+    "models/stream_filters.py": {"fence": {"marks": "```"}},
     "models/errors.py": {"wordings": ()},  # a builder: its results are collected by their names
     "models/finish_reasons.py": {"reasons": ("",)},
     "_internal/failure_log.py": {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, RemoveMessage, ToolMessage
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
-from graph_agent._internal.text import as_text, clean, plain
+from graph_agent._internal.text import as_text, clean, to_json_safe
 from graph_agent.errors import did_you_mean
 from graph_agent.state.channels import MessagesChannel
 from graph_agent.state.messages import OpenCalls, new_user_messages, open_calls, rewrite, with_results
@@ -33,7 +33,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_plain_is_idempotent(value: Any) -> None:
-    assert plain(plain(value)) == plain(value)
+    assert to_json_safe(to_json_safe(value)) == to_json_safe(value)
 
 
 def test_non_json_values_become_text() -> None:

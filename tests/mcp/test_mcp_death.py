@@ -94,6 +94,7 @@ async def test_over_http_a_writing_call_that_was_running_is_not_repeated(tmp_pat
             with pytest.raises(McpCallError, match=r"'die_writing' was running .* it may have taken effect") as raised:
                 await text(tools, "die_writing")
             assert raised.value.may_have_run
+            await server.ended()
 
             with pytest.raises(McpCallError, match="cannot be reached: ConnectError") as unreached:
                 await text(tools, "room")

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessageChunk
 
+from graph_agent.models.stream_filters import AnswerFilter, CallFilter, LeadingCallFilter, SentinelFilter
 from graph_agent.models.stream_watch import StreamWatch, Visibility
-from graph_agent.models.visibility import AnswerFilter, CallFilter, LeadingCallFilter, SentinelFilter
 
 PIECES = [
     *("It is", " 42", ".", " ", "\n", "\n\n", "f", "fun", "ctools", "functools[0]", "No", " more", " actions", "."),

@@ -22,8 +22,8 @@ from graph_agent.checkpoints.postgres import SharedPostgresStore
 from graph_agent.checkpoints.postgres_saver import SharedPostgresSaver
 from graph_agent.checkpoints.urls import without_password
 from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
-from graph_agent.locks.database_identity import place_of, place_of_blocking
-from graph_agent.locks.postgres import PostgresPlace
+from graph_agent.locks.database_identity import database_key, database_key_blocking
+from graph_agent.locks.postgres import PostgresAddress
 from graph_agent.persistence import open_saver, open_store, strict_serializer
 from graph_agent.runs.inbox import new_note
 from graph_agent.runs.registry import inbox_of, is_idle
@@ -249,7 +249,7 @@ async def test_every_kind_of_saver_has_the_same_place(kind: Any, postgres_url: s
         return (AsyncPostgresSaver if "Async" in kind.__name__ else PostgresSaver)(connection)
 
     async with open_saver(postgres_url) as ours, AsyncExitStack() as stack:
-        place = await place_of(ours)
+        place = await database_key(ours)
         made = kind(postgres_url, open=False) if "Pool" in kind.__name__ else kind.connect(postgres_url)
         opened: Any = await made if inspect.isawaitable(made) and "Pool" not in kind.__name__ else made
         if "Async" in kind.__name__:
@@ -257,9 +257,9 @@ async def test_every_kind_of_saver_has_the_same_place(kind: Any, postgres_url: s
         else:
             connection = stack.enter_context(opened)
 
-        found = [await place_of(saver()), await asyncio.to_thread(place_of_blocking, saver())]
+        found = [await database_key(saver()), await asyncio.to_thread(database_key_blocking, saver())]
 
-    assert (found, isinstance(place, PostgresPlace)) == ([place, place], True)
+    assert (found, isinstance(place, PostgresAddress)) == ([place, place], True)
 
 
 async def test_a_lock_is_taken_anew_when_the_database_has_dropped_its_connection(postgres_url: str) -> None:

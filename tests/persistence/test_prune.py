@@ -27,7 +27,7 @@ from graph_agent.errors import (
     SessionBusyError,
     SessionLostError,
 )
-from graph_agent.locks.database_identity import place_of
+from graph_agent.locks.database_identity import database_key
 from graph_agent.persistence import open_saver, prune
 from graph_agent.runs.registry import maintained
 from graph_agent.session.importing import export_session, import_session
@@ -166,7 +166,7 @@ async def test_a_running_session_is_skipped(url: str) -> None:
 async def test_a_run_waits_while_its_session_is_maintained(url: str) -> None:
     async with open_saver(url) as saver:
         session = Session(create_graph_agent(ScriptedChatModel(["One."]), checkpointer=saver), "s1")
-        async with maintained(await place_of(saver), "s1") as maintenance:
+        async with maintained(await database_key(saver), "s1") as maintenance:
             run = asyncio.create_task(session.run("first"))
             done, _ = await asyncio.wait([run], timeout=0.2)
         result = await run
@@ -181,7 +181,7 @@ async def test_a_cancelled_maintenance_gives_its_locks_back(url: str) -> None:
 
     held: list[bool] = []
     async with open_saver(url) as saver:
-        place = await place_of(saver)
+        place = await database_key(saver)
         for _ in range(5):
             inside = asyncio.Event()
             task = asyncio.create_task(maintain(place, inside))

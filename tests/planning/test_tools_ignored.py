@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.calls import split_tool_calls
-from graph_agent.models.visibility import CallFilter, CallOpening
+from graph_agent.models.stream_filters import CallFilter, CallOpening
 from graph_agent.session.results import Token
 from tests.support.agents import ECHO_SCRIPT, add, asks, dialogue, echo, thread
 from tests.support.openai_stub import Reply, StubFactory, openai_stub

@@ -25,8 +25,8 @@ from graph_agent.errors import SessionLostError
 from graph_agent.locks import database_identity as places
 from graph_agent.locks import postgres as advisory_locks
 from graph_agent.locks import postgres as postgres_query
-from graph_agent.locks.database_identity import place_of
-from graph_agent.locks.postgres import PostgresPlace
+from graph_agent.locks.database_identity import database_key
+from graph_agent.locks.postgres import PostgresAddress
 from graph_agent.persistence import open_saver
 from graph_agent.runs import registry as running
 from tests.support.agents import asks, dialogue, thread
@@ -149,7 +149,7 @@ async def test_a_run_whose_lock_is_behind_a_stalled_proxy_is_stopped_and_begins_
             run = asyncio.create_task(Session(graph, "s1").run("go"))
             await first.reached()
             proxy.stall(b"graph-agent locks")
-            held = running._locks._databases[await place_of(saver)]  # type: ignore[index]  # it is in PostgreSQL
+            held = running._locks._databases[await database_key(saver)]  # type: ignore[index]  # it is in PostgreSQL
             await until(lambda: time.monotonic() - held._verified_at > advisory_locks.FRESH_S)
             first.open()
             with pytest.raises(SessionLostError, match="did not answer within 4 seconds"):
@@ -256,8 +256,8 @@ async def test_a_cut_connection_is_detected(postgres_url: str) -> None:
         assert isinstance(saver, SharedPostgresSaver)
         async with saver._pool.connection() as connection:
             limits = connection.info.get_parameters()
-        place = await place_of(saver)
-    assert isinstance(place, PostgresPlace)
+        place = await database_key(saver)
+    assert isinstance(place, PostgresAddress)
 
     names = ("connect_timeout", "tcp_user_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count")
     assert ([limits[name] for name in names], "tcp_user_timeout=10000" in place.conninfo) == (

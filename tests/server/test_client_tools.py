@@ -99,7 +99,7 @@ def test_two_waves_of_the_callers_tools(openai_client: openai.OpenAI) -> None:
     assert last.message.content.endswith("paint said: painted red; paint said: painted blue")
 
 
-def test_results_of_an_unknown_parked_request_are_answered_from_its_history(openai_client: openai.OpenAI) -> None:
+def test_results_of_an_unknown_pending_request_are_answered_from_its_history(openai_client: openai.OpenAI) -> None:
     call = {"id": "call_" + "0" * 32, "type": "function", "function": {"name": "paint", "arguments": "{}"}}
     result = {"role": "tool", "tool_call_id": call["id"], "content": "painted green"}
     answer = ask(openai_client, [user("go"), {"role": "assistant", "tool_calls": [call]}, result])
@@ -107,7 +107,7 @@ def test_results_of_an_unknown_parked_request_are_answered_from_its_history(open
     assert answer.choices[0].message.content == "You said: go; it said: painted green"
 
 
-def test_a_parked_request_is_gone_once_it_is_answered(openai_client: openai.OpenAI) -> None:
+def test_a_pending_request_is_gone_once_it_is_answered(openai_client: openai.OpenAI) -> None:
     messages = [user('!call look_up {"key": "k"}\n!call paint {"color": "red"}')]
     choice = ask(openai_client, messages).choices[0]
     messages += [choice.message.model_dump(exclude_none=True), *results(choice.message)]

@@ -15,7 +15,7 @@ from graph_agent.server.settings import ServerSettings, settings_from, variable_
 from graph_agent.settings.config import LoopConfig
 from graph_agent.spec.agent_file import load_spec
 from graph_agent.spec.credentials import loop_variable_of
-from graph_agent.spec.opening import mcp_connections
+from graph_agent.spec.factory import mcp_connections
 from scripts.reference.environment import options_of
 from tests.support.cli import run_cli
 
@@ -168,3 +168,16 @@ def test_the_doctor_reports_an_address_with_an_unset_variable(tmp_path: Path) ->
     done = run_cli(tmp_path, "doctor", script=["Hello."])
 
     assert "problem  MCP: s: MCP server 's': the environment variable NOT_SET in '${NOT_SET}' is not set" in done.stdout
+
+
+@pytest.mark.parametrize(("former", "name"), [("park_s", "pending_ttl_s"), ("parked_requests", "pending_requests")])
+def test_a_former_setting_is_refused_with_its_new_name_wherever_it_is_set(former: str, name: str) -> None:
+    variable = variable_of(former)
+
+    with pytest.raises(ConfigError) as in_environment:
+        settings_from([], {variable: "7"})
+    with pytest.raises(ConfigError) as on_command_line:
+        settings_from([f"{former}=7"], {})
+
+    refused = f"ServerSettings: the field '{former}' was removed: its name is '{name}'."
+    assert (str(in_environment.value), str(on_command_line.value)) == (f"{variable}=7: {refused}", refused)

@@ -149,7 +149,7 @@ async def test_no_run_starts_in_a_session_being_discarded(session: str | None, m
     model = GatedModel([CALLS_MINE, "No more actions.", "Done."])
     outcomes: list[str] = []
     async with asyncio.timeout(30), running(create_graph_agent(model)) as runs:
-        host = replace(runs.host, settings=ServerSettings(park_s=1e-6))
+        host = replace(runs.host, settings=ServerSettings(pending_ttl_s=1e-6))
         waiting = await answered(host, ask(client_tools=[MINE], session_id=session))
         delete = host.saver.adelete_thread
 

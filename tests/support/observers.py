@@ -8,7 +8,7 @@ import pytest
 from langchain_core.messages import AIMessage
 from langsmith import Client
 
-from graph_agent.models import unobserved
+from graph_agent.models import without_callbacks
 
 
 class RecordingClient(Client):
@@ -29,7 +29,7 @@ class RecordingClient(Client):
 def unobserved_requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The requests that were sent without callbacks."""
     sent: list[Any] = []
-    original = unobserved.request_unobserved
+    original = without_callbacks.request_unobserved
 
     async def recording(*args: Any) -> AIMessage:
         sent.append(args)

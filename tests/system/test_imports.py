@@ -37,8 +37,15 @@ NEVER_AT_SERVE = {
 """Modules that `graph-agent serve` does not load before its first request but for `/ready`, without MCP servers."""
 AT_FIRST_USE = {
     *("approvals.decisions", "approvals.text", "assembly", "compiled", "delegates.graph", "delegation"),
-    *("execution.ledger", "inputs.admission", "models.stream_watch", "parsing.calls", "prompts", "session.interrupts"),
-    *("session.results", "session.stream_parts", "settings.budgets", "state.own_fields", "state.schema"),
+    *(
+        "execution.ledger",
+        "inputs.deduplicator",
+        "models.stream_watch",
+        "parsing.calls",
+        "prompts",
+        "session.interrupts",
+    ),
+    *("session.results", "session.stream_parts", "settings.budgets", "state.custom_state", "state.schema"),
 }
 """Modules of the package that no public name needs before an agent is built or run."""
 

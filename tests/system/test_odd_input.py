@@ -19,7 +19,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from graph_agent import ScriptedChatModel, SessionMemory, create_graph_agent
-from graph_agent._internal.text import plain
+from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import InputError
 from graph_agent.parsing.json_values import parse_lenient_json
 from graph_agent.persistence import open_saver
@@ -43,7 +43,7 @@ from tests.support.result_texts import UNKNOWN
     ids=str,
 )
 def test_numbers_that_no_store_holds_become_text(value: Any, stored: Any) -> None:
-    assert plain({"a": [value]}) == {"a": [stored]}
+    assert to_json_safe({"a": [value]}) == {"a": [stored]}
 
 
 def test_too_deep_nesting_is_a_clear_error() -> None:
@@ -52,7 +52,7 @@ def test_too_deep_nesting_is_a_clear_error() -> None:
         value = [value]
 
     with pytest.raises(ValueError, match="more than 200 levels deep"):
-        plain(value)
+        to_json_safe(value)
 
 
 @pytest.mark.parametrize(

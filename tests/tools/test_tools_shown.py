@@ -15,7 +15,7 @@ from langchain_core.tools import BaseTool
 from graph_agent import GraphDelegate, LoopConfig, LoopHook, LoopPlan, RequestPatch, ScriptedChatModel
 from graph_agent import create_graph_agent as create
 from graph_agent.hooks import HookRequest, HookResponse
-from graph_agent.hooks.around_model import ModelMiddleware
+from graph_agent.hooks.wrap_model_call import ModelMiddleware
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import replace_tools_text, tools_in_text
 from tests.support.agents import add, asks, echo, says

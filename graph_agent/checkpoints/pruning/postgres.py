@@ -28,7 +28,7 @@ from graph_agent.checkpoints.pruning.tables import (
     no_check,
     nodes_of,
 )
-from graph_agent.runs.input_marks import INPUT_ID
+from graph_agent.runs.input_ids import INPUT_ID
 
 UNCLEANED = ""
 """Channel of the note that a namespace may hold values that no checkpoint refers to."""

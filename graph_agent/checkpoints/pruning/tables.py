@@ -13,7 +13,7 @@ from langgraph.checkpoint.serde.types import TASKS
 from graph_agent.checkpoints.format import FORMAT, FORMAT_KEY
 from graph_agent.checkpoints.pruning.plan import At, Copies, Node, agent_deltas
 from graph_agent.errors import OperatorError
-from graph_agent.runs.input_marks import INPUT_ID
+from graph_agent.runs.input_ids import INPUT_ID
 
 Statement = tuple[str, Sequence[Any]]
 """SQL, and a list of its parameters for each execution."""

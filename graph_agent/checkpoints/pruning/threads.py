@@ -33,8 +33,8 @@ from graph_agent.checkpoints.pruning.tables import (
     no_check,
 )
 from graph_agent.errors import DamagedSessionError, SessionBusyError
-from graph_agent.locks.database_identity import place_of
-from graph_agent.runs.input_marks import ANSWERS
+from graph_agent.locks.database_identity import database_key
+from graph_agent.runs.input_ids import ANSWERS
 from graph_agent.runs.registry import is_idle, maintained
 
 _BATCH = 500
@@ -185,7 +185,7 @@ async def prune_to_newest(
         raise TypeError(f"thread_ids={thread_ids!r}: pass a list of thread ids.")
     if strategy not in ("keep_latest", "delete"):
         raise ValueError(f"strategy={strategy!r}: use 'keep_latest' or 'delete'.")
-    place = await place_of(saver)
+    place = await database_key(saver)
     for thread_id in thread_ids:
         if strategy == "delete":
             await saver.adelete_thread(thread_id)

@@ -33,8 +33,8 @@ from graph_agent._internal.credential_headers import check_headers
 from graph_agent._internal.public_network import is_public_url
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
+from graph_agent.server.a2a.cross_process import OtherProcesses
 from graph_agent.server.a2a.executor import HEARTBEAT_S, GraphExecutor, SlotFactory, unbounded
-from graph_agent.server.a2a.other_processes import OtherProcesses
 from graph_agent.server.a2a.push import PushNotifier
 from graph_agent.server.a2a.session_ids import SessionIds, session_id_of
 from graph_agent.server.a2a.store import ENDED, ConversationStore, LiveTaskStore, Stores
@@ -145,7 +145,7 @@ class A2AServer:
             request_context_builder=CheckedRequests(
                 notifies=self._push is not None,
                 tasks=stores.tasks,
-                at_work=self._executor.is_working_on,
+                task_lease=self._executor.is_working_on,
                 other_processes=other_processes,
                 check_new=self._executor.check_new,
             ),

@@ -35,17 +35,17 @@ from graph_agent.errors import (
     SessionLostError,
     UserError,
 )
-from graph_agent.inputs.admission import Admission
-from graph_agent.runs.input_marks import MAX_LENGTH, InputMark
-from graph_agent.runs.run import RUN, RunScope
-from graph_agent.server.a2a.other_processes import CancelRequests
+from graph_agent.inputs.deduplicator import InputDeduplicator
+from graph_agent.runs.input_ids import MAX_LENGTH, InputId
+from graph_agent.runs.run import RUN, RunHandle
+from graph_agent.server.a2a.cross_process import CancelRequests
 from graph_agent.server.a2a.session_ids import SessionIds, session_id_of
 from graph_agent.server.a2a.store import ENDED, TaskRun, heartbeats
 from graph_agent.server.a2a.updates import TaskReporter, question_ids
 from graph_agent.server.a2a.validation import request_credentials
 from graph_agent.server.settings import A2A_DEFAULTS
 from graph_agent.session.interrupts import joint_question
-from graph_agent.session.repeated_input import mark_of
+from graph_agent.session.repeated_input import input_id_of
 from graph_agent.session.results import Done
 from graph_agent.session.run_result import RunResult
 from graph_agent.session.session import Session
@@ -135,7 +135,7 @@ class GraphExecutor(AgentExecutor):
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """One lock per session: held by the running task of a conversation."""
         self._running: dict[str, TaskRun] = {}
-        self._marks: WeakKeyDictionary[RequestContext, tuple[str, InputMark]] = WeakKeyDictionary()
+        self._marks: WeakKeyDictionary[RequestContext, tuple[str, InputId]] = WeakKeyDictionary()
         """Request of a new task → its session and its message's mark, which the session may not have stored yet."""
         self._cancel_requests = cancel_requests
         self._listener: asyncio.Task[None] | None = None
@@ -176,10 +176,10 @@ class GraphExecutor(AgentExecutor):
             InvalidParamsError: If it belongs to another message of the conversation, or to one without an answer that a
                 later one has replaced.
         """
-        session = self._session(context, RunScope())
+        session = self._session(context, RunHandle())
         try:
             given = {"messages": _input(context.message)}
-            mark = mark_of(given, _input_id(context.message), self._graph)
+            mark = input_id_of(given, _input_id(context.message), self._graph)
         except InputError:
             return  # the task reports it
         saver = self._graph.checkpointer
@@ -189,7 +189,7 @@ class GraphExecutor(AgentExecutor):
             for session_id, other in list(self._marks.values()):
                 if session_id == session.id:
                     mark.names(other, session_id)
-            await Admission(saver, self._graph.aget_state, session.id).check(given, mark)
+            await InputDeduplicator(saver, self._graph.aget_state, session.id).check(given, mark)
         except InputConflictError:
             raise InvalidParamsError(message=_REUSED.format(id=mark.id)) from None
         except InputSupersededError:
@@ -235,7 +235,7 @@ class GraphExecutor(AgentExecutor):
 
     async def _still_asked(self, context: RequestContext, question: Message) -> tuple[Interrupt, ...]:
         """Return the session's open interrupts if a question is about any of them; empty otherwise."""
-        open_now = await self._open_interrupts(self._session(context, RunScope()))
+        open_now = await self._open_interrupts(self._session(context, RunHandle()))
         return open_now if question_ids(question) & {each.id for each in open_now} else ()
 
     def _begin(self, task_id: str) -> TaskRun:
@@ -317,7 +317,7 @@ class GraphExecutor(AgentExecutor):
         session = Session(self._graph, self._session_ids(user, task.context_id))
         if question_ids(task.status.message).isdisjoint(each.id for each in await self._open_interrupts(session)):
             return
-        scope = RunScope()
+        scope = RunHandle()
         scope.abort()
         # A run that holds the session has answered or dropped the question; it belongs to another task.
         with suppress(SessionBusyError):
@@ -327,7 +327,7 @@ class GraphExecutor(AgentExecutor):
         """Return the session's open interrupts."""
         return (await self._graph.aget_state({"configurable": {"thread_id": session.id}})).interrupts
 
-    def _session(self, context: RequestContext, scope: RunScope) -> Session:
+    def _session(self, context: RequestContext, scope: RunHandle) -> Session:
         task_id, context_id = _ids(context)
         user = context.call_context.user.user_name
         metadata = MessageToDict(context.message.metadata) if context.message is not None else {}

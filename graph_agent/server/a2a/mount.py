@@ -29,7 +29,7 @@ from graph_agent.runs.registry import sees_other_processes
 from graph_agent.server.a2a.app import CARD_AGE_S, A2AOptions, A2AServer
 from graph_agent.server.a2a.card import agent_card
 from graph_agent.server.a2a.executor import NoSlotError, SlotFactory
-from graph_agent.server.a2a.session_ids import at_work
+from graph_agent.server.a2a.session_ids import task_lease
 from graph_agent.server.a2a.store import open_stores
 from graph_agent.server.a2a.validation import RequestBounds
 from graph_agent.server.admission.gate import admitted_caller, guard
@@ -56,8 +56,8 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
         db: Database URL of the tasks.
     """
     host = runs.host
-    other_processes = at_work(host.kept, _thread) if await sees_other_processes(host.saver) else None
-    async with open_stores(db, at_work=other_processes) as stores:
+    other_processes = task_lease(host.kept, _thread) if await sees_other_processes(host.saver) else None
+    async with open_stores(db, task_lease=other_processes) as stores:
         server = A2AServer(
             host.kept,
             _card(runs, ""),

@@ -15,7 +15,7 @@ from graph_agent.runs.registry import is_idle
 SessionIds = Callable[[str, str], str]
 """Builds a session id from a user name (empty for an anonymous user) and a conversation id."""
 
-AtWork = Callable[[Task, ServerCallContext], Awaitable[bool]]
+TaskLease = Callable[[Task, ServerCallContext], Awaitable[bool]]
 """Whether any process runs the conversation of a caller's task."""
 
 
@@ -30,7 +30,7 @@ def session_id_of(user: str, context_id: str) -> str:
     return f"/{context_id}" if "/" in context_id else context_id
 
 
-def at_work(graph: CompiledAgentGraph, session_ids: SessionIds = session_id_of) -> AtWork:
+def task_lease(graph: CompiledAgentGraph, session_ids: SessionIds = session_id_of) -> TaskLease:
     """Return a check whether any process runs a task's conversation.
 
     Args:
@@ -40,7 +40,7 @@ def at_work(graph: CompiledAgentGraph, session_ids: SessionIds = session_id_of) 
     saver = graph.checkpointer
     assert isinstance(saver, BaseCheckpointSaver)
 
-    async def is_at_work(task: Task, context: ServerCallContext) -> bool:
+    async def has_lease(task: Task, context: ServerCallContext) -> bool:
         return not await is_idle(saver, session_ids(context.user.user_name, task.context_id))
 
-    return is_at_work
+    return has_lease

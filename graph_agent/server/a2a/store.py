@@ -40,8 +40,8 @@ from graph_agent._internal.failure_log import log_failure
 from graph_agent.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_database
 from graph_agent.checkpoints.urls import file_of, is_postgres, without_password
 from graph_agent.errors import ConfigError
-from graph_agent.runs.run import RunScope
-from graph_agent.server.a2a.session_ids import AtWork
+from graph_agent.runs.run import RunHandle
+from graph_agent.server.a2a.session_ids import TaskLease
 from graph_agent.server.a2a.updates import TaskReporter, is_progress
 
 if TYPE_CHECKING:
@@ -180,14 +180,14 @@ class Stores:
 
 
 @asynccontextmanager
-async def open_stores(url: str, *, at_work: AtWork | None = None) -> AsyncIterator[Stores]:
+async def open_stores(url: str, *, task_lease: TaskLease | None = None) -> AsyncIterator[Stores]:
     """Open the stores of a server, and close them on exit.
 
     The tables are the SDK's: `tasks` and `push_notification_configs`.
 
     Args:
         url: `memory:`, `sqlite:///FILE`, or `postgresql://…`; may be the database of the sessions.
-        at_work: Whether another process runs a task; None if only this process uses the database.
+        task_lease: Whether another process runs a task; None if only this process uses the database.
 
     Raises:
         ConfigError: If the address is of another kind, or the database cannot be reached.
@@ -196,7 +196,7 @@ async def open_stores(url: str, *, at_work: AtWork | None = None) -> AsyncIterat
         yield Stores(InMemoryTaskStore(), InMemoryPushNotificationConfigStore())
         return
     async with open_tables(url) as (tasks, push):
-        yield Stores(LiveTaskStore(tasks, at_work), push)
+        yield Stores(LiveTaskStore(tasks, task_lease), push)
 
 
 class LiveTaskStore(TaskStore):
@@ -207,12 +207,12 @@ class LiveTaskStore(TaskStore):
 
     Args:
         store: The persistent store.
-        at_work: Whether another process runs a task; None if there is no other process.
+        task_lease: Whether another process runs a task; None if there is no other process.
     """
 
-    def __init__(self, store: TaskStore, at_work: AtWork | None = None) -> None:
+    def __init__(self, store: TaskStore, task_lease: TaskLease | None = None) -> None:
         self._store = store
-        self._at_work = at_work
+        self._at_work = task_lease
         self._live: dict[tuple[str, str], tuple[Task, int]] = {}
         self._settled = asyncio.Event()
         self._settled.set()
@@ -466,7 +466,7 @@ class TaskRun:
     """Processing of one message of a task, until the task ends or asks a question."""
 
     def __init__(self) -> None:
-        self.scope = RunScope()
+        self.scope = RunHandle()
         """Scope of the run; aborts it."""
         self.control = RunControl()
         """Stops the run at the next step boundary."""

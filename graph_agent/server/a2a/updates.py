@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from langgraph.types import Interrupt
 
 from graph_agent._internal.coalesce import TextCoalescer
-from graph_agent._internal.text import plain
+from graph_agent._internal.text import to_json_safe
 from graph_agent.approvals.requests import is_approval_request
 from graph_agent.approvals.text import question_text
 from graph_agent.delegates.a2a_parts import EXTENSION, data_part, outcome_metadata
@@ -212,4 +212,4 @@ def _text_parts(text: str) -> list[Part]:
 
 
 def _data_parts(data: Any) -> list[Part]:
-    return [] if data is None else [data_part(plain(data))]
+    return [] if data is None else [data_part(to_json_safe(data))]

@@ -44,7 +44,7 @@ from graph_agent._internal.failure_log import leaves
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter
 from graph_agent._internal.text import find_lone_surrogate
 from graph_agent.errors import InputError
-from graph_agent.server.a2a.other_processes import OtherProcesses
+from graph_agent.server.a2a.cross_process import OtherProcesses
 from graph_agent.server.a2a.store import is_running
 
 _STATE = "graph_agent_credentials"
@@ -99,7 +99,7 @@ class CheckedRequests(SimpleRequestContextBuilder):
     Args:
         notifies: Whether the server sends push notifications.
         tasks: The store of the tasks that messages refer to.
-        at_work: Whether this process runs the task with an id.
+        task_lease: Whether this process runs the task with an id.
         other_processes: The tasks of other processes, which accept no message here.
         check_new: Raises if a message cannot begin a task; receives its context.
     """
@@ -109,7 +109,7 @@ class CheckedRequests(SimpleRequestContextBuilder):
         *,
         notifies: bool,
         tasks: TaskStore,
-        at_work: Callable[[str], bool],
+        task_lease: Callable[[str], bool],
         other_processes: OtherProcesses,
         check_new: Callable[[RequestContext], Awaitable[None]],
     ) -> None:
@@ -117,7 +117,7 @@ class CheckedRequests(SimpleRequestContextBuilder):
         self._check_new = check_new
         self._notifies = notifies
         self._tasks = tasks
-        self._at_work = at_work
+        self._at_work = task_lease
         self._other_processes = other_processes
 
     async def build(

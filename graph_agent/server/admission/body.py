@@ -151,7 +151,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def off_loop(request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_thread(request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function that processes a request's body, in a thread if the body is large.
 
     Args:
@@ -205,7 +205,7 @@ class _ValidatedRequest(Request):
         """
         body = await self.body()
         try:
-            return await off_loop(self, _validate, body, self.adapter)
+            return await run_in_thread(self, _validate, body, self.adapter)
         except ValidationError as error:
             faults = error.errors(include_url=False, include_context=False, include_input=False)
             self.faults = tuple({**fault, "loc": ("body", *fault["loc"])} for fault in faults)

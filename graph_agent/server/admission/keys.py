@@ -42,7 +42,7 @@ class Caller:
         session_id = thread_id.removeprefix(f"{self.name}/") if self.name else thread_id
         return None if "/" in session_id or self.thread(session_id) != thread_id else session_id
 
-    def parked(self, token: str) -> str:
+    def pending_thread(self, token: str) -> str:
         """Return the thread of a request without a session that waits for this caller's own tools."""
         return f"{self.name}/parked/{token}"
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from graph_agent.server.admission.body import BodyRoute, off_loop
+from graph_agent.server.admission.body import BodyRoute, run_in_thread
 from graph_agent.server.admission.gate import caller
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.anthropic.requests import CountRequest, MessagesRequest, read_messages_request, tokens_of
@@ -163,4 +163,4 @@ async def count_tokens(
     """Estimate the number of tokens of a request, at 4 characters per token."""
     server.check_body(body)
     with server.chat.limits.slot(sender.name):
-        return TokenCount(input_tokens=await off_loop(request, tokens_of, body))
+        return TokenCount(input_tokens=await run_in_thread(request, tokens_of, body))

@@ -97,7 +97,7 @@ def answers_to_approvals(
     return answers
 
 
-def parked_question(messages: Sequence[AnyMessage]) -> str | None:
+def pending_question(messages: Sequence[AnyMessage]) -> str | None:
     """Return the thread's name in the question that a conversation's last messages answer; None for no question."""
     for message in reversed(messages):
         if isinstance(message, AIMessage):

@@ -10,12 +10,12 @@ import hashlib
 from dataclasses import replace
 
 from graph_agent.errors import InputError
-from graph_agent.inputs.admission import Admission
-from graph_agent.runs.input_marks import InputMark, check_input_id, digest_of
+from graph_agent.inputs.deduplicator import InputDeduplicator
+from graph_agent.runs.input_ids import InputId, check_input_id, digest_of
 from graph_agent.server.admission.keys import Caller
-from graph_agent.server.chat.approvals import parked_question
+from graph_agent.server.chat.approvals import pending_question
 from graph_agent.server.chat.request import ChatRequest, trailing_results
-from graph_agent.server.chat.run_spec import PARKED_ID, RunSpec, presented, resolve_run
+from graph_agent.server.chat.run_spec import PENDING_ID, RunSpec, as_shown, resolve_run
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host
 from graph_agent.session.run_result import open_interrupts
@@ -43,7 +43,7 @@ def with_key(request: ChatRequest, key: str | None) -> ChatRequest:
         message = f"Idempotency-Key: {key!r} is not a key; send 1 to 255 printable characters, such as a UUID."
         raise ProblemError("invalid", message, param="Idempotency-Key") from None
     content = [request.messages, request.instructions, request.options, request.client_tools, request.decisions]
-    return replace(request, mark=InputMark(checked, digest_of(content)))
+    return replace(request, mark=InputId(checked, digest_of(content)))
 
 
 def token_of_key(caller: Caller, key: str) -> str:
@@ -65,12 +65,12 @@ async def resolve_once(host: Host, caller: Caller, request: ChatRequest) -> RunS
     if (mark := request.mark) is None:
         return await resolve_run(host, caller, request)
     token = token_of_key(caller, mark.id)
-    spec = presented(_repeated(host, caller, request, token), request)
-    seen = await Admission(host.saver, host.kept.aget_state, spec.thread).seen(mark)
+    spec = as_shown(_repeated(host, caller, request, token), request)
+    seen = await InputDeduplicator(host.saver, host.kept.aget_state, spec.thread).seen(mark)
     if seen is None or (seen == "recorded" and open_interrupts(await host.kept.aget_state(spec.config))):
         spec = await resolve_run(host, caller, request)
         if spec.session_id is None and not spec.is_resume:
-            spec = replace(spec, graph=host.kept, thread=caller.parked(token), token=token)
+            spec = replace(spec, graph=host.kept, thread=caller.pending_thread(token), token=token)
     spec.scope.mark = mark
     return spec
 
@@ -81,7 +81,7 @@ def _repeated(host: Host, caller: Caller, request: ChatRequest, token: str) -> R
         thread = caller.thread(request.session_id)
         return RunSpec(host.kept, thread, None, request.context(), request.session_id)
     results, _ = trailing_results(request.messages)
-    parked = {found[1] for result in results if (found := PARKED_ID.fullmatch(result.tool_call_id))}
-    parked |= {question} if (question := parked_question(request.messages)) is not None else set()
-    name = parked.pop() if len(parked) == 1 else token
-    return RunSpec(host.kept, caller.parked(name), None, request.context(), None, name)
+    pending = {found[1] for result in results if (found := PENDING_ID.fullmatch(result.tool_call_id))}
+    pending |= {question} if (question := pending_question(request.messages)) is not None else set()
+    name = pending.pop() if len(pending) == 1 else token
+    return RunSpec(host.kept, caller.pending_thread(name), None, request.context(), None, name)

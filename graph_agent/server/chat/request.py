@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from pydantic import SecretStr
 
-from graph_agent.runs.input_marks import InputMark
+from graph_agent.runs.input_ids import InputId
 from graph_agent.server.errors.problems import ProblemError
 
 
@@ -46,7 +46,7 @@ class ChatRequest:
     """Whether a question for approval names `new_call_token`, for a client that answers with its whole history."""
     decisions: Mapping[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     """Decisions on calls that wait for approval: start of the interrupt's id, and index of the call → decision."""
-    parked_token: str | None = None
+    pending_token: str | None = None
     """Token of the request without a session that the decisions belong to; None for none."""
     adds_all: bool = False
     """Whether all messages are new to an existing session; otherwise those after the agent's last message are."""
@@ -56,7 +56,7 @@ class ChatRequest:
     """Whether the model's reasoning is streamed."""
     shows_calls: bool = False
     """Whether the events about the agent's own plans and calls are sent."""
-    mark: InputMark | None = None
+    mark: InputId | None = None
     """The idempotency key of the request, with a digest of its content; None without a key."""
     progress_as_field: bool = False
     """Whether to send progress in the response's body; otherwise it is sent in a stream's comments."""

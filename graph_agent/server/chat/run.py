@@ -25,7 +25,7 @@ from graph_agent._internal.failure_log import log_failure
 from graph_agent.checkpoints.reading import load
 from graph_agent.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
 from graph_agent.models.stream_watch import ReplyForwarder, StreamForwarder
-from graph_agent.runs.input_marks import InputStoredError, mark_in
+from graph_agent.runs.input_ids import InputStoredError, input_id_in
 from graph_agent.runs.run import Run
 from graph_agent.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
 from graph_agent.server.chat.run_spec import RunSpec
@@ -248,7 +248,7 @@ class ServerRun:
             await self._before()
         if (mark := self.spec.scope.mark) is not None:
             newest = await load(self._host.saver, {"configurable": {"thread_id": self.spec.thread}})
-            if newest is not None and mark_in(newest.metadata) == mark:
+            if newest is not None and input_id_in(newest.metadata) == mark:
                 await self._emit_commentary(await self.spec.graph.aget_state(self.spec.config))
         self._begun.set()
 
@@ -344,7 +344,7 @@ class ServerRun:
     async def _to_end(self) -> ChatOutcome:
         spec = self.spec
         if spec.token is not None:
-            await self._host.park(spec.thread)
+            await self._host.suspend(spec.thread)
         if not spec.is_structured:
             # A structured answer may take several attempts; only the last one is sent, as a whole.
             spec.scope.forwarder = partial(StreamForwarder if self._streams else ReplyForwarder, self._on_text)
@@ -379,14 +379,14 @@ class ServerRun:
     async def _before_request(self, state: StateSnapshot) -> Mapping[str, Any]:
         """Return the state of the input before the request that a state belongs to; empty for a new input."""
         mark, config = self.spec.scope.mark, state.parent_config
-        if mark is None or state.metadata is None or mark_in(state.metadata) != mark:
+        if mark is None or state.metadata is None or input_id_in(state.metadata) != mark:
             return {}
         is_new = state.metadata.get("source") == "input"
         while config is not None and not is_new:
             earlier = await load(self._host.saver, config)
             if earlier is None:
                 return {}
-            if mark_in(earlier.metadata) != mark:
+            if input_id_in(earlier.metadata) != mark:
                 values: Mapping[str, Any] = (await self.spec.graph.aget_state(config)).values
                 # After `prune`, the checkpoint before may be one of an earlier input.
                 return values if _input_of(values) == _input_of(state.values) else {}

@@ -18,14 +18,14 @@ from graph_agent.approvals.requests import request_of, requests_of
 from graph_agent.approvals.text import parse_answer
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import InputError
-from graph_agent.runs.inbox import Note
-from graph_agent.runs.notes import message_of
-from graph_agent.runs.run import RUN, RunScope
+from graph_agent.runs.control_messages import message_of
+from graph_agent.runs.inbox import ControlMessage
+from graph_agent.runs.run import RUN, RunHandle
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.chat.approvals import (
     answers_to_approvals,
     open_question,
-    parked_question,
+    pending_question,
 )
 from graph_agent.server.chat.history import continued_input
 from graph_agent.server.chat.request import (
@@ -53,7 +53,7 @@ _PER_REQUEST = frozenset(
     }
 )
 """Fields of a run's context that follow-ups do not inherit."""
-PARKED_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
+PENDING_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class RunSpec:
     """How errors name the session."""
     refused: str = ""
     """Why the message answers no question of the thread, which the run then repeats; empty if it is not refused."""
-    scope: RunScope = field(default_factory=RunScope)
+    scope: RunHandle = field(default_factory=RunHandle)
     """Handle of the run; aborting it stops this run only, even if another run holds the session."""
 
     @property
@@ -107,7 +107,7 @@ class RunSpec:
         """Whether the run resumes the input of an earlier request."""
         return not isinstance(self.graph_input, dict)
 
-    def for_follow_up(self, note: Note, check: Callable[[], Awaitable[None]]) -> RunSpec:
+    def for_follow_up(self, note: ControlMessage, check: Callable[[], Awaitable[None]]) -> RunSpec:
         """Return the run of a follow-up in the same session.
 
         It inherits this run's options, except those of a single request: the caller's tools, the response schema, the
@@ -119,7 +119,7 @@ class RunSpec:
         """
         context = {name: value for name, value in self.context.items() if name not in _PER_REQUEST}
         graph_input = {"messages": [message_of(note)]}
-        return RunSpec(self.graph, self.thread, graph_input, context, self.session_id, scope=RunScope(before=check))
+        return RunSpec(self.graph, self.thread, graph_input, context, self.session_id, scope=RunHandle(before=check))
 
     def client_calls(self, interrupts: Sequence[Interrupt]) -> list[dict[str, Any]]:
         """Return the calls for the caller to run: `{"id", "name", "arguments"}`, in call order."""
@@ -156,7 +156,7 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
     host.check_agentic_loops(request.options.get("max_agentic_loops"))
     spec = await _resolve(host, caller, request)
     spec.scope.before, spec.scope.warnings = request.before, warnings
-    return presented(spec, request)
+    return as_shown(spec, request)
 
 
 def _check_tool_choice(request: ChatRequest) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ def _check_tool_choice(request: ChatRequest) -> tuple[str, ...]:
     )
 
 
-def presented(spec: RunSpec, request: ChatRequest) -> RunSpec:
+def as_shown(spec: RunSpec, request: ChatRequest) -> RunSpec:
     """Return a run with the parts and ids of its output that a request asks for."""
     return replace(
         spec,
@@ -193,24 +193,26 @@ def presented(spec: RunSpec, request: ChatRequest) -> RunSpec:
 async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
     if request.session_id is not None:
         return await _in_session(host, caller, request, request.session_id)
-    if (token := request.parked_token) is not None:
-        spec = RunSpec(host.kept, caller.parked(token), None, {}, None, token)
+    if (token := request.pending_token) is not None:
+        spec = RunSpec(host.kept, caller.pending_thread(token), None, {}, None, token)
         if resumed := await _resume(spec, caller, request, *trailing_results(request.messages)):
             return resumed
         raise ProblemError("invalid", "The calls of these approval responses no longer wait.", param="messages")
     check_conversation(request.messages)
     results, user_messages = trailing_results(request.messages)
-    if (token := parked_question(request.messages)) is not None:
-        spec = RunSpec(host.kept, caller.parked(token), None, request.context(), None, token)
+    if (token := pending_question(request.messages)) is not None:
+        spec = RunSpec(host.kept, caller.pending_thread(token), None, request.context(), None, token)
         return _decide(spec, caller, request, await host.kept.aget_state(spec.config))
-    tokens = {found[1] for result in results if (found := PARKED_ID.fullmatch(result.tool_call_id))}
+    tokens = {found[1] for result in results if (found := PENDING_ID.fullmatch(result.tool_call_id))}
     if len(tokens) == 1:
-        spec = RunSpec(host.kept, caller.parked(token := tokens.pop()), None, {}, None, token)
+        spec = RunSpec(host.kept, caller.pending_thread(token := tokens.pop()), None, {}, None, token)
         if resumed := await _resume(spec, caller, request, results, user_messages):
             return resumed
     if request.client_tools or host.asks:
         token = new_token()
-        return RunSpec(host.kept, caller.parked(token), {"messages": request.messages}, request.context(), None, token)
+        return RunSpec(
+            host.kept, caller.pending_thread(token), {"messages": request.messages}, request.context(), None, token
+        )
     return RunSpec(host.stateless, uuid.uuid4().hex, {"messages": request.messages}, request.context(), None)
 
 
@@ -349,7 +351,7 @@ def _merge_content(messages: Sequence[HumanMessage]) -> Any:
     return blocks
 
 
-def _steering_notes(content: Any, answers: Collection[str]) -> tuple[Note, ...]:
+def _steering_notes(content: Any, answers: Collection[str]) -> tuple[ControlMessage, ...]:
     """Return user messages sent with tool results as a steering note, for after the wave and before the next plan.
 
     The key is a hash of content and answers, so that a repeated request adds the note only once.
@@ -357,7 +359,7 @@ def _steering_notes(content: Any, answers: Collection[str]) -> tuple[Note, ...]:
     if not content:
         return ()
     digest = hashlib.sha256(json.dumps([*sorted(answers), content]).encode()).hexdigest()
-    return (Note(f"{0:020d}-{digest[:16]}", "steer", content),)
+    return (ControlMessage(f"{0:020d}-{digest[:16]}", "steer", content),)
 
 
 def _with_input(
@@ -365,10 +367,10 @@ def _with_input(
     graph_input: Any,
     context: dict[str, Any],
     before: StateSnapshot | None = None,
-    notes: tuple[Note, ...] = (),
+    notes: tuple[ControlMessage, ...] = (),
 ) -> RunSpec:
     """Return the run with an input; `before` is the state of the input that it resumes, None for a new input."""
-    complete = replace(spec, graph_input=graph_input, context=context, scope=RunScope(brought=notes))
+    complete = replace(spec, graph_input=graph_input, context=context, scope=RunHandle(brought=notes))
     if before is None:
         return complete
     return replace(complete, used_before=before.values.get("usage", NO_USAGE))

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field
 
-from graph_agent._internal.text import plain
+from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import ConfigError
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.settings.response_format import ResponseSchema
@@ -82,7 +82,7 @@ def clean_body(data: Any) -> Any:
         return data  # `BodyRoute` has validated it
     if has_credentials(data):
         raise ValueError(NO_CREDENTIALS)
-    return plain(data)
+    return to_json_safe(data)
 
 
 def checked_session_id(id_: str, param: str = "metadata.session_id") -> str:

@@ -39,7 +39,7 @@ from graph_agent.settings.config import LoopConfig
 from graph_agent.spec.agent_file import AgentSpec, load_spec, with_sources
 from graph_agent.spec.credentials import CredentialSource, read_credentials
 from graph_agent.spec.delegates import SkillSpec
-from graph_agent.spec.opening import open_agent
+from graph_agent.spec.factory import open_agent
 from graph_agent.spec.served import ServedAgent, today_from_env
 
 
@@ -120,8 +120,8 @@ def a2a_context_of(spec: AgentSpec) -> dict[str, Any]:
 
 logger = logging.getLogger(__name__)
 
-_PARKED = ("graph_agent", "parked")
-"""Store namespace of parked threads, whose requests wait for their caller: key → thread and expiry."""
+_SUSPENDED = ("graph_agent", "parked")
+"""Store namespace of suspended threads, whose requests wait for their caller: key → thread and expiry."""
 _PAGE = 1000
 
 
@@ -237,18 +237,18 @@ class Host:
             return {}
         return {name: "ok" if up else "down" for name, up in (await builder.mcp_states()).items()}
 
-    async def park(self, thread: str) -> None:
-        """Record that a thread may be deleted after `park_s` seconds."""
-        value = {"thread": thread, "until": time.time() + self.settings.park_s}
-        await self.store.aput(_PARKED, thread.replace("/", ":"), value, index=False)
+    async def suspend(self, thread: str) -> None:
+        """Record that a thread may be deleted after `pending_ttl_s` seconds."""
+        value = {"thread": thread, "until": time.time() + self.settings.pending_ttl_s}
+        await self.store.aput(_SUSPENDED, thread.replace("/", ":"), value, index=False)
 
     async def forget(self, thread: str) -> None:
         """Delete a thread; does nothing if it does not exist."""
         await self.saver.adelete_thread(thread)
-        await self.store.adelete(_PARKED, thread.replace("/", ":"))
+        await self.store.adelete(_SUSPENDED, thread.replace("/", ":"))
 
     async def sweep(self) -> int:
-        """Delete parked threads that have expired, and the oldest of each caller above `parked_requests`.
+        """Delete suspended threads that have expired, and the oldest of each caller above `pending_requests`.
 
         Threads with an active run are kept.
 
@@ -257,11 +257,11 @@ class Host:
         """
         now, deleted = time.time(), 0
         kept: Counter[str] = Counter()
-        for value in sorted(await self._parked(), key=lambda value: value["until"], reverse=True):
+        for value in sorted(await self._suspended(), key=lambda value: value["until"], reverse=True):
             thread = value["thread"]
             caller = thread.partition("/")[0]
             kept[caller] += 1
-            too_many = kept[caller] > self.settings.parked_requests
+            too_many = kept[caller] > self.settings.pending_requests
             if too_many or value["until"] < now:
                 with contextlib.suppress(SessionBusyError):
                     async with lock_idle_session(self.saver, thread):
@@ -269,14 +269,14 @@ class Host:
                     deleted += 1
         return deleted
 
-    async def _parked(self) -> list[dict[str, Any]]:
-        # By key: a thread parked between two reads shifts others to the next page, which then repeats them.
-        parked: dict[str, dict[str, Any]] = {}
+    async def _suspended(self) -> list[dict[str, Any]]:
+        # By key: a thread suspended between two reads shifts others to the next page, which then repeats them.
+        suspended: dict[str, dict[str, Any]] = {}
         read = 0
-        while found := await self.store.asearch(_PARKED, limit=_PAGE, offset=read):
+        while found := await self.store.asearch(_SUSPENDED, limit=_PAGE, offset=read):
             read += len(found)
-            parked |= {item.key: item.value for item in found}
-        return list(parked.values())
+            suspended |= {item.key: item.value for item in found}
+        return list(suspended.values())
 
 
 def _has_image_url(message: AnyMessage) -> bool:
@@ -295,7 +295,7 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
 
     Args:
         source: The agent.
-        settings: Keys, credential headers and the times of parked requests.
+        settings: Keys, credential headers and the times of suspended requests.
         db: A database URL that replaces the agent's own; None for the agent's own.
 
     Raises:
@@ -319,7 +319,7 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
             credential_headers=credential_headers,
         )
         host.notifier.watch(saver)
-        every_s = max(1.0, min(60.0, settings.park_s / 2))
+        every_s = max(1.0, min(60.0, settings.pending_ttl_s / 2))
         sweeping = poll_forever(host.sweep, every_s, logger, "Deleting expired requests")
         sweeper = asyncio.create_task(sweeping)
         try:

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCal
 from pydantic import Field, model_validator
 
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooManyValuesError, count_values
-from graph_agent._internal.text import plain
+from graph_agent._internal.text import to_json_safe
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.schemas import (
     TOOL_NAME,
@@ -246,7 +246,7 @@ def _text(message: Message) -> str:
 def _call(call: CallInHistory) -> ToolCall:
     try:
         # `clean_body` saw the arguments as text, so their values are not cleaned yet.
-        arguments = plain(json.loads(call.function.arguments or "{}"))
+        arguments = to_json_safe(json.loads(call.function.arguments or "{}"))
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):

@@ -10,7 +10,7 @@ from typing import Any
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 from langgraph.types import StateSnapshot
 
-from graph_agent.server.chat.approvals import parked_question
+from graph_agent.server.chat.approvals import pending_question
 from graph_agent.server.chat.history import continued_input
 from graph_agent.server.chat.request import ChatRequest, trailing_results
 from graph_agent.server.errors.problems import BusySessionError, ProblemError
@@ -96,8 +96,8 @@ class Chains:
                     param="input",
                 )
             return replace(request, session_id=response_id(token))
-        parked = _answered_token(content) if request.decisions else None
-        return replace(request, parked_token=parked, new_call_token=None)
+        pending = _answered_token(content) if request.decisions else None
+        return replace(request, pending_token=pending, new_call_token=None)
 
     async def matching(self, session_id: str | None, body: CreateResponse, content: Conversation) -> str | None:
         """Return a named session; None if the request has another history."""
@@ -140,7 +140,7 @@ class Chains:
         """Return the response that a request continues: by its id, or as the one whose calls it answers."""
         if body.previous_response_id is not None:
             return await self.records.previous(body.previous_response_id)
-        token = _answered_token(content) or parked_question(content.messages)
+        token = _answered_token(content) or pending_question(content.messages)
         return await self.records.find(token) if token is not None else None
 
     async def _check_newest(self, record: Record) -> None:

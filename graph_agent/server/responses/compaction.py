@@ -18,11 +18,11 @@ from graph_agent.compiled import AgentStateGraph
 from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.errors import ConfigError, HookError
 from graph_agent.hooks.copies import hook_error
-from graph_agent.hooks.pipeline import NodeHook
+from graph_agent.hooks.pipeline import MiddlewareNode
 from graph_agent.models.errors import classify_model_error
-from graph_agent.planning.active_model import ActiveModel, PreparedHistory, closing, plan_request, planner_of
 from graph_agent.planning.compaction import is_note
 from graph_agent.planning.loop_hooks import HookedRequests
+from graph_agent.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.summary import NoSummaryError, request_summary, use_summary
 from graph_agent.server.admission.keys import Caller
@@ -80,7 +80,7 @@ async def summarize_conversation(
         settings = effective_config(deps.config, given, deps.context_schema)
         chain = await deps.models.chain(settings)
         planner = planner_of("", settings, deps.agentic_loop)
-        active = ActiveModel(deps, chain, settings, state["messages"], INITIAL_LOOP, planner, PreparedHistory())
+        active = RequestState(deps, chain, settings, state["messages"], INITIAL_LOOP, planner, PreparedHistory())
         requests = ModelRequests(active, lambda *_: None)
         await HookedRequests(requests, "").rewrite_results()
         tokens = max(count_tokens_approximately(active.history), _LEAST_TOKENS)
@@ -105,7 +105,7 @@ async def summarize_conversation(
     return found[0]
 
 
-def _node_of(hook: NodeHook) -> Callable[..., Any]:
+def _node_of(hook: MiddlewareNode) -> Callable[..., Any]:
     async def run(state: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
         try:
             update = await hook.run(state, config)
@@ -242,7 +242,7 @@ async def estimate_request(
         deps.config, context, deps.context_schema, loop.get("config_overrides"), loop.get("approve", ())
     )
     planner, chain = planner_of(session_id, settings, deps.agentic_loop), await deps.models.chain(settings)
-    active = ActiveModel(deps, chain, settings, messages, loop, planner, PreparedHistory())
+    active = RequestState(deps, chain, settings, messages, loop, planner, PreparedHistory())
     use_summary(ModelRequests(active, lambda *_: None), state.get("events", ()))
     request: list[AnyMessage] = list(
         plan_request(active.deps, active.prepared_history, settings, active.mode, active.planner)

@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from graph_agent.server.admission.body import off_loop
+from graph_agent.server.admission.body import run_in_thread
 from graph_agent.server.chat.handler import REPLAYED
 from graph_agent.server.chat.idempotency import with_key
 from graph_agent.server.chat.request import ChatRequest
@@ -21,8 +21,8 @@ from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.chain import Chains, input_of
 from graph_agent.server.responses.compaction import count_input_tokens
 from graph_agent.server.responses.conversations import Conversations
+from graph_agent.server.responses.idempotency import Key, replay
 from graph_agent.server.responses.input_items import Conversation, as_items, read_items, replace_references
-from graph_agent.server.responses.once import Key, replay
 from graph_agent.server.responses.output import ResponseDialect
 from graph_agent.server.responses.records import OPEN, Record, Records, new_token
 from graph_agent.server.responses.requests import ENCRYPTED_REASONING, check_supported
@@ -86,7 +86,7 @@ class ResponsesEndpoint:
         if self.shows_calls is not None:
             request = replace(request, shows_calls=self.shows_calls)
         if key is None:
-            request = await off_loop(self.endpoint.request, with_key, request, given_key)
+            request = await run_in_thread(self.endpoint.request, with_key, request, given_key)
         dialect = ResponseDialect(
             new_response(body, token),
             token,
@@ -139,7 +139,7 @@ class ResponsesEndpoint:
             items = replace_references(items, await records.items(references))
         conversation = await self._conversation(body)
         given = [InputItem.model_validate(item) for item in conversation.pending] if conversation else []
-        return items, conversation, await off_loop(self.endpoint.request, read_items, [*given, *items])
+        return items, conversation, await run_in_thread(self.endpoint.request, read_items, [*given, *items])
 
     async def _stored(self, body: CreateResponse, records: Records, token: str) -> Response | None:
         """Return the answer that repeats a stored response; None if it is not stored, or is not complete."""

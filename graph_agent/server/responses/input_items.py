@@ -13,7 +13,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
 
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooManyValuesError, count_values
-from graph_agent._internal.text import plain
+from graph_agent._internal.text import to_json_safe
 from graph_agent.planning.compaction import summary_note
 from graph_agent.server.chat.schemas import document, image, media_type_of
 from graph_agent.server.errors.problems import ProblemError
@@ -31,13 +31,13 @@ def reasoning_blocks(message: AIMessage) -> list[dict[str, Any]]:
 
 def encoded(value: Any) -> str:
     """Return JSON as the opaque text of an item's `encrypted_content`."""
-    return base64.urlsafe_b64encode(json.dumps(plain(value)).encode()).decode()
+    return base64.urlsafe_b64encode(json.dumps(to_json_safe(value)).encode()).decode()
 
 
 def _decoded(content: str) -> Any:
     """Return the JSON in a text of `encoded`; None for another text."""
     try:
-        return plain(json.loads(base64.urlsafe_b64decode(content.encode())))
+        return to_json_safe(json.loads(base64.urlsafe_b64decode(content.encode())))
     except (binascii.Error, ValueError, RecursionError):
         return None
 
@@ -200,7 +200,7 @@ def _call(item: InputItem, id_: str | None) -> ToolCall:
         raise ProblemError("invalid", f"An item of type {item.type} has no id or no name.", param="input")
     try:
         # `clean_body` saw the arguments as text, so their values are not cleaned yet.
-        arguments = plain(json.loads(item.arguments or "{}"))
+        arguments = to_json_safe(json.loads(item.arguments or "{}"))
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):

@@ -10,7 +10,7 @@ from typing import Any
 from langgraph.types import Command, StateSnapshot
 from pydantic import SecretStr
 
-from graph_agent._internal.text import plain
+from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.models.errors import public_text, public_value
 from graph_agent.runs.registry import inbox_of, lock_idle_session
@@ -154,9 +154,9 @@ class Sessions:
             "stop_reason": result.stop_reason,
             "answer": public_text(result.answer),
             "events": len(state.values.get("events", [])),
-            "pending": plain(result.pending),
+            "pending": to_json_safe(result.pending),
             "waiting": result.waiting,
-            "interrupts": [{"id": each.id, "value": plain(each.value)} for each in result.interrupts],
+            "interrupts": [{"id": each.id, "value": to_json_safe(each.value)} for each in result.interrupts],
         }
 
     async def steer(self, session_id: str, text: str) -> None:

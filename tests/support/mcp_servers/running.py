@@ -64,6 +64,10 @@ class HttpServer:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
+    async def ended(self) -> None:
+        """Return when the process has exited by itself, and with it its listening socket."""
+        await asyncio.to_thread(self._process.wait)
+
     def connection(self, **extra: Any) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self._port}{self._path}"
         return {"transport": self._adapters_name, "url": url, **extra}

@@ -22,9 +22,9 @@ from graph_agent.errors import ConfigError, HookError
 from graph_agent.hooks.copies import copied, hook_error, hook_that_raised
 from graph_agent.hooks.middleware import AdmittedMiddleware
 from graph_agent.hooks.protocol import tool_schema
-from graph_agent.models.cleaning import without_calls
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.retry import without_client_retries
+from graph_agent.models.sanitize import without_calls
 from graph_agent.models.side_calls import side_call_context
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import ModelCall, StructuredPlanner
@@ -33,7 +33,7 @@ from graph_agent.prompts.system_prompt import replace_tools_text, tools_in_text
 from graph_agent.settings.config import LoopConfig
 from graph_agent.settings.context import user_context
 from graph_agent.state.channels import write_field
-from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields, messages_fault, value_fault
+from graph_agent.state.custom_state import NO_OWN_FIELDS, CustomState, messages_fault, value_fault
 from graph_agent.usage import record_replies
 from graph_agent.waves.reply import read_plan
 from graph_agent.waves.schema import PlanError, PlanningResult
@@ -57,7 +57,7 @@ class ModelMiddleware:
         middleware: Sequence[AdmittedMiddleware],
         tools: Mapping[str, BaseTool],
         prompts: Prompts,
-        own: OwnFields = NO_OWN_FIELDS,
+        own: CustomState = NO_OWN_FIELDS,
     ) -> None:
         self._names = " or ".join(f"{one.name}.wrap_model_call" for one in middleware if one.model is not None)
         wraps = [one.model for one in middleware if one.model is not None]

@@ -12,8 +12,8 @@ from typing import Any, cast
 from typing_extensions import TypedDict
 
 from graph_agent.errors import SessionBusyError
-from graph_agent.inputs.admission import Admission
-from graph_agent.runs.input_marks import InputMark, digest_of
+from graph_agent.inputs.deduplicator import InputDeduplicator
+from graph_agent.runs.input_ids import InputId, digest_of
 from graph_agent.runs.registry import lock_idle_session
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.chat.idempotency import token_of_key, with_key
@@ -52,7 +52,7 @@ class Key:
 
     host: Host
     caller: Caller
-    mark: InputMark
+    mark: InputId
 
     @classmethod
     def of(cls, host: Host, caller: Caller, key: str | None, body: CreateResponse) -> Key | None:
@@ -64,7 +64,7 @@ class Key:
         if (mark := with_key(ChatRequest([]), key).mark) is None:
             return None
         digest = digest_of(body.model_dump(mode="json", exclude={"stream", "stream_options"}))
-        return cls(host, caller, InputMark(mark.id, digest))
+        return cls(host, caller, InputId(mark.id, digest))
 
     def session_of(self, request: ChatRequest, token: str) -> str:
         """Return the session of a request; that of a new chain is equal for each repetition.
@@ -151,7 +151,7 @@ class Key:
 
     async def has_begun(self, session: str) -> bool:
         """Whether a session has received the input of this key."""
-        admission = Admission(self.host.saver, self.host.kept.aget_state, self.caller.thread(session))
+        admission = InputDeduplicator(self.host.saver, self.host.kept.aget_state, self.caller.thread(session))
         return await admission.seen(self.mark) is not None
 
 

@@ -25,7 +25,7 @@ from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.messages import Loss, LostCallError, McpCallError, UnreadableError, is_unreadable, root_cause
 from graph_agent.mcp.session import Session
 from graph_agent.mcp.stdio import Incoming, Outgoing
-from graph_agent.mcp.taps import Call, IncomingTap, OutgoingTap, current_call
+from graph_agent.mcp.stream_observers import Call, IncomingTap, OutgoingTap, current_call
 from graph_agent.mcp.transports import ServerLog, open_transport
 
 logger = logging.getLogger("graph_agent.mcp")
@@ -42,7 +42,7 @@ _MAX_PAGES = 1000
 """Maximum pages read of one server's tool list, against lists that never end."""
 
 
-class Link:
+class ServerConnection:
     """A session that is opening, open, or ended; it is never reopened.
 
     `opened` resolves once: then either `tools` (by name) is set, or `failure` holds the reason.
@@ -56,7 +56,7 @@ class Link:
         config: ServerConfig,
         elicit: ElicitationFnT | None,
         context: Context,
-        on_tools: Callable[[Link], None],
+        on_tools: Callable[[ServerConnection], None],
     ) -> None:
         loop = asyncio.get_running_loop()
         self.tools: dict[str, types.Tool] = {}

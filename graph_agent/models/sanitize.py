@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 
-from graph_agent._internal.text import clean, plain
+from graph_agent._internal.text import clean, to_json_safe
 
 M = TypeVar("M", bound=BaseMessage)
 
@@ -23,7 +23,7 @@ def sanitized(message: M) -> M:
         safe = clean(content)
         return message if safe == content else message.model_copy(update={"content": safe})
     try:
-        plainly = plain(content)
+        plainly = to_json_safe(content)
     except ValueError:
         # Too deeply nested to check; the provider decides whether to accept it.
         return message
@@ -96,7 +96,7 @@ def without_call_blocks(reply: AIMessage) -> AIMessage:
     return reply.model_copy(update={"content": content, "additional_kwargs": kwargs})
 
 
-def as_prose(messages: Sequence[AnyMessage]) -> list[BaseMessage]:
+def as_text_history(messages: Sequence[AnyMessage]) -> list[BaseMessage]:
     """Replace each message of calls by their JSON, and consecutive results by one user message.
 
     Message ids and other messages are unchanged.

@@ -24,19 +24,19 @@ from graph_agent._internal.sync_bridge import in_blocking_run
 from graph_agent.checkpoints.reading import load, put_writes
 from graph_agent.errors import InputSupersededError
 from graph_agent.execution.ledger import wave_recovery
-from graph_agent.runs.input_marks import (
+from graph_agent.runs.input_ids import (
     ANSWERS,
     INPUT_ID,
     MOST_INPUTS,
     RECENT_INPUTS,
-    InputMark,
+    InputId,
     InputStoredError,
     check_input_id,
     digest_of,
-    mark_in,
+    input_id_in,
 )
 from graph_agent.runs.registry import is_dispatched, runs_until
-from graph_agent.runs.run import RUN, Run, RunScope
+from graph_agent.runs.run import RUN, Run, RunHandle
 
 Recent = dict[str, str]
 """Key of an input's id → its newest checkpoint, oldest input first."""
@@ -61,7 +61,7 @@ async def find_recent(
 
 
 async def inputs_before(
-    saver: BaseCheckpointSaver[Any], newest: CheckpointTuple | None, mark: InputMark | None
+    saver: BaseCheckpointSaver[Any], newest: CheckpointTuple | None, mark: InputId | None
 ) -> Mapping[str, str] | str | None:
     """Return what a run's checkpoints store of the inputs before it (see `Run.inputs_before`).
 
@@ -72,7 +72,7 @@ async def inputs_before(
     """
     if newest is None:
         return {} if mark is not None else None
-    before, stored = mark_in(newest.metadata), newest.metadata.get(RECENT_INPUTS)
+    before, stored = input_id_in(newest.metadata), newest.metadata.get(RECENT_INPUTS)
     if stored is None and mark is None:
         return None  # such a session is searched as a whole when it gets an input with an id
     if stored is not None and (before is None or (mark is not None and before.id == mark.id)):
@@ -99,7 +99,7 @@ async def _scanned(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> 
     found: Recent = {}
 
     def add(each: CheckpointTuple) -> None:
-        if (mark := mark_in(each.metadata)) is not None:
+        if (mark := input_id_in(each.metadata)) is not None:
             found[_key(mark.id)] = max(found.get(_key(mark.id), ""), each.checkpoint["id"])
 
     try:
@@ -206,12 +206,12 @@ async def admit_input(
         except NotImplementedError:  # a saver without asynchronous methods
             return await asyncio.to_thread(graph.get_state, config)
 
-    admission = Admission(saver, read, run.session_id)
-    is_nested = run.parent is not None and not isinstance(run.parent, RunScope)
+    admission = InputDeduplicator(saver, read, run.session_id)
+    is_nested = run.parent is not None and not isinstance(run.parent, RunHandle)
     if is_dispatched(configurable) and not is_nested:
         run.recent_runs = await admission.runs_before(str(configurable["run_id"]))
     if run.mark is None and input_id is not None and given is not None and not is_nested:
-        run.mark = InputMark(check_input_id(input_id), digest_of(_content(given)))
+        run.mark = InputId(check_input_id(input_id), digest_of(_content(given)))
     if run.mark is not None:
         return await admission.admit(given, run.mark, run)
     if resumes:
@@ -219,7 +219,7 @@ async def admit_input(
     if index_of(saver) is None:
         run.inputs_before = await inputs_before(saver, await load(saver, admission.thread), run.mark)
     if is_dispatched(configurable) and isinstance(given, Command):
-        delivery = InputMark(str(configurable["run_id"]), digest_of(given.resume))
+        delivery = InputId(str(configurable["run_id"]), digest_of(given.resume))
         return await admission.admit_delivery(given, delivery, run)
     return given
 
@@ -235,7 +235,7 @@ def _content(given: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class InputDeduplicator:
     """Admits the inputs with an id of one session.
 
     Args:
@@ -248,7 +248,7 @@ class Admission:
     read: ReadState
     thread_id: str
 
-    async def admit(self, given: Any, mark: InputMark, run: Run) -> Any:
+    async def admit(self, given: Any, mark: InputId, run: Run) -> Any:
         """Return the graph's input; call it while the session is locked.
 
         Args:
@@ -280,7 +280,7 @@ class Admission:
             await self._note_answer(given, mark, newest, run)
         return given
 
-    async def admit_delivery(self, given: Command[Any], delivery: InputMark, run: Run) -> Any:
+    async def admit_delivery(self, given: Command[Any], delivery: InputId, run: Run) -> Any:
         """Return the graph's input for an answer that a server dispatches; None to resume a run delivered before.
 
         LangGraph itself resumes an input that is delivered again, but would use an answer for the next question.
@@ -306,7 +306,7 @@ class Admission:
             raise InputStoredError(state)
         return None
 
-    async def seen(self, mark: InputMark) -> Literal["stored", "recorded"] | None:
+    async def seen(self, mark: InputId) -> Literal["stored", "recorded"] | None:
         """Return what the session has of an id; None if it is new.
 
         Returns:
@@ -319,7 +319,7 @@ class Admission:
             return "stored"
         return "recorded" if self._record(mark, newest) is not None else None
 
-    async def check(self, given: Any, mark: InputMark) -> None:
+    async def check(self, given: Any, mark: InputId) -> None:
         """Check, before a run begins, that it may have an input.
 
         Args:
@@ -354,7 +354,7 @@ class Admission:
             )
         return tuple(each for each in recent if each != run_id)
 
-    async def inherited(self, configurable: Mapping[str, Any]) -> InputMark | None:
+    async def inherited(self, configurable: Mapping[str, Any]) -> InputId | None:
         """Return the mark of the input that a run without new input continues; None for an input without an id.
 
         Args:
@@ -362,11 +362,11 @@ class Admission:
         """
         at = {name: configurable[name] for name in ("checkpoint_id",) if configurable.get(name)}
         continued = await load(self.saver, {"configurable": {**self.thread["configurable"], **at}})
-        return mark_in(continued.metadata) if continued is not None else None
+        return input_id_in(continued.metadata) if continued is not None else None
 
-    async def _is_corrected(self, given: Any, mark: InputMark, known: CheckpointTuple, newest: CheckpointTuple) -> bool:
+    async def _is_corrected(self, given: Any, mark: InputId, known: CheckpointTuple, newest: CheckpointTuple) -> bool:
         """Whether an answer has the id of another one that a delegate has refused, and is for the same question."""
-        stored, is_newest = mark_in(known.metadata), known.checkpoint["id"] == newest.checkpoint["id"]
+        stored, is_newest = input_id_in(known.metadata), known.checkpoint["id"] == newest.checkpoint["id"]
         if not isinstance(given, Command) or not is_newest or stored is None or stored.digest == mark.digest:
             return False
         state = await self.read(newest.config)
@@ -377,9 +377,9 @@ class Admission:
             for value in asked
         )
 
-    async def _continued(self, given: Any, mark: InputMark, known: CheckpointTuple, newest: CheckpointTuple) -> Any:
+    async def _continued(self, given: Any, mark: InputId, known: CheckpointTuple, newest: CheckpointTuple) -> Any:
         """Return the graph's input for an id whose newest checkpoint is `known`."""
-        mark.names(mark_in(known.metadata), self.thread_id)
+        mark.names(input_id_in(known.metadata), self.thread_id)
         if known.config["configurable"].get("checkpoint_ns") == ANSWERS:
             raise InputStoredError(pruned_state(known))
         state = await self.read(known.config)
@@ -421,7 +421,7 @@ class Admission:
             raise InputStoredError(state)  # the session waits for the answers to its other questions
         return None
 
-    async def _note_answer(self, given: Command[Any], mark: InputMark, newest: CheckpointTuple, run: Run) -> None:
+    async def _note_answer(self, given: Command[Any], mark: InputId, newest: CheckpointTuple, run: Run) -> None:
         """Record an answer, and the number of answers before it to the questions that it addresses."""
         state, counts = await self.read(newest.config), wave_recovery(newest).answer_counts
         received = {interrupt.id: counts.get(task.id, 0) for task, interrupt in _addressed(given, state)}
@@ -429,14 +429,14 @@ class Admission:
         record = {"id": mark.id, "digest": mark.digest, "received": received}
         await put_writes(self.saver, at, [(ANSWER, record)], f"{ANSWER}:{mark.id}")
 
-    def _record(self, mark: InputMark, newest: CheckpointTuple) -> Mapping[str, Any] | None:
+    def _record(self, mark: InputId, newest: CheckpointTuple) -> Mapping[str, Any] | None:
         """Return the newest checkpoint's record of an answer; None for none.
 
         Raises:
             InputConflictError: If the record is of a different answer.
         """
         for _, channel, value in newest.pending_writes or ():
-            if channel == ANSWER and mark.names(InputMark(value["id"], value["digest"]), self.thread_id):
+            if channel == ANSWER and mark.names(InputId(value["id"], value["digest"]), self.thread_id):
                 return dict(value)
         return None
 
@@ -445,9 +445,9 @@ class Admission:
         """The config of the session's newest checkpoint."""
         return {"configurable": {"thread_id": self.thread_id, "checkpoint_ns": ""}}
 
-    async def _find(self, mark: InputMark, newest: CheckpointTuple) -> CheckpointTuple | None:
+    async def _find(self, mark: InputId, newest: CheckpointTuple) -> CheckpointTuple | None:
         """Return the newest checkpoint with an id."""
-        stored = mark_in(newest.metadata)
+        stored = input_id_in(newest.metadata)
         if stored is not None and stored.id == mark.id:
             return newest
         if (find := index_of(self.saver)) is not None:

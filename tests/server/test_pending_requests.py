@@ -1,4 +1,4 @@
-"""Requests parked for client tools: their lifetime and their number."""
+"""Requests suspended for client tools: their lifetime and their number."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from tests.server.hosting import MINE, ask, outcome_of, running, start_run
 from tests.support.gates import Gate, GatedModel
 
 
-async def parked(host: Host) -> list[str]:
+async def suspended(host: Host) -> list[str]:
     """The threads that are noted, by name."""
     return sorted(item.value["thread"] for item in await host.store.asearch(("graph_agent", "parked")))
 
 
-async def test_parked_requests_are_evicted_per_caller_oldest_first() -> None:
+async def test_pending_requests_are_evicted_per_caller_oldest_first() -> None:
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel([]))) as runs:
-        host = replace(runs.host, settings=ServerSettings(parked_requests=2))
+        host = replace(runs.host, settings=ServerSettings(pending_requests=2))
         for thread in ("bert/parked/1", "anna/parked/1", "anna/parked/2", "anna/parked/3", "/parked/1"):
-            await host.park(thread)
+            await host.suspend(thread)
         gone = await host.sweep()
 
-        assert (gone, await parked(host)) == (1, ["/parked/1", "anna/parked/2", "anna/parked/3", "bert/parked/1"])
+        assert (gone, await suspended(host)) == (1, ["/parked/1", "anna/parked/2", "anna/parked/3", "bert/parked/1"])
 
 
-async def test_expired_parked_requests_are_evicted_unless_running() -> None:
+async def test_expired_pending_requests_are_evicted_unless_running() -> None:
     gate = Gate()
     model = GatedModel(["No more actions.", "Done."], before={1: gate})
     async with asyncio.timeout(30), running(create_graph_agent(model)) as runs:
-        host = replace(runs.host, settings=ServerSettings(park_s=1e-6))
-        await host.park("anna/parked/1")
+        host = replace(runs.host, settings=ServerSettings(pending_ttl_s=1e-6))
+        await host.suspend("anna/parked/1")
         active = await start_run(host, ask(client_tools=[MINE]))
         await gate.reached()
         await host.sweep()
-        left = await parked(host)
+        left = await suspended(host)
         gate.open()
         outcome = await outcome_of(active)
 

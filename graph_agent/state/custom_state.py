@@ -86,7 +86,7 @@ class ReducedWrites(BinaryOperatorAggregate[Any]):
 
 
 @dataclass(frozen=True)
-class OwnFields:
+class CustomState:
     """The own fields of one agent's state; empty for an agent without any."""
 
     names: tuple[str, ...] = ()
@@ -193,7 +193,7 @@ class OwnFields:
         return read_running_state(["messages", "structured_response", *self.names])
 
 
-NO_OWN_FIELDS = OwnFields()
+NO_OWN_FIELDS = CustomState()
 
 
 def _refusal(name: str, value: Any, reducer: Callable[[Any, Any], Any], error: Exception) -> str:
@@ -217,7 +217,7 @@ def _fault(name: str, value: Any) -> str | None:
     )
 
 
-def own_fields(state_schema: Any, middleware: Sequence[Any] = (), *, jumps: bool = False) -> OwnFields:
+def custom_state(state_schema: Any, middleware: Sequence[Any] = (), *, jumps: bool = False) -> CustomState:
     """Return the own fields that an agent's `state_schema` and its middleware add; the former's annotations win.
 
     Args:
@@ -241,7 +241,7 @@ def own_fields(state_schema: Any, middleware: Sequence[Any] = (), *, jumps: bool
             fields[name] = annotation
     if not fields and not jumps:
         return NO_OWN_FIELDS
-    return _own_fields({name: _Field.of(annotation) for name, annotation in fields.items()}, jumps=jumps)
+    return _custom_state({name: _Field.of(annotation) for name, annotation in fields.items()}, jumps=jumps)
 
 
 def _hints(schema: Any) -> dict[str, Any]:
@@ -294,7 +294,7 @@ class _Field:
         )
 
 
-def _own_fields(fields: Mapping[str, _Field], *, jumps: bool) -> OwnFields:
+def _custom_state(fields: Mapping[str, _Field], *, jumps: bool) -> CustomState:
     make: Any = TypedDict  # built at run time, which type checkers do not follow
 
     def schema(name: str, base: Any, chosen: Mapping[str, Any]) -> Any:
@@ -309,7 +309,7 @@ def _own_fields(fields: Mapping[str, _Field], *, jumps: bool) -> OwnFields:
     returned = {name: each.annotation for name, each in fields.items() if each.returned}
     hints = get_type_hints(AgentState, include_extras=True)
     seen = {name: hints[name] for name in ("messages", "structured_response")}
-    return OwnFields(
+    return CustomState(
         names=written,
         inputs=frozenset(given),
         outputs=tuple(returned),

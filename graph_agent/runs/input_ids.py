@@ -16,7 +16,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from langgraph.types import StateSnapshot
 
-from graph_agent._internal.text import plain
+from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import InputConflictError, InputError
 
 INPUT_ID = "graph_agent_input"
@@ -47,7 +47,7 @@ class InputStoredError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class InputMark:
+class InputId:
     """The id of an input, and a digest to recognize a different input under the same id."""
 
     id: str
@@ -58,7 +58,7 @@ class InputMark:
         """The mark as checkpoint metadata."""
         return {INPUT_ID: self.id, INPUT_DIGEST: self.digest}
 
-    def names(self, other: InputMark | None, session_id: str) -> bool:
+    def names(self, other: InputId | None, session_id: str) -> bool:
         """Whether another mark of the same session has the same id; False without one.
 
         Raises:
@@ -74,10 +74,10 @@ class InputMark:
         return True
 
 
-def mark_in(metadata: Mapping[str, Any]) -> InputMark | None:
+def input_id_in(metadata: Mapping[str, Any]) -> InputId | None:
     """Return the mark in a checkpoint's metadata; None for an input without an id."""
     id_, digest = metadata.get(INPUT_ID), metadata.get(INPUT_DIGEST)
-    return InputMark(id_, digest) if isinstance(id_, str) and isinstance(digest, str) else None
+    return InputId(id_, digest) if isinstance(id_, str) and isinstance(digest, str) else None
 
 
 def check_input_id(input_id: Any) -> str:
@@ -110,4 +110,4 @@ def _comparable(value: Any) -> Any:
         return {str(name): _comparable(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_comparable(item) for item in value]
-    return plain(value)
+    return to_json_safe(value)

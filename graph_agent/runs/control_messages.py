@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import HumanMessage
 
 from graph_agent.errors import ConfigError
-from graph_agent.runs.inbox import MemoryInbox, Note, NoteKind
+from graph_agent.runs.inbox import ControlMessage, MemoryInbox, NoteKind
 from graph_agent.runs.run import Run, WorkStoppedError
 from graph_agent.settings.config import LoopConfig
 from graph_agent.settings.context import AgentContext, set_fields
@@ -83,7 +83,7 @@ async def take_follow_ups(run: Run, loop: LoopState, messages: Iterable[HumanMes
         loop["consumed_notes"] = [*loop.get("consumed_notes", []), *keys]
 
 
-async def _new_notes(run: Run, loop: LoopState) -> list[Note]:
+async def _new_notes(run: Run, loop: LoopState) -> list[ControlMessage]:
     """Return the notes that no run has processed; none if the run is stopped before the Store answers."""
     if isinstance(run.inbox, MemoryInbox):
         return await _read_notes(run, loop)
@@ -93,7 +93,7 @@ async def _new_notes(run: Run, loop: LoopState) -> list[Note]:
         return []
 
 
-async def _read_notes(run: Run, loop: LoopState) -> list[Note]:
+async def _read_notes(run: Run, loop: LoopState) -> list[ControlMessage]:
     notes = await run.inbox.read(run.session_id)
     obsolete = run.process_aborts(notes)
     taken = set(loop.get("consumed_notes", ()))
@@ -106,19 +106,23 @@ async def _read_notes(run: Run, loop: LoopState) -> list[Note]:
     return [note for note in notes if note.key not in taken and note.kind != "abort"]
 
 
-def message_of(note: Note) -> HumanMessage:
+def message_of(note: ControlMessage) -> HumanMessage:
     """Return a note as a user message, with an id derived from the note's key."""
     marks = {STEERING_MARK: True} if note.kind == "steer" else {}
     return HumanMessage(_content(note), id=_NOTE + note.key, additional_kwargs=marks)
 
 
-def _content(note: Note) -> Any:
+def _content(note: ControlMessage) -> Any:
     # Content blocks if it holds more than text, such as an image.
     return note.content if isinstance(note.content, list) else str(note.content)
 
 
 async def _reconfigure(
-    run: Run, loop: LoopState, note: Note, step: int, check: Callable[[LoopState], Coroutine[Any, Any, None]] | None
+    run: Run,
+    loop: LoopState,
+    note: ControlMessage,
+    step: int,
+    check: Callable[[LoopState], Coroutine[Any, Any, None]] | None,
 ) -> list[StoredEvent]:
     try:
         changed = {**loop.get("config_overrides", {}), **checked_fields(note.content)}

@@ -18,13 +18,13 @@ from langgraph.types import Command, interrupt
 
 from graph_agent._compat import chain_tool_calls, read_state
 from graph_agent._internal.failure_log import log_user_error
-from graph_agent._internal.text import clean, plain
+from graph_agent._internal.text import clean, to_json_safe
 from graph_agent.hooks.copies import copied, hook_that_raised
 from graph_agent.hooks.middleware import AdmittedMiddleware, Wrap
 from graph_agent.models.errors import public_exception_text
 from graph_agent.state.call_events import CallResult
+from graph_agent.state.custom_state import NO_OWN_FIELDS, CustomState
 from graph_agent.state.events import SUCCESSES, ResultStatus
-from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
 from graph_agent.tools.commands import CommandScope, as_command
 from graph_agent.tools.invoke import belongs_to_run, tool_runtime
 from graph_agent.tools.output import read_output, with_value_of
@@ -58,7 +58,7 @@ class ToolMiddleware:
     """
 
     def __init__(
-        self, middleware: Sequence[AdmittedMiddleware], tools: Mapping[str, BaseTool], own: OwnFields = NO_OWN_FIELDS
+        self, middleware: Sequence[AdmittedMiddleware], tools: Mapping[str, BaseTool], own: CustomState = NO_OWN_FIELDS
     ) -> None:
         wraps = [_recorded(one.name, one.tool) for one in middleware if one.tool is not None]
         self._wraps = chain_tool_calls(wraps) if wraps else None
@@ -91,7 +91,7 @@ class ToolMiddleware:
             ran = True
             tool_call = request.tool_call
             given = request.tool if request.tool is not wrapped.tool else None
-            output = await run({**call, "name": tool_call["name"], "arguments": plain(tool_call["args"])}, given)
+            output = await run({**call, "name": tool_call["name"], "arguments": to_json_safe(tool_call["args"])}, given)
             if isinstance(output.raised, Exception):
                 # Middleware receives the tool's exception; the model receives our error output.
                 error_outputs[id(output.raised)] = output

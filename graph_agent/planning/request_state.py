@@ -19,11 +19,11 @@ from langchain_core.messages.utils import count_tokens_approximately
 from graph_agent._internal.failure_log import IN_HISTORY
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import ConfigError
-from graph_agent.models.cleaning import SafeMessages, sanitized
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import FALLBACK_SENTENCE, brief_model_error, classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import REFUSAL_WARNING
-from graph_agent.models.pool import ReadyModel
+from graph_agent.models.pool import BoundModel
+from graph_agent.models.sanitize import SafeMessages, sanitized
 from graph_agent.planning.compaction import compacted_view, shorten, summarized_view
 from graph_agent.planning.hook_messages import with_texts
 from graph_agent.prompts import Prompts
@@ -173,7 +173,7 @@ def agentic_loop_from_env(environ: Mapping[str, str] = os.environ) -> bool | Non
     raise ConfigError(f"{_VARIABLE}={text!r}: write 'true' or 'false', or unset it.")
 
 
-class ActiveModel:
+class RequestState:
     """The model in force, how it is called, and the recovery from failed requests.
 
     A failed request can be sent again after one of these changes: the next fallback model, if the model stays
@@ -193,7 +193,7 @@ class ActiveModel:
     def __init__(
         self,
         agent: AgentDeps,
-        chain: Sequence[ReadyModel],
+        chain: Sequence[BoundModel],
         settings: LoopConfig,
         conversation: Sequence[AnyMessage],
         loop: LoopState,
@@ -224,7 +224,7 @@ class ActiveModel:
         return min(self.loop.get("recovery", {}).get("fallback", 0), len(self._chain) - 1)
 
     @property
-    def model(self) -> ReadyModel:
+    def model(self) -> BoundModel:
         """The model in force."""
         return self._chain[self._index]
 
