@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import RemoveMessage
@@ -145,8 +145,6 @@ def test_only_a_continued_history_adds_to_the_session(door: tuple[str, bool], st
 @given(st.sampled_from(DOORS), cases())
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_client_that_returns_what_it_received_continues_its_session(door: tuple[str, bool], case: Case) -> None:
-    # After a failure without an answer, a decision is not distinguishable from a message that is sent again.
-    assume(case.streaming is not None or not case.approves)
 
     async def run() -> None:
         async with client_of(agent_of(case)[0], door, case) as client:
@@ -379,3 +377,23 @@ async def test_a_repeated_key_gets_the_answer_that_was_given_from_the_own_histor
         [("a", True), ("b", True), ("c", False), ("c", False), ("d", False)],
         ["one", "two"],
     )
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_a_decision_before_a_failure_is_no_input(path: str) -> None:
+    class FailingAfterTheCall(AgentMiddleware[Any, Any, Any]):
+        def before_model(self, state: Any, runtime: Any) -> None:
+            if state["messages"][-1].type == "tool":
+                raise ValueError("not now")
+
+    order = '!call look_up {"key": "a"}'
+    graph = create_graph_agent(
+        make(), tools=[look_up], hooks=[FailingAfterTheCall()], config=LoopConfig(model_retries=0, approve=["look_up"])
+    )
+    assert isinstance(graph, CompiledAgentGraph)
+    async with client_of(graph, (path, False)) as client:
+        for text in (order, "approve", "approve", "two"):
+            await client.send(text)
+        inputs = await client.inputs()
+
+    assert ([text.partition(" ")[0] for text, _ in client.answers], inputs) == (["I", "", "", "You"], [order, "two"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -12,8 +12,12 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.types import StateSnapshot
 
 from graph_agent._internal.text import text_of
+from graph_agent.approvals.requests import HeldCall
+from graph_agent.approvals.text import decisions_in_text
+from graph_agent.errors import DecisionError
 from graph_agent.models.errors import public_text
 from graph_agent.server.chat.request import new_messages
+from graph_agent.server.errors.problems import ProblemError
 from graph_agent.session.run_result import open_interrupts
 from graph_agent.state.events import StoredEvent
 from graph_agent.state.messages import is_user_input, new_user_messages
@@ -29,6 +33,9 @@ def continued_input(messages: Sequence[AnyMessage], state: StateSnapshot) -> lis
     Args:
         messages: The request's messages.
         state: The session's state.
+
+    Raises:
+        ProblemError: If the only new message is a decision on calls whose input has failed since.
     """
     new = new_messages(messages)
     history = _pieces(messages[: len(messages) - len(new)])
@@ -51,9 +58,18 @@ def continued_input(messages: Sequence[AnyMessage], state: StateSnapshot) -> lis
             unanswered.insert(0, exchange.text)
     if has_history and is_whole and any(piece.is_user for piece in history[:rest]):
         return None
-    if len(new) > 1 and has_history and not unanswered and exchanges and not exchanges[-1].is_required:
-        # The answer to a question of the newest input, which has failed since.
-        new = new[1:] if _was_asked(state.values) else new
+    failed = exchanges[-1] if exchanges and not exchanges[-1].is_required else None
+    if failed is not None and failed.asked and has_history and new and not unanswered:
+        # The newest input has failed after the decision on its calls; a client that has no answer keeps the decision.
+        new = new[1:] if len(new) > 1 else new
+        while len(new) > 1 and _is_decision(new[0], failed.asked):
+            new = new[1:]
+        if _is_decision(new[0], failed.asked):
+            raise ProblemError(
+                "invalid",
+                "The calls of this question are decided, and the input has failed since. Send the input again.",
+                param="messages",
+            )
     for text in unanswered:
         # Without another message behind it, the input is sent again.
         if len(new) > 1 and _squeezed(new[0].content) == text:
@@ -61,12 +77,12 @@ def continued_input(messages: Sequence[AnyMessage], state: StateSnapshot) -> lis
     return new
 
 
-def _was_asked(values: Mapping[str, Any]) -> bool:
-    """Whether a person has decided on calls of the newest input."""
-    for entry in reversed(values.get("events", ())):
-        if entry["type"] in ("approval_decision", "user_message"):
-            return bool(entry["type"] == "approval_decision")
-    return False
+def _is_decision(message: AnyMessage, calls: Sequence[HeldCall]) -> bool:
+    try:
+        decisions_in_text(text_of(message.content), calls)
+    except DecisionError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +104,8 @@ class _Exchange:
     """Whether the session waits for a person or for the client, so that the last text is a question or a call."""
     has_more: bool = False
     """Whether the client may have other texts before the last one, and messages that answer questions."""
+    asked: list[HeldCall] = field(default_factory=list)
+    """Calls that a person was asked about last; empty for none."""
     answered_before: _Exchange | None = None
     """The newest exchange before this one that has an answer; None for none."""
 
@@ -108,7 +126,7 @@ class _Exchange:
         while at > 0 and history[at - 1].is_user:
             if history[at - 1].text == self.text:
                 return at - 1
-            if not (self.has_more and self.is_required):
+            if not (self.has_more and (self.is_required or self.asked)):
                 return None
             at -= 1 if at > 1 and history[at - 2].is_user else 2
         return None
@@ -167,6 +185,8 @@ def _add_event(exchange: _Exchange, event: StoredEvent) -> None:
             exchange.answer = None if event["to"] == "ABORTED" else exchange.answer
         case "plan":
             exchange.has_more |= bool(event["calls"] or event.get("reruns"))
+        case "approval_request":
+            exchange.has_more, exchange.asked = True, event["calls"]
         case _:
             # A warning, for example, follows text that a refusal replaced after it was sent.
             exchange.has_more = True
