@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Never, TypeAlias, overload
 
 from langchain_core.language_models import BaseChatModel
@@ -81,7 +82,7 @@ def build_graph(
     plan_schema: type[PlanningResult] | None = None,
     state_schema: type[Any] | None = None,
     cache: BaseCache[Any] | None = None,
-    warnings: Sequence[str] = (),
+    warnings: Callable[[], Sequence[str]] = tuple,
     resolve: Resolve | None = None,
     **unknown: Never,
 ) -> AgentStateGraph:
@@ -110,7 +111,7 @@ def build_graph(
             `AgentState`; reducers in `Annotated` apply. None for no own fields.
         cache: Cache of plans, for runs with a `plan_cache_ttl_s`; the cache argument of `compile()` is LangGraph's
             own, for nodes.
-        warnings: Problems found while the arguments were made; reported as `warning` events at each input.
+        warnings: Returns the present problems of the arguments; reported as `warning` events at each input.
         resolve: Returns the chat model for a name in `model` and `fallback_models`, here and in a run's context; None
             to accept chat models only.
 
@@ -297,7 +298,6 @@ def create_graph_agent(
     # A list that was spread, as in [*mcp_tools, own], is found by its tools.
     given = tools if isinstance(tools, Iterable) else ()  # `build_graph` refuses, or takes apart, anything else
     lists = {id(each): each for each in [tools, *(getattr(tool, "source", None) for tool in given)] if each is not None}
-    failed = {server: why for each in lists.values() for server, why in getattr(each, "failed", {}).items()}
     graph = build_graph(
         find(model),
         tools=tools,
@@ -312,7 +312,7 @@ def create_graph_agent(
         plan_schema=plan_schema,
         state_schema=state_schema,
         cache=cache,
-        warnings=[f"The MCP server {server!r} is down, its tools are missing: {why}" for server, why in failed.items()],
+        warnings=partial(_servers_down, list(lists.values())),
         resolve=find,
     )
     graph.mcp_states = next((each.states for each in lists.values() if hasattr(each, "states")), None)
@@ -330,6 +330,11 @@ def create_graph_agent(
         interrupt_before=interrupt_before,
         interrupt_after=interrupt_after,
     )
+
+
+def _servers_down(lists: Sequence[object]) -> list[str]:
+    failed = {server: why for each in lists for server, why in getattr(each, "failed", {}).items()}
+    return [f"The MCP server {server!r} is down, its tools are missing: {why}" for server, why in failed.items()]
 
 
 def _check_storage(name: str, given: object, kind: Any, opener: str) -> None:

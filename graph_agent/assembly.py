@@ -76,7 +76,7 @@ def assemble(
     plan_schema: type[PlanningResult] | None,
     state_schema: type[Any] | None,
     cache: BaseCache[Any] | None,
-    warnings: Sequence[str],
+    warnings: Callable[[], Sequence[str]],
     resolve: Resolve | None,
 ) -> AgentStateGraph:
     """Build the graph; arguments and errors as for `build_graph`."""
@@ -117,7 +117,7 @@ def assemble(
         cache=cache,
         agentic_loop=agentic_loop_from_env(),
         context_schema=context_schema if is_own else RunContext,
-        warnings=tuple(warnings),
+        warnings=warnings,
         hooks=registered.hooks,
         rewriters=registered.rewriters,
         wrap_tool_call=wrappers.wrap_tool_call,

@@ -93,9 +93,9 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
 
     @property
     def input_warnings(self) -> Sequence[str]:
-        """Problems found when the agent was built; each input reports them in `warning` events."""
+        """The agent's present problems, e.g. a server that is down; each input reports them in `warning` events."""
         deps = self.builder.deps if isinstance(self.builder, AgentStateGraph) else None
-        return () if deps is None else deps.warnings
+        return () if deps is None else deps.warnings()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         # LangGraph's own has an image of the graph, made by a server on the internet.

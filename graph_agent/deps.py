@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from weakref import WeakValueDictionary
@@ -83,8 +83,8 @@ class AgentDeps:
     """The planner that `AGENTIC_LOOP_ENABLED` sets for every session: True `wave`, False `dag`, None if unset."""
     context_schema: type[AgentContext] = AgentContext
     """Type of a run's context; under a parent graph, the context may be the parent's own mapping."""
-    warnings: tuple[str, ...] = ()
-    """Problems found when the agent was built, e.g. a server that is down; a `warning` event reports each per input."""
+    warnings: Callable[[], Sequence[str]] = tuple
+    """Returns the agent's present problems, e.g. a server that is down; an input has a `warning` event for each."""
     hooks: tuple[LoopHook, ...] = ()
     """Hooks that see planning replies, in order."""
     rewriters: tuple[LoopHook, ...] = ()

@@ -123,7 +123,7 @@ class PlanUpdate:
         status = self.state.get("status", SessionStatus.CREATED.value)
         if status != SessionStatus.RUNNING:
             self.events.append(status_event(status, SessionStatus.RUNNING.value, 0))
-        warnings = (*self.deps.warnings, *self.run.warnings)
+        warnings = (*self.deps.warnings(), *self.run.warnings)
         self.events += [event("warning", 0, message=warning) for warning in warnings]
         self.changes |= {
             "status": SessionStatus.RUNNING.value,

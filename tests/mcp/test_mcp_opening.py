@@ -86,10 +86,16 @@ async def test_a_server_that_comes_up_after_the_start_brings_its_tools(tmp_path:
         before = await builder.mcp_states()
         shutil.copy(raw_server.__file__, late)
         after = await builder.mcp_states()
-        await graph.ainvoke(says("go"))
+        second = await graph.ainvoke(says("go"))
         failed = dict(tools.failed)
 
-    assert (before, after, failed) == ({"good": True, "late": False}, {"good": True, "late": True}, {})
+    warned = [[event["type"] for event in state["events"]].count("warning") for state in (first, second)]
+    assert (before, after, failed, warned) == (
+        {"good": True, "late": False},
+        {"good": True, "late": True},
+        {},
+        [1, 0],
+    )
     assert "hold" in model.requests[-1].tool_names
     assert first["status"] == "COMPLETED"
 
