@@ -12,11 +12,12 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ConfigError, McpServerError
 from graph_agent.mcp import McpCallError, McpTools, open_mcp_tools
-from tests.support.agents import echo, says
+from tests.support.agents import echo
 from tests.support.mcp_servers import raw_server
 from tests.support.mcp_servers.running import HttpServer, gone, lines, stdio, text, until
 
@@ -80,16 +81,17 @@ async def test_a_server_that_comes_up_after_the_start_brings_its_tools(tmp_path:
     }
     async with asyncio.timeout(60), open_mcp_tools(connections) as tools:
         model = ScriptedChatModel(["Hello."], cycle=True)
-        graph = create_graph_agent(model, tools=[*tools, echo] if spread else tools)
-        first = await graph.ainvoke(says("go"))
+        graph = create_graph_agent(model, tools=[*tools, echo] if spread else tools, checkpointer=InMemorySaver())
+        first, second = Session(graph, "first"), Session(graph, "second")
+        result = await first.run("go")
         builder: Any = graph.builder
         before = await builder.mcp_states()
         shutil.copy(raw_server.__file__, late)
         after = await builder.mcp_states()
-        second = await graph.ainvoke(says("go"))
+        await second.run("go")
         failed = dict(tools.failed)
+        warned = [[each["type"] for each in await talk.events()].count("warning") for talk in (first, second)]
 
-    warned = [[event["type"] for event in state["events"]].count("warning") for state in (first, second)]
     assert (before, after, failed, warned) == (
         {"good": True, "late": False},
         {"good": True, "late": True},
@@ -97,7 +99,7 @@ async def test_a_server_that_comes_up_after_the_start_brings_its_tools(tmp_path:
         [1, 0],
     )
     assert "hold" in model.requests[-1].tool_names
-    assert first["status"] == "COMPLETED"
+    assert result.status == "COMPLETED"
 
 
 async def test_servers_start_side_by_side(tmp_path: Path) -> None:
