@@ -289,7 +289,8 @@ class ErrorEvent(_Event):
 
     type: Literal["error"]
     kind: str
-    """Category: `planning`, `hook`, `response_format`, `response_schema`, or a model error such as `auth`."""
+    """Category: `planning`, `hook`, `middleware`, `code`, `response_format`, `response_schema`, `empty_answer`, or that
+    of a model error, e.g. `auth`."""
     message: str
     """What failed, and the fix if there is one."""
     hint: NotRequired[str]

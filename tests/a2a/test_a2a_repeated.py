@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from a2a.types import GetTaskRequest, ListTasksRequest, Message, SendMessageRequest, Task
 from a2a.utils.errors import InvalidParamsError
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import SecretStr
 
@@ -116,6 +118,30 @@ async def test_a_repeated_message_that_a_later_one_has_replaced_makes_no_task() 
         tasks = await tasks_of(url, "talk")
 
     assert (len(tasks), desk.ran) == (2, [])
+
+
+class SlowSaver(InMemorySaver):
+    """Reads so slowly that requests sent together are checked together."""
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        await asyncio.sleep(0.05)
+        return await super().aget_tuple(config)
+
+
+async def test_of_two_messages_with_one_id_that_arrive_together_one_is_refused_without_a_task() -> None:
+    graph = create_graph_agent(ScriptedChatModel(["Hello."]), checkpointer=SlowSaver())
+    first = message_request("one", context_id="talk")
+    with serving_ours(graph) as url:
+        async with a2a_client(url, streaming=False) as client:
+            answers = await asyncio.gather(
+                *(last_task(client, each) for each in (first, again(first, "two"))), return_exceptions=True
+            )
+        tasks = await tasks_of(url, "talk")
+
+    assert (sorted(type(answer).__name__ for answer in answers), tasks) == (
+        ["InvalidParamsError", "Task"],
+        [("TASK_STATE_COMPLETED", 1)],
+    )
 
 
 async def test_the_id_of_a_message_that_runs_or_waits_for_its_turn_is_taken() -> None:

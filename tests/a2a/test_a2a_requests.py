@@ -65,6 +65,26 @@ async def test_non_json_numbers_are_refused_in_version_0_3(what: str) -> None:
     assert answer.json()["error"]["code"] == -32602
 
 
+@pytest.mark.parametrize("length", [-1, 2**31, 10**30])
+@pytest.mark.parametrize(
+    ("version", "method", "params"),
+    [
+        ("0.3", "tasks/get", {"id": "t", "historyLength": 0}),
+        ("0.3", "message/send", {"configuration": {"historyLength": 0}}),
+        ("1.0", "GetTask", {"id": "t", "historyLength": 0}),
+        ("1.0", "SendMessage", {"configuration": {"historyLength": 0}}),
+    ],
+)
+async def test_a_length_outside_the_protocols_range_is_a_client_error(
+    version: str, method: str, params: dict[str, Any], length: int
+) -> None:
+    sent = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+    with serving_ours(weather_agent(["Hello."], tools=[])) as url:
+        answer = await _posted(f"{url}/a2a", sent.replace(": 0}", f": {length}}}"), version=version)
+
+    assert answer.json()["error"]["code"] == -32602
+
+
 @pytest.mark.parametrize(("path", "code"), [("/a2a", -32600), ("/a2a/rest/message:send", 400)])
 async def test_too_deeply_nested_json_is_a_client_error(path: str, code: int) -> None:
     with serving_ours(weather_agent(["Hello."], tools=[])) as url:

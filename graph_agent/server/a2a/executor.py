@@ -189,12 +189,15 @@ class GraphExecutor(AgentExecutor):
             for session_id, other in list(self._marks.values()):
                 if session_id == session.id:
                     mark.names(other, session_id)
+            # Before the first await: of two messages with one id that arrive together, the second is refused.
+            self._marks[context] = session.id, mark
             await InputDeduplicator(saver, self._graph.aget_state, session.id).check(given, mark)
         except InputConflictError:
+            self._marks.pop(context, None)
             raise InvalidParamsError(message=_REUSED.format(id=mark.id)) from None
         except InputSupersededError:
+            self._marks.pop(context, None)
             raise InvalidParamsError(message=_REPLACED.format(id=mark.id)) from None
-        self._marks[context] = session.id, mark
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Run one message of a task until the task ends or asks a question."""

@@ -231,7 +231,7 @@ class BoundedRequests:
         except JsonBoundsError as error:
             await self._refusal(None, JSONParseError(str(error)))(scope, receive, send)
             return
-        if (refused := _refused_text(request) or _refused_state(request)) is not None:
+        if (refused := _refused_text(request) or _refused_params(request)) is not None:
             await self._refusal(request, refused)(scope, receive, send)
             return
         # The SDK parses a large body again; yield to other tasks before that.
@@ -512,8 +512,17 @@ def _refused_text(request: Any) -> InvalidRequestError | None:
     )
 
 
-def _refused_state(request: Any) -> InvalidParamsError | None:
-    """Return the error for a JSON-RPC request that lists the tasks of an unknown state; None for any other request."""
-    params = request.get("params") if isinstance(request, dict) and request.get("method") == "ListTasks" else None
-    status = params.get("status") if isinstance(params, dict) else None
+def _refused_params(request: Any) -> InvalidParamsError | None:
+    """Return the error for a length that is no int32, or for an unknown state of tasks to list; None for neither.
+
+    The SDK answers both with an internal error.
+    """
+    params = request.get("params", request) if isinstance(request, dict) else None
+    if not isinstance(params, dict):
+        return None
+    for holder in (params, params.get("configuration")):
+        given = holder.get("historyLength") if isinstance(holder, dict) else None
+        if isinstance(given, int) and not 0 <= given <= _MOST:
+            return InvalidParamsError(message=f"historyLength={given}: give a whole number from 0.")
+    status = params.get("status") if request.get("method") == "ListTasks" else None
     return _unknown_state(status) if isinstance(status, str) and status not in _STATES else None
