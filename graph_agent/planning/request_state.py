@@ -214,32 +214,20 @@ class RequestState:
         """The text of the summary in force; None for none."""
         self._chain = chain
         self._prepared = prepared
-        self._deps: tuple[Any, AgentDeps] = (None, agent)
-        """The newest `deps`, and the model, client and withheld tools that they were made for."""
         self._text_mode = False
-
-    @property
-    def _index(self) -> int:
         # A resumed run may bring fewer fallbacks than the one that was interrupted.
-        return min(self.loop.get("recovery", {}).get("fallback", 0), len(self._chain) - 1)
+        self._use_model(min(loop.get("recovery", {}).get("fallback", 0), len(chain) - 1))
 
-    @property
-    def model(self) -> BoundModel:
+    def _use_model(self, index: int) -> None:
+        """Use a model of the chain in the requests from now on."""
+        self._index, agent = index, self.agent
+        self.model = self._chain[index]
         """The model in force."""
-        return self._chain[self._index]
-
-    @property
-    def deps(self) -> AgentDeps:
+        client = agent.offering(self.model.client)
+        if client is not agent.client:
+            agent = replace(agent, client=client, planner=self.model.planner, tool_calling=self.model.tool_calling)
+        self.deps = agent.without(self.loop.get("withheld", ()))
         """The agent with the model in force, without withheld tools."""
-        model, agent, withheld = self.model, self.agent, self.loop.get("withheld", ())
-        client = agent.offering(model.client)
-        made_for, deps = self._deps
-        if made_for != (model, client, withheld):
-            if client is not agent.client:
-                agent = replace(agent, client=client, planner=model.planner, tool_calling=model.tool_calling)
-            deps = agent.without(withheld)
-            self._deps = (model, client, withheld), deps
-        return deps
 
     @property
     def mode(self) -> Mode:
@@ -328,6 +316,7 @@ class RequestState:
         if index >= len(self._chain):
             return False
         failed, following = self.model.name, self._chain[index].name
+        self._use_model(index)
         self.record(fallback=index)
         self.loop.get("recovery", {}).pop("too_long", None)  # the windows of models differ
         what, then = FALLBACK_SENTENCE
