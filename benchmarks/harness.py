@@ -151,7 +151,7 @@ def ratio_row(
         costs: The costs of the comparison.
         variant: The variant of the row.
         reference: The variant that counts as 1.
-        aim: The aim for the CPU ratio, e.g. `≤ 0.75`; empty for none.
+        aim: The aim for the CPU ratio, e.g. `≤ 0.75`; empty if there is none.
         per: Units of work in one trial.
         unit: Name of the unit.
     """

@@ -58,7 +58,7 @@ class DelegationResult(CallResult):
     untrusted: bool = False
     """Whether the content is untrusted, so that the model gets it inside a fence."""
     context_id: str = ""
-    """The conversation to continue at the next delegation; empty for none."""
+    """The conversation to continue at the next delegation; empty if there is none."""
     waiting: RemoteTask | None = None
     """The task that waits for a person, whose call has no result yet; None otherwise."""
     history: list[StoredEvent] = field(default_factory=list)

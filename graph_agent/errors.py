@@ -1,4 +1,4 @@
-"""Errors, grouped by who must act.
+"""Defines the errors, grouped by who must act.
 
 GraphAgentError
 ├── UserError                the caller changes code, configuration or input

@@ -1,4 +1,4 @@
-"""Marks on a tool: LangChain tool metadata that describes its calls to the loop, like MCP's annotations."""
+"""Marks tools with LangChain tool metadata that describes their calls to the loop, like MCP's annotations."""
 
 from __future__ import annotations
 

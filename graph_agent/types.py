@@ -1,4 +1,4 @@
-"""Base types without dependencies: statuses, calls, usage."""
+"""Defines base types without dependencies: statuses, calls, usage."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def with_parameters_of(
 def with_fields_of(
     source: Callable[P, object],
 ) -> Callable[[Callable[Concatenate[OwnerT, ...], ReturnT]], Callable[Concatenate[OwnerT, P], ReturnT]]:
-    """As `with_parameters_of`, for the fields of a class."""
+    """Behaves like `with_parameters_of`, for the fields of a class."""
     return lambda method: method
 
 
@@ -127,7 +127,7 @@ class Call(TypedDict):
     arguments: dict[str, Any]
     """Plain JSON values; empty for a call without arguments."""
     needs: NotRequired[list[str]]
-    """Ids of calls of the same wave whose results this call needs; absent or empty for none."""
+    """Ids of calls of the same wave whose results this call needs; absent or empty if there are none."""
     fault: NotRequired[str]
     """Why the call cannot be run; this text becomes its result, with the status `invalid`."""
     skipped: NotRequired[Literal[True]]

@@ -1,4 +1,4 @@
-"""Token usage: its arithmetic, its estimate, and the usage of model calls whose replies are dropped.
+"""Counts token usage: its arithmetic, its estimate, and the usage of model calls whose replies are dropped.
 
 A request may cause further model calls: one that was cut off, one whose reply middleware dropped, one that middleware
 made itself. The code that makes such a call records it here, and the sender of the request adds it to its usage.
@@ -67,7 +67,7 @@ class ExtraUsage:
     replies: list[AIMessage] = field(default_factory=list)
     """Replies that are not counted elsewhere, with their usage."""
     cut_off: AIMessage | None = None
-    """The reply among them that was cut off; None for none."""
+    """The reply among them that was cut off; None if there is none."""
     uncalled: int = 0
     """Number of replies that are counted elsewhere but did not come from a model."""
 
@@ -112,7 +112,7 @@ def record_cut_off(
         request: The messages.
         options: The options of the call.
         text: The received text of its reply.
-        reported: Usage that the provider has reported so far; None for none.
+        reported: Usage that the provider has reported so far; None if there is none.
     """
     if (extra := _extra_usage.get()) is None:
         return
@@ -134,7 +134,7 @@ def with_usage(
         reply: The model's reply.
         request: The request it answers.
         settings: Usage is estimated only with a `max_tokens_total` or a `max_cost`.
-        tools: The offered tools; None for none.
+        tools: The offered tools; None if there are none.
     """
     reported: Mapping[str, Any] | None = reply.usage_metadata
     if reported is not None and not reported.keys() >= _COUNTS.keys():
@@ -163,9 +163,9 @@ def cut_off_reply(
     Args:
         request: The request.
         text: The reply's text so far; empty if unknown.
-        reported: The provider's figures so far; None for none. They cover at most the start of the reply.
+        reported: The provider's figures so far; None if there is none. They cover at most the start of the reply.
         model: The model's name, for its price; empty if unknown.
-        tools: The offered tools; None for none.
+        tools: The offered tools; None if there are none.
     """
     used = estimated_usage(request, AIMessage(text), tools)
     asked = (reported["input_tokens"] if reported else 0) or used["input_tokens"]

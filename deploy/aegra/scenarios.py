@@ -49,7 +49,7 @@ class Takeover:
     """Seconds from the stop to the end of the run."""
     answer: str = ""
     faults: list[str] = field(default_factory=list)
-    """Descriptions of all that is wrong; empty for none."""
+    """Descriptions of all faults; empty if there are none."""
     repeated: int = 0
     """Payments that were made more than once."""
     stale_writes: int = 0

@@ -1,4 +1,4 @@
-"""Every private name of LangGraph, LangChain and Python that this package uses; those by subject are in modules below.
+"""Imports every private name of LangGraph, LangChain and Python that this package uses, or from a module below.
 
 Each has a test in `tests/internal/test_compat.py` that fails when it moves. No other module of the package may import
 a name that begins with an underscore from another distribution.
@@ -82,7 +82,7 @@ def read_state(config: RunnableConfig, keys: Sequence[str], *, fresh: bool = Fal
 
 
 def read_running_state(keys: Sequence[str]) -> dict[str, Any]:
-    """As `read_state`, for code that a node calls and that has no config; empty outside a node."""
+    """Behaves like `read_state`, for code that a node calls and that has no config; empty outside a node."""
     config = ensure_config()
     return read_state(config, keys) if _READ in config.get("configurable", {}) else {}
 
@@ -225,7 +225,7 @@ def count_resume_values(config: RunnableConfig) -> int:
 
 
 def newest_resume_value(config: RunnableConfig) -> Any:
-    """Return the answer that a task's newest interrupt has received in this run; None for none.
+    """Return the answer that a task's newest interrupt has received in this run; None if there is none.
 
     Args:
         config: The task's config.

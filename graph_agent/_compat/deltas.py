@@ -1,4 +1,4 @@
-"""Private names of LangGraph for delta channels: their full copies, and when these are written."""
+"""Imports LangGraph's private names for delta channels: their full copies, and when these are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The private names of LangChain behind a chat model's request.
+"""Imports LangChain's private names behind a chat model's request.
 
 As for `_compat`, each has a test that fails when it moves: `tests/internal/test_compat.py`.
 """

@@ -1,4 +1,4 @@
-"""The private names of LangGraph behind the execution of a node and of a conditional edge.
+"""Imports LangGraph's private names behind the execution of a node and of a conditional edge.
 
 As for `_compat`, each has a test that fails when it moves: `tests/internal/test_compat_nodes.py`.
 """

@@ -1,1 +1,1 @@
-"""Helpers that do not depend on the agent domain."""
+"""Holds helpers that do not depend on the agent domain."""

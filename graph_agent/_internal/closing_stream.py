@@ -1,4 +1,4 @@
-"""Generators that detect an abandoned reader and can then be closed."""
+"""Defines generators that detect an abandoned reader and can then be closed."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class _StreamIterator(ClosingStream[T]):
 
 
 class ClosingIterator(Iterator[T]):
-    """As `ClosingStream`, for a blocking generator."""
+    """Behaves like `ClosingStream`, for a blocking generator."""
 
     def __init__(self, source: Generator[T], readership: ConsumerTracker) -> None:
         self._source = source
@@ -123,7 +123,7 @@ class ClosingIterator(Iterator[T]):
         return next(self._source)
 
     def close(self) -> None:
-        """As `Generator.close`."""
+        """Behaves like `Generator.close`."""
         self._readership.is_left = True
         self._source.close()
 
@@ -145,7 +145,7 @@ class _LoopIterator(Iterator[T]):
         return next(self._stream)
 
     def close(self) -> None:
-        """As `Generator.close`."""
+        """Behaves like `Generator.close`."""
         self._stream.close()
 
     def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""Coalescing of text chunks that arrive faster than a reader can follow."""
+"""Joins text chunks that arrive faster than a reader can follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logging of the commands `run`, `serve` and `a2a`: the level, and one handler on standard error."""
+"""Configures the log of `run`, `serve` and `a2a`: the level, and one handler on standard error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials in request headers. They belong to the run of that request and are never stored."""
+"""Reads credentials from request headers; they belong to the run of that request and are never stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Daemon threads for blocking third-party code: a call that never returns blocks neither its caller nor process exit.
+"""Runs blocking third-party code in daemon threads; a call that hangs blocks neither its caller nor process exit.
 
 asyncio's default executor and AnyIO's workers are joined when an event loop or the interpreter ends. These threads are
 not: a call that is cancelled while it runs is abandoned, and its thread ends with the call or with the process.

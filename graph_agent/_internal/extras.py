@@ -1,4 +1,4 @@
-"""The optional dependencies (extras) of this package, and the command that installs them."""
+"""Lists the optional dependencies (extras) of this package, and the command that installs them."""
 
 from __future__ import annotations
 

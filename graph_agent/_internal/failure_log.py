@@ -1,4 +1,4 @@
-"""Logging of failures without secrets: services in one line, errors in the user's code with their traceback."""
+"""Logs failures without secrets: services in one line, errors in the user's code with their traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C during a blocking run: it cancels the work of the run's threads, for which the main thread waits."""
+"""Handles Ctrl-C during a blocking run: it cancels the work of the threads, for which the main thread waits."""
 
 from __future__ import annotations
 

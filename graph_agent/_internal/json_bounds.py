@@ -1,4 +1,4 @@
-"""Bounds on JSON text, checked while its bytes arrive and before a parser builds objects.
+"""Limits JSON text while its bytes arrive, before a parser builds objects.
 
 The cost of parsing and processing grows with the number of values, not with the number of bytes: a body of 10 MB may
 hold one image or five million numbers.

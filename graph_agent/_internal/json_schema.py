@@ -1,4 +1,4 @@
-"""Validation against untrusted JSON schemas in bounded time.
+"""Validates values against untrusted JSON schemas in bounded time.
 
 Python's `re` may take years on a short text, and each level of `$ref` can double the work.
 """

@@ -1,4 +1,4 @@
-"""A bounded cache for results that depend on values from callers."""
+"""Caches a limited number of results that depend on values from callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Periodic polling that survives failures."""
+"""Polls periodically, and survives failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP requests to untrusted addresses, restricted to the public network.
+"""Sends HTTP requests to untrusted addresses in the public network only.
 
 A name is resolved once, and the connection goes to the checked address: a second resolution could return another one
 (DNS rebinding).

@@ -1,4 +1,4 @@
-"""Graceful shutdown: the first SIGTERM lets runs reach their next boundary, a second one cancels them."""
+"""Shuts down gracefully: the first SIGTERM lets runs reach their next boundary, a second one cancels them."""
 
 from __future__ import annotations
 

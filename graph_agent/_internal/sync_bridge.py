@@ -1,4 +1,4 @@
-"""Blocking entry points that run coroutines on a background event loop."""
+"""Runs coroutines for blocking entry points on a background event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of tool and model output to values that checkpoints, streams and providers accept."""
+"""Converts tool and model output to values that checkpoints, streams and providers accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pydantic validation errors as text: one line per fault, with the field, its value and the fix."""
+"""Describes Pydantic validation errors: one line per fault, with the field, its value and the fix."""
 
 from __future__ import annotations
 

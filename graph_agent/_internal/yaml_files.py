@@ -1,4 +1,4 @@
-"""Parsing of hand-written YAML, with one-line errors that name the position."""
+"""Parses hand-written YAML, with one-line errors that name the position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions of a person on calls: their constructors, and the validation of an answer."""
+"""Constructs a person's decisions on calls, and validates an answer."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Reject(_Decision):
 
     type: Literal["reject"]
     message: NotRequired[str]
-    """The reason, for the model; absent for none."""
+    """The reason, for the model; absent if there is none."""
 
 
 class Respond(_Decision):
@@ -104,7 +104,7 @@ def reject(message: str | None = None) -> Reject:
     """Return the decision not to run a call.
 
     Args:
-        message: The reason, for the model; None for none.
+        message: The reason, for the model; None if there is none.
     """
     return {"type": "reject"} if message is None else {"type": "reject", "message": message}
 
@@ -131,7 +131,7 @@ class Decided:
     arguments: dict[str, Any]
     """Arguments of the call to run."""
     message: str | None = None
-    """Reason of a rejection, or the result of a response; None for none."""
+    """Reason of a rejection, or the result of a response; None if there is none."""
     always: bool = False
     """Whether later calls of the same name are approved too."""
 

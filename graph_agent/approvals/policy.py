@@ -1,4 +1,4 @@
-"""The approval policy: patterns, functions and marks that select the calls a person must approve."""
+"""Selects the calls that a person must approve, by patterns, functions and marks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Review:
     allowed: tuple[DecisionType, ...] = DECISIONS
     """The decisions that a person may take."""
     description: str | None = None
-    """Text for the person; None for none."""
+    """Text for the person; None if there is none."""
 
 
 def read_review(value: Any, where: str) -> Review | None:
@@ -95,7 +95,7 @@ async def review_of(call: Call, mark: Any, rules: Sequence[Rule]) -> Review | No
 
     Args:
         call: The call, references resolved.
-        mark: The tool's mark `approve`; None for none.
+        mark: The tool's mark `approve`; None if there is none.
         rules: The rules of the agent and of the run.
     """
     found = [_checked(lambda: read_review(mark, f"the mark approve of the tool {call['name']!r}"))]

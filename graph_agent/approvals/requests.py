@@ -1,4 +1,4 @@
-"""The request for decisions that interrupts the graph."""
+"""Builds the request for decisions that interrupts the graph."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HeldCall(TypedDict):
     allowed_decisions: list[DecisionType]
     """The decisions that its policy allows; at least one."""
     description: NotRequired[str]
-    """Text for the person; absent for none."""
+    """Text for the person; absent if there is none."""
 
 
 class ActionRequest(TypedDict):
@@ -39,7 +39,7 @@ class ActionRequest(TypedDict):
     args: dict[str, Any]
     """The arguments."""
     description: NotRequired[str]
-    """Text for the person; absent for none."""
+    """Text for the person; absent if there is none."""
 
 
 class ReviewConfig(TypedDict):
@@ -72,7 +72,7 @@ def request_for(calls: Sequence[HeldCall], error: str | None = None) -> Approval
 
     Args:
         calls: The calls.
-        error: Why the previous answer was not accepted; None for none.
+        error: Why the previous answer was not accepted; None if there is none.
     """
     request: ApprovalRequest = {
         "action_requests": [_action(call) for call in calls],

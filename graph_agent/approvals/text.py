@@ -1,4 +1,4 @@
-"""Requests and decisions as text, for clients that only exchange messages."""
+"""Converts requests and decisions to text and back, for clients that only exchange messages."""
 
 from __future__ import annotations
 

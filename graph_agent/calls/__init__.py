@@ -1,4 +1,4 @@
-"""Tool calls and delegations, and their parsers for model text.
+"""Exports calls (tool calls and delegations), and their parsers for model text.
 
 ``parse_tool_calls`` and ``split_tool_calls`` are pure and total: they never raise, and their work grows linearly with
 the text. The parsers are imported on first access: an agent with native tool calls needs none.

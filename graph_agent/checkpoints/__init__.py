@@ -1,1 +1,1 @@
-"""Checkpoints: savers and stores in SQLite, PostgreSQL and memory, their format, fences, index and pruning."""
+"""Stores sessions in SQLite, PostgreSQL and memory: savers, stores, format, fences, index and pruning."""

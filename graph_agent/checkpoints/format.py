@@ -1,5 +1,4 @@
-"""Checks of checkpoints when they are read: their format number, by which a process refuses those of a newer version of
-this package, and that nothing of them is lost.
+"""Checks checkpoints as they are read: their format number is known, and no part of them is lost.
 
 A checkpoint's metadata has the number; version 0.1.0 stored none. A version that only adds fields keeps the number: an
 older process ignores them, so both can serve one database during a rolling upgrade. A version whose checkpoints an

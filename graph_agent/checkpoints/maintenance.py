@@ -1,4 +1,4 @@
-"""Removal of old checkpoints from a database of sessions."""
+"""Removes old checkpoints from a database of sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes to the metadata of agents' checkpoints: format number and input mark are added, `configurable` is removed.
+"""Changes the metadata of agents' checkpoints: adds format number and input mark, removes `configurable`.
 
 LangGraph's savers copy every text, number and boolean of `configurable` into a checkpoint's metadata, unless its key
 begins with two underscores. A secret that a program passes there, to reach its tools, would be in the database in plain

@@ -1,4 +1,4 @@
-"""Saver and Store in PostgreSQL; needs the extra `postgres`."""
+"""Opens the saver and the Store in PostgreSQL; needs the extra `postgres`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LangGraph's saver in PostgreSQL, which refuses a run's writes after another run has continued its session.
+"""Extends LangGraph's PostgreSQL saver to refuse a run's writes once another run has continued its session.
 
 `fence_writes` turns a saver that a program or a server supplies into such a saver, in place.
 """

@@ -1,4 +1,4 @@
-"""The saver of `open_saver` in PostgreSQL."""
+"""Implements the saver of `open_saver` in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
         return await postgres_threads(self._pool, group, after, limit)
 
     async def find_input(self, thread_id: str, input_id: str) -> CheckpointTuple | None:
-        """Return the newest checkpoint of an input by its id (see `graph_agent.inputs.deduplicator`); None for none."""
+        """Return the newest checkpoint of an input by its id (see `inputs.deduplicator`); None if there is none."""
         await self._flush(thread_id)
         newest = await postgres_input_checkpoint(self._pool, thread_id, input_id)
         if newest is None:

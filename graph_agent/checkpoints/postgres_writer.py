@@ -1,4 +1,4 @@
-"""Queued writes of runs in PostgreSQL, and their statements: a run commits several steps in one transaction."""
+"""Queues the writes of runs in PostgreSQL, and executes them: a run commits several steps in one transaction."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _INSERT_ALL: LiteralString = (
 )
 _COLUMNS = {UPSERT_CHECKPOINT_BLOBS_SQL: 6, UPSERT_CHECKPOINTS_SQL: 6, INSERT_CHECKPOINT_WRITES_SQL: 9}
 """The statements that `_INSERT_ALL` replaces, with their numbers of parameters."""
-# As for a single namespace (see `checkpoints.postgres_fence`), but without waiting: a lock that another writer
+# Checks like `checkpoints.postgres_fence` for one namespace, but without waiting: a lock that another writer
 # holds, or a check that fails, aborts the transaction with a division by zero.
 _LOCK_ALL: LiteralString = (
     "SELECT set_config('lock_timeout', %s, true),"

@@ -1,4 +1,4 @@
-"""Access to the running graph's own checkpoint from inside a node."""
+"""Reads the running graph's own checkpoint from inside a node."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def load(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> Check
 
 
 async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> RunnableConfig | None:
-    """Return the config of the newest checkpoint of a thread that is older than the given one; None for none."""
+    """Return the config of a thread's newest checkpoint that is older than the given one; None if there is none."""
     configurable = config["configurable"]
     thread: RunnableConfig = {
         "configurable": {
@@ -100,7 +100,7 @@ async def keep_ids_above_newest(saver: BaseCheckpointSaver[Any], thread_id: str,
 
 
 async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple | None) -> list[CheckpointTuple]:
-    """Return the checkpoints that `update_state` edited or copied into this one, newest first; empty for none.
+    """Return the checkpoints that `update_state` edited or copied into this one, newest first; empty if there are none.
 
     Other copies of the same original are included. An edit or a copy of a checkpoint with newer ones of another kind is
     excluded: it goes back in time, to repeat the work from there. So is the fork that a replay of an older checkpoint
@@ -108,7 +108,7 @@ async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple
 
     Args:
         saver: The session's saver.
-        found: The checkpoint; None for none.
+        found: The checkpoint; None if there is none.
     """
     before: list[CheckpointTuple] = []
     copies: list[CheckpointTuple] = []

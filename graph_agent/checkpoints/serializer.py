@@ -1,4 +1,4 @@
-"""The serializer of checkpoints: reads plain types and LangChain messages, and never unpickles."""
+"""Serializes checkpoints; reads plain types and LangChain messages, and never unpickles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LangGraph's saver in SQLite, for files shared by several processes and for many concurrent sessions.
+"""Implements LangGraph's saver in SQLite, for files shared by several processes and for many concurrent sessions.
 
 LangGraph's asynchronous saver passes each statement to a thread and commits each operation. This one serializes a write
 at once, and executes it on a thread of its own: an operation is one job, and queued jobs share one commit.
@@ -110,7 +110,7 @@ class SharedSqliteSaver(SqliteSaver):
         return self._writer.run_blocking(partial(self._load, config, loads), writes=claims)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """As `get_tuple`."""
+        """Behaves like `get_tuple`."""
         loads, claims = self._loads(config)
         return await self._writer.run(partial(self._load, config, loads), writes=claims)
 
@@ -122,13 +122,13 @@ class SharedSqliteSaver(SqliteSaver):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """As `list`; all matching checkpoints are read at once."""
+        """Behaves like `list`; all matching checkpoints are read at once."""
         listed = partial(super().list, config, filter=filter, before=before, limit=limit)
         for found in await self._writer.run(lambda: [*listed()], writes=False):
             yield found
 
     async def find_input(self, thread_id: str, input_id: str) -> CheckpointTuple | None:
-        """Return the newest checkpoint of an input by its id (see `graph_agent.inputs.deduplicator`); None for none."""
+        """Return the newest checkpoint of an input by its id (see `inputs.deduplicator`); None if there is none."""
         # In any namespace: answers that were stored apart have one of their own.
         thread: RunnableConfig = {"configurable": {"thread_id": thread_id}}
         return await anext(self.alist(thread, filter={INPUT_ID: input_id}, limit=1), None)
@@ -166,7 +166,7 @@ class SharedSqliteSaver(SqliteSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """As `put`; within a run that defers its writes, a checkpoint may be committed later (see `DeferredWrites`)."""
+        """Behaves like `put`; a run with deferred writes may commit a checkpoint later (see `DeferredWrites`)."""
         recorder = Recorder(self.serde)
         stored = recorder.put(config, checkpoint, metadata, new_versions)
         job = partial(self._store, config, recorder.statements, checkpoint["id"])
@@ -194,7 +194,7 @@ class SharedSqliteSaver(SqliteSaver):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """As `put_writes`; within a run that defers its writes, they may be committed later (see `DeferredWrites`)."""
+        """Behaves like `put_writes`; a run with deferred writes may commit them later (see `DeferredWrites`)."""
         recorder = Recorder(self.serde)
         recorder.put_writes(config, writes, task_id, task_path)
         job = partial(self._store, config, recorder.statements)
@@ -210,7 +210,7 @@ class SharedSqliteSaver(SqliteSaver):
         self._writer.run_blocking(partial(self._delete, thread_id))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """As `delete_thread`."""
+        """Behaves like `delete_thread`."""
         await self._writer.run(partial(self._delete, thread_id))
 
     def _delete(self, thread_id: str) -> None:
@@ -237,7 +237,7 @@ class SharedSqliteSaver(SqliteSaver):
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """As `get_delta_channel_history`."""
+        """Behaves like `get_delta_channel_history`."""
         history = partial(super().get_delta_channel_history, config=config, channels=channels)
         return await self._writer.run(history, writes=False)
 

@@ -1,4 +1,4 @@
-"""LangGraph's Store in SQLite, for a file that several processes open at once."""
+"""Implements LangGraph's Store in SQLite, for a file that several processes open at once."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _make_tables(connection: sqlite3.Connection, migrations: Sequence[str]) -> N
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    """Return the number of the last migration; -1 for none."""
+    """Return the number of the last migration; -1 before the first."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'store_migrations'").fetchall():
         return -1
     [[version]] = connection.execute("SELECT coalesce(max(v), -1) FROM store_migrations").fetchall()

@@ -1,4 +1,4 @@
-"""A thread that runs jobs on one SQLite connection in order of arrival, with one commit per batch of queued jobs."""
+"""Runs jobs on one SQLite connection in a thread, in order of arrival, with one commit per batch of queued jobs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Job:
     future: Future[Any] | asyncio.Future[Any] | None
     """Receives the result; None for a deferred job."""
     group: DeferredWrites | None
-    """The run whose writes fail from this one on if it fails; None for none."""
+    """The run whose writes fail from this one on if it fails; None if there is none."""
     committed: Callable[[], None] | None
     """Called on the thread after the commit; None for nothing."""
     result: Any = None
@@ -128,7 +128,7 @@ class Writer:
         Args:
             job: The work to do; it may run twice, if another job of its batch fails.
             writes: Whether it writes, and so needs a transaction from its start.
-            group: The run that writes; None for none.
+            group: The run that writes; None if there is none.
             committed: Called on the thread after the commit.
 
         Raises:
@@ -142,7 +142,7 @@ class Writer:
     def run_blocking(
         self, job: Callable[[], T], *, writes: bool = True, committed: Callable[[], None] | None = None
     ) -> T:
-        """As `run`, from any thread, blocking."""
+        """Behaves like `run`, but blocks; callable from any thread."""
         if self.is_writer_thread:
             return job()
         future: Future[T] = Future()

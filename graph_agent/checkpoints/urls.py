@@ -1,4 +1,4 @@
-"""URLs of databases and caches: their kind, their file, and redaction of their passwords."""
+"""Parses URLs of databases and caches: their kind and their file; redacts their passwords."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The command line: commands, control of sessions, and handling of Ctrl-C."""
+"""Implements the command line: commands, control of sessions, and handling of Ctrl-C."""

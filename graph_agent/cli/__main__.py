@@ -1,4 +1,4 @@
-"""The program `graph-agent`, also as `python -m graph_agent.cli`."""
+"""Runs the program `graph-agent`, also as `python -m graph_agent.cli`."""
 
 import sys
 

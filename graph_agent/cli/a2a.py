@@ -1,4 +1,4 @@
-"""Command `graph-agent a2a`: serves an agent file to A2A clients."""
+"""Implements `graph-agent a2a`, which serves an agent file to A2A clients."""
 
 from __future__ import annotations
 

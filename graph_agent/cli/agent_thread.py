@@ -1,4 +1,4 @@
-"""An agent on the event loop of a thread of its own, so that its blocking code cannot block the terminal."""
+"""Runs an agent on the event loop of its own thread, so that its blocking code cannot block the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program `graph-agent`: its commands, and its handling of errors."""
+"""Registers the commands of `graph-agent`, and handles their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conversation at a terminal: the input line stays open while the agent works."""
+"""Holds the conversation at a terminal and its commands; the input line stays open while the agent works."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Command(NamedTuple):
     """One command."""
 
     usage: str
-    """Its arguments; empty for none."""
+    """Its arguments; empty if there are none."""
     help: str
     run: Callable[[Chat, str], Awaitable[None]]
     """Executes it with the text after its name."""

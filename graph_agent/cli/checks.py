@@ -1,4 +1,4 @@
-"""The checks of `graph-agent doctor`."""
+"""Implements the checks of `graph-agent doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands `steer`, `follow-up` and `abort`: control of sessions that run in this or another process."""
+"""Implements `steer`, `follow-up` and `abort`, which control sessions of this or another process."""
 
 from __future__ import annotations
 

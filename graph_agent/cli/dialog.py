@@ -1,4 +1,4 @@
-"""The dialog in which a person answers a session's open questions, one line of input after the other."""
+"""Asks a person a session's open questions, one line of input after the other."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ class AskTerminal:
         self._err = err
 
     async def __call__(self, questions: Sequence[Question]) -> dict[str, Any] | None:
-        """As `Ask`; None if the person leaves with Ctrl-C or Ctrl-D."""
+        """Behaves like `Ask`; None if the person leaves with Ctrl-C or Ctrl-D."""
         # Imported here: commands without a terminal need no editor.
         from graph_agent.cli.editor import LineEditor
 
@@ -262,7 +262,7 @@ class GivenAnswers:
     approve_all: bool = False
     reject_all: bool = False
     message: str = ""
-    """The reason of `reject_all`; empty for none."""
+    """The reason of `reject_all`; empty if there is none."""
     decisions: Sequence[str] = field(default=())
     """One for each call, in order, as for `parse_decision`."""
     answers: Sequence[str] = field(default=())

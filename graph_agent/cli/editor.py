@@ -1,4 +1,4 @@
-"""The line editor: history, several lines, and an external editor."""
+"""Opens the line editor: history, several lines, and an external editor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command `graph-agent events`: prints the history of a session."""
+"""Implements `graph-agent events`, which prints the history of a session."""
 
 from __future__ import annotations
 

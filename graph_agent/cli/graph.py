@@ -1,4 +1,4 @@
-"""Command `graph-agent graph`: draws an agent as a Mermaid flowchart, without building it."""
+"""Implements `graph-agent graph`, which draws an agent as a Mermaid flowchart without building it."""
 
 from __future__ import annotations
 

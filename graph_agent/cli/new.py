@@ -1,4 +1,4 @@
-"""Command `graph-agent new`: writes the files of a first agent, with tests that pass."""
+"""Implements `graph-agent new`, which writes the files of a first agent, with tests that pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions and answers without a line editor: given questions, lines of a pipe, and resumed sessions."""
+"""Asks questions without a line editor: given questions, lines of a pipe, and resumed sessions."""
 
 from __future__ import annotations
 

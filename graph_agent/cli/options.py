@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Declares options that several commands have, and the database that they name."""
 
 from __future__ import annotations
 

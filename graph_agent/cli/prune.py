@@ -1,4 +1,4 @@
-"""Command `graph-agent prune`: removes old checkpoints of a database."""
+"""Implements `graph-agent prune`, which removes old checkpoints of a database."""
 
 from __future__ import annotations
 

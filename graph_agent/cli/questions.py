@@ -1,4 +1,4 @@
-"""Open interrupts of a session as questions to a person, and the answers in the shape that resumes the session.
+"""Converts open interrupts to questions to a person, and the answers to the shape that resumes the session.
 
 Approvals have LangChain's shape: the interrupt's value is a `HITLRequest`, its answer a `HITLResponse`.
 """
@@ -36,7 +36,7 @@ class Action:
     args: dict[str, Any]
     """Its arguments."""
     description: str
-    """Text for the person; empty for none."""
+    """Text for the person; empty if there is none."""
     allowed: tuple[str, ...]
     """The allowed decisions, among `DECISIONS`."""
     delegate: str = ""

@@ -1,4 +1,4 @@
-"""Commands `run`, `chat` and `resume`: conversations with an agent."""
+"""Implements `run`, `chat` and `resume`: conversations with an agent."""
 
 from __future__ import annotations
 

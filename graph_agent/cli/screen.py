@@ -1,4 +1,4 @@
-"""Where a run is shown: plain streams, or a terminal with a live region."""
+"""Shows a run on plain streams, or on a terminal with a live region."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Screen(Protocol):
         ...
 
     def show_running(self, calls: list[ShownCall]) -> None:
-        """Show the calls of the current wave until the next change; empty for none."""
+        """Show the calls of the current wave until the next change; nothing if there are none."""
         ...
 
     def show_finished(self, calls: list[ShownCall]) -> None:
@@ -52,11 +52,11 @@ class PlainScreen:
         self.out, self.err = out, err
 
     def stream(self, text: str) -> None:
-        """As `Screen.stream`."""
+        """Behaves like `Screen.stream`."""
         self.out.print(text, end="")
 
     def end_stream(self) -> None:
-        """As `Screen.end_stream`."""
+        """Behaves like `Screen.end_stream`."""
         if log_stream.unfinished:
             self.out.print()
 
@@ -78,7 +78,7 @@ class LiveScreen(PlainScreen):
         self._live: Live | None = None
 
     def show_running(self, calls: list[ShownCall]) -> None:
-        """As `Screen.show_running`."""
+        """Behaves like `Screen.show_running`."""
         self._calls = calls
         if calls and self._live is None:
             self.end_stream()
@@ -92,7 +92,7 @@ class LiveScreen(PlainScreen):
                 live.stop()
 
     def show_finished(self, calls: list[ShownCall]) -> None:
-        """As `Screen.show_finished`."""
+        """Behaves like `Screen.show_finished`."""
         if calls:
             self.out.draw(draw_calls(calls, self.out.console.width))
 
@@ -125,26 +125,26 @@ class PromptScreen:
         self._since = time.monotonic() if busy else None
 
     def stream(self, text: str) -> None:
-        """As `Screen.stream`."""
+        """Behaves like `Screen.stream`."""
         lines, line_feed, rest = (self._unfinished + text).rpartition("\n")
         if line_feed:
             self.out.print(lines)
         self._unfinished = rest
 
     def end_stream(self) -> None:
-        """As `Screen.end_stream`."""
+        """Behaves like `Screen.end_stream`."""
         if self._unfinished:
             self.out.print(self._unfinished)
             self._unfinished = ""
 
     def show_running(self, calls: list[ShownCall]) -> None:
-        """As `Screen.show_running`."""
+        """Behaves like `Screen.show_running`."""
         if calls:
             self.end_stream()
         self._calls = calls
 
     def show_finished(self, calls: list[ShownCall]) -> None:
-        """As `Screen.show_finished`."""
+        """Behaves like `Screen.show_finished`."""
         if calls:
             self.out.draw(draw_calls(calls, self.out.console.width))
 

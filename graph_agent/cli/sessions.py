@@ -1,4 +1,4 @@
-"""Command `graph-agent sessions`: lists the sessions of a database; `session_files` has its subcommands."""
+"""Implements `graph-agent sessions`: lists, exports, imports and removes the sessions of a database."""
 
 from __future__ import annotations
 

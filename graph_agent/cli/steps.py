@@ -1,4 +1,4 @@
-"""The calls of the current wave: their names, durations and results, as lines or as a table."""
+"""Draws the calls of the current wave, with names, durations and results, as lines or as a table."""
 
 from __future__ import annotations
 

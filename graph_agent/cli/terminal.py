@@ -1,4 +1,4 @@
-"""Terminal output of the commands; untrusted text cannot control the terminal."""
+"""Writes terminal output of the commands; untrusted text cannot control the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The echo of typed keys, which a conversation switches off before it imports anything that loads slowly."""
+"""Switches off the echo of typed keys before a conversation imports anything that loads slowly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters for durable execution engines: the engine dispatches, owns and retries; the checkpointer holds the state.
+"""Adapts agents to durable execution engines: the engine dispatches and retries; the checkpointer holds the state.
 
 Needs the extra `restate`.
 """

@@ -1,4 +1,4 @@
-"""An agent as a Restate virtual object, keyed by session: Restate delivers inputs, the checkpoints hold the work."""
+"""Serves an agent as a Restate virtual object per session: Restate delivers inputs, checkpoints hold the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker process: serves virtual objects to Restate over HTTP/2, and lets their runs end after SIGTERM."""
+"""Serves virtual objects to Restate over HTTP/2, and lets their runs end after SIGTERM."""
 
 from __future__ import annotations
 

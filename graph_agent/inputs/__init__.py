@@ -1,1 +1,1 @@
-"""Inputs with an id: each runs once, and its repetition returns the stored answer."""
+"""Runs each input with an id once; its repetition returns the stored answer."""

@@ -67,8 +67,8 @@ async def inputs_before(
 
     Args:
         saver: The session's saver.
-        newest: The session's newest checkpoint; None for none.
-        mark: The run's input mark; None for none.
+        newest: The session's newest checkpoint; None if there is none.
+        mark: The run's input mark; None if there is none.
     """
     if newest is None:
         return {} if mark is not None else None
@@ -430,7 +430,7 @@ class InputDeduplicator:
         await put_writes(self.saver, at, [(ANSWER, record)], f"{ANSWER}:{mark.id}")
 
     def _record(self, mark: InputId, newest: CheckpointTuple) -> Mapping[str, Any] | None:
-        """Return the newest checkpoint's record of an answer; None for none.
+        """Return the newest checkpoint's record of an answer; None if there is none.
 
         Raises:
             InputConflictError: If the record is of a different answer.

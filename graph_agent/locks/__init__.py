@@ -1,1 +1,1 @@
-"""Locks on sessions: files, and advisory locks of PostgreSQL."""
+"""Locks sessions with files and with advisory locks of PostgreSQL."""

@@ -1,4 +1,4 @@
-"""Identity of the database behind a checkpointer: the scope within which a session has one run at a time.
+"""Identifies the database behind a checkpointer, within which a session has one run at a time.
 
 LangGraph's own SQLite and PostgreSQL savers do not publish their address, so their connection is queried once. Users
 who pass such a saver as `checkpointer=`, or run one database under two kinds of savers, need it: without an identity,
@@ -43,7 +43,7 @@ async def database_key(saver: BaseCheckpointSaver[Any]) -> Hashable:
 
 
 def database_key_blocking(saver: BaseCheckpointSaver[Any]) -> Hashable:
-    """As `database_key`, for blocking entry points."""
+    """Behaves like `database_key`, for blocking entry points."""
     if (known := _known.get(id(saver))) is not None:
         return known
     connection: Any = getattr(saver, "conn", None)

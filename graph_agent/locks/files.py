@@ -1,4 +1,4 @@
-"""Lock file of an SQLite database: one byte per session."""
+"""Locks sessions of an SQLite database in a lock file, with one byte per session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks of sessions: one run at a time, within this process and between processes.
+"""Locks sessions, so that each has one run at a time in this process and between processes.
 
 Between processes, they are locks on bytes of a file or advisory locks in PostgreSQL. The operating system releases the
 locks of a killed process. The lock file is in the folder of the SQLite database and stays empty. If the system has no
@@ -39,7 +39,8 @@ class SessionLocks:
     Args:
         lost: Called with a place, a session whose lock is lost, and the reason.
         still_holds: Called after a PostgreSQL lock was lost and acquired again, with the place, the session, the id of
-            its newest checkpoint (None for none) and that checkpoint's owner; returns whether its run may continue.
+            its newest checkpoint (None if there is none) and that checkpoint's owner; returns whether its run may
+            continue.
     """
 
     def __init__(

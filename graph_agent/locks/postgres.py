@@ -1,4 +1,4 @@
-"""Advisory locks of sessions in a PostgreSQL database, all held by one connection of this process.
+"""Locks sessions in PostgreSQL by advisory locks, all held by one connection of this process.
 
 They are session-level locks, so the server releases the locks of a killed process as soon as its connection is closed.
 The server also closes a connection without a query for `LEASE_S` seconds, so the locks of a process that is paused, or
@@ -154,8 +154,9 @@ class AdvisoryLocks:
     Args:
         conninfo: The connection string.
         lost: Called with a session whose lock is lost, and the reason.
-        still_holds: Called with a session whose lock was acquired again, the id of its newest checkpoint (None for
-            none) and that checkpoint's owner (empty for none); returns whether this process may continue its run.
+        still_holds: Called with a session whose lock was acquired again, the id of its newest checkpoint (None if
+            there is none) and that checkpoint's owner (empty if there is none); returns whether this process may
+            continue its run.
     """
 
     def __init__(

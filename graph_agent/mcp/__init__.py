@@ -1,4 +1,4 @@
-"""Tools from MCP servers, over sessions that stay open.
+"""Offers tools from MCP servers, over sessions that stay open.
 
 ```python
 async with open_mcp_tools({"calendar": {"transport": "stdio", "command": "python", "args": ["server.py"]}}) as tools:

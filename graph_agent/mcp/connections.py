@@ -1,4 +1,4 @@
-"""Validation of connection settings, before any server is started.
+"""Validates connection settings before any server is started.
 
 Connections have the keys of langchain-mcp-adapters, and six keys of our own for every transport:
 - `tool_prefix`: `True` for `"<server>_"`, or the prefix as text; default none;

@@ -1,4 +1,4 @@
-"""Calls from any thread or event loop to the event loop that owns the sessions."""
+"""Passes calls from any thread or event loop to the event loop that owns the sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parsing of a server's JSON-RPC messages; an unreadable message is replaced by an error reply to its request.
+"""Parses a server's JSON-RPC messages, replaces unreadable ones by an error reply, and defines the errors of calls.
 
 The SDK's transports deliver an unreadable message as an exception without its request id, so the caller waits until
 its own timeout. Here the id is extracted from the readable part of the message.

@@ -1,4 +1,4 @@
-"""One MCP server: session selection, reconnects, and retries of lost calls."""
+"""Selects the session of one MCP server, reconnects, and retries lost calls."""
 
 from __future__ import annotations
 

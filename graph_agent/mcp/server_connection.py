@@ -1,6 +1,6 @@
-"""One session with one server, owned by one task from opening to closing.
+"""Opens one session with one server; the same task closes it.
 
-The SDK's context managers must be exited in the task that entered them. That task is the link's owner: it opens the
+The SDK's context managers must be exited in the task that entered them. That task owns the connection: it opens the
 session, waits, and closes it. Calls run in the tasks of their callers and only exchange messages with the session.
 """
 
@@ -48,7 +48,7 @@ class ServerConnection:
     `opened` resolves once: then either `tools` (by name) is set, or `failure` holds the reason.
     `ended` resolves with the reason when an open session becomes unusable.
     `context` is the context of the server's own requests (elicitation); it must not belong to a single call.
-    `on_tools` is called with the link after each change of `tools` that the server announces.
+    `on_tools` is called with the connection after each change of `tools` that the server announces.
     """
 
     def __init__(

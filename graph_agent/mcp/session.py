@@ -1,4 +1,4 @@
-"""A client session that keeps receiving messages during elicitation and result validation."""
+"""Extends the client session to keep receiving messages during elicitation and result validation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Message streams between the SDK's session and its transport that observe the messages.
+"""Observes messages in the streams between the SDK's session and its transport.
 
 The SDK exposes neither the request id of a call, nor whether the request was passed to the transport, nor that the
 server closed the connection. These streams detect all three.

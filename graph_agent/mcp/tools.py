@@ -1,4 +1,4 @@
-"""Conversion of MCP tools to LangChain tools."""
+"""Converts MCP tools to LangChain tools."""
 
 from __future__ import annotations
 

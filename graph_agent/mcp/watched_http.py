@@ -1,4 +1,4 @@
-"""An HTTP client that reports each MCP request that will never be answered.
+"""Extends an HTTP client to report each MCP request that will never be answered.
 
 On a failure the SDK's HTTP transports either end the whole session with all running calls, or log the failure and let
 the caller wait forever. This client wraps httpx: it reports which request was lost and whether it was delivered, and

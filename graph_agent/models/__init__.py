@@ -1,1 +1,1 @@
-"""Adapters to chat models: resolution, capabilities, requests, retries, streaming and scripted models."""
+"""Adapts chat models: resolution, capabilities, requests, retries, streaming and scripted models."""

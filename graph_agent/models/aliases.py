@@ -1,4 +1,4 @@
-"""Aliases of tool names that every provider accepts."""
+"""Replaces tool names by aliases that every provider accepts."""
 
 from __future__ import annotations
 

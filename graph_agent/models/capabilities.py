@@ -1,4 +1,4 @@
-"""Support of tool calling, predicted offline from the model."""
+"""Predicts offline from a model whether it supports tool calling."""
 
 from __future__ import annotations
 

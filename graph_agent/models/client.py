@@ -1,4 +1,4 @@
-"""The client of one chat model: its requests in each mode and phase."""
+"""Sends one chat model its requests in each mode and phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classification of model providers' errors, their description for users, and the requested retry delay.
+"""Classifies model providers' errors, describes them for users, and reads the requested retry delay.
 
 An error is classified by its attributes (`status_code`, `response`, `body`, `code`, its class names) and by its text,
 so that no provider's package is imported.
@@ -238,7 +238,7 @@ def brief_model_error(exc: BaseException, *, public: bool = False) -> str:
 
 
 def public_exception_text(error: BaseException) -> str:
-    """As `exception_text`, without a provider's words if a model raised the exception."""
+    """Behaves like `exception_text`, without a provider's words if a model raised the exception."""
     # Hooks and tools run within other code of the package's models, too.
     if not is_raised_by_model(error, within=_MODELS[1:]) or _OWN_CLASSES & _class_names(error):
         return exception_text(error)

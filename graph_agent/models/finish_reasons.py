@@ -1,4 +1,4 @@
-"""Finish reasons of replies: complete, cut off, or refused because of content.
+"""Reads finish reasons of replies: complete, cut off, or refused because of content.
 
 A refusal by the model or its provider is an answer to the user, not an error.
 """
@@ -154,7 +154,7 @@ def is_content_refusal(error: BaseException) -> bool:
 
 
 def _refusal_of(reply: AIMessage) -> str:
-    """Return OpenAI's refusal, from `additional_kwargs` or the content blocks; empty for none."""
+    """Return OpenAI's refusal, from `additional_kwargs` or the content blocks; empty if there is none."""
     refusal: Any = reply.additional_kwargs.get("refusal")
     if isinstance(refusal, str) and refusal.strip():
         return refusal

@@ -1,4 +1,4 @@
-"""A gate in LangGraph's message stream that releases a reply's text once it may be shown."""
+"""Releases a reply's text in LangGraph's message stream once it may be shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LangChain's OpenAI client without the per-message overhead of the `openai` package."""
+"""Removes the per-message overhead of the `openai` package from LangChain's OpenAI client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of one agent: its own, the models selected by runs, and the fallbacks."""
+"""Holds the models of one agent: its own, the models selected by runs, and the fallbacks."""
 
 from __future__ import annotations
 

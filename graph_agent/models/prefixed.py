@@ -1,4 +1,4 @@
-"""A model that adds a fixed prefix to the reply of another model, also in its stream."""
+"""Adds a fixed prefix to the reply of another model, also in its stream."""
 
 from __future__ import annotations
 

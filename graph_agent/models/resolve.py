@@ -1,4 +1,4 @@
-"""Resolution of a configured model to a chat model: `openai:gpt-4o-mini`, an object, or a list of candidates."""
+"""Resolves a configured model to a chat model: `openai:gpt-4o-mini`, an object, or a list of candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retries of model requests: after transient errors only, and never after the first token."""
+"""Retries model requests after transient errors only, and never after the first token."""
 
 from __future__ import annotations
 

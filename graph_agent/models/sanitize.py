@@ -1,4 +1,4 @@
-"""Sanitization of messages, so that every provider and store accepts them."""
+"""Sanitizes messages for every provider and store, and writes calls as text for models without tools."""
 
 from __future__ import annotations
 

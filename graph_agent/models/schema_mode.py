@@ -1,4 +1,4 @@
-"""Enforcement of a JSON schema by the provider, for models whose profile supports it.
+"""Converts a JSON schema for models whose provider enforces it.
 
 OpenAI's strict mode requires every field and allows no others, so a schema is converted to that form if possible.
 """

@@ -1,4 +1,4 @@
-"""A script of model replies: parses its steps and returns each once, in order."""
+"""Parses the steps of a script of model replies, and returns each once, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chat model that replies from a script, for tests, demonstrations and benchmarks.
+"""Defines a chat model that replies from a script, for tests, demonstrations and benchmarks.
 
 It is a complete `BaseChatModel` with streaming, tools and structured output, and never contacts a provider. An
 exhausted script raises, and `assert_spent` checks for unused steps.

@@ -1,4 +1,4 @@
-"""Calls of user code whose own model calls are counted and kept out of the run's message stream."""
+"""Counts the model calls that user code makes, and keeps them out of the run's message stream."""
 
 from __future__ import annotations
 

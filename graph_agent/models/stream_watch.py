@@ -1,4 +1,4 @@
-"""Observation of one streamed model request: its time limits, and the part of the reply that has reached the reader."""
+"""Watches one streamed model request: its time limits, and the part of the reply that has reached the reader."""
 
 from __future__ import annotations
 

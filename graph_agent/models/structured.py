@@ -1,4 +1,4 @@
-"""Requests for structured plans, by the best supported method: provider schema, tool, or plain text."""
+"""Requests structured plans by the best supported method: provider schema, tool, or plain text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model requests without LangChain's callbacks, for requests that nothing observes but the run's own message stream.
+"""Sends model requests without LangChain's callbacks if only the run's own message stream observes them.
 
 Callbacks cost more than the rest of a request: metadata, ids and a copy of the messages for tracing are made, whether
 or not a handler exists, and each token makes a coroutine for each handler.

@@ -1,1 +1,1 @@
-"""Parsers for tool calls in model text; `graph_agent.calls` has the public names."""
+"""Parses tool calls in model text; `graph_agent.calls` has the public names."""

@@ -1,4 +1,4 @@
-"""Ids of calls, their repair, and the comparison of two calls."""
+"""Creates and repairs the ids of calls, and compares two calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parsing of the calls in a model's answer, and of the surrounding prose."""
+"""Parses the calls in a model's answer, and separates the surrounding prose."""
 
 from __future__ import annotations
 

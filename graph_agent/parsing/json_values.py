@@ -1,4 +1,4 @@
-"""Parsing of one JSON value: strict, else tolerant, with json_repair as the last resort."""
+"""Parses one JSON value: strictly, else tolerantly, with json_repair as the last resort."""
 
 from __future__ import annotations
 

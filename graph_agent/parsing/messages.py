@@ -1,4 +1,4 @@
-"""Conversion of a message's calls between LangChain's form and `Call`."""
+"""Converts a message's calls between LangChain's form and `Call`."""
 
 from __future__ import annotations
 

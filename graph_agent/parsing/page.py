@@ -1,4 +1,4 @@
-"""The text of one answer with cached lookups for its parser."""
+"""Caches lookups in the text of one answer for its parser."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Extent(NamedTuple):
     closed: bool
     """Whether its own closing bracket was found."""
     depth: int
-    """Levels of brackets inside it; 0 for none."""
+    """Levels of brackets inside it; 0 without brackets."""
     last_close: int
     """Index after the last bracket closed inside it; its own start if there is none."""
 

@@ -1,4 +1,4 @@
-"""Parsing of the payload after an opening tag, in any of the published notations."""
+"""Parses the payload after an opening tag, in any of the published notations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parsing of calls written as Python: ``[f(a=1), g(b="x")]``.
+"""Parses calls written as Python: ``[f(a=1), g(b="x")]``.
 
 Llama 3.2 and 4 (Meta's model cards), LFM2 (Liquid AI), Olmo 3 (Ai2, one call a line) and Gemma (Google, in a
 ``tool_code`` block, often inside ``print``, with ``default_api.`` before the names). Nothing is evaluated: only

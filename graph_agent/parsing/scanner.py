@@ -1,4 +1,4 @@
-"""A single pass over a text that finds the calls and the parts that are not prose.
+"""Scans a text once for the calls and the parts that are not prose.
 
 It runs from left to right and parses each region to its end: a tag, a fence, reasoning, a bracket. A tag inside a JSON
 string, or JSON inside a code sample, is therefore part of that region.

@@ -1,4 +1,4 @@
-"""Recognition of calls among JSON values.
+"""Recognizes calls among JSON values.
 
 A value is *trusted* or *bare*. A trusted value is in a tag, in a fence for calls, or in the ``tool_calls`` envelope; it
 is a call regardless of its name. A bare value is by itself in the text; it is a call only if its shape is unambiguous.

@@ -1,4 +1,4 @@
-"""Patterns of the published tags around calls.
+"""Matches the published tags around calls.
 
 =====================================  ======================================================================
 ``<tool_call>``                        Hermes (Nous Research), Qwen 2.5 and 3 and Qwen3-Coder (Alibaba), GLM 4.5
@@ -109,7 +109,7 @@ class Fence(NamedTuple):
     """Index after the marks and the language."""
     marks: str
     language: str
-    """Empty for none."""
+    """Empty if the fence names none."""
 
     @property
     def is_code(self) -> bool:

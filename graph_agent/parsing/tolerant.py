@@ -1,4 +1,4 @@
-"""A tolerant JSON parser in linear time, for common damage that needs no guessing.
+"""Parses damaged JSON in linear time, where the repair needs no guessing.
 
 It accepts trailing and missing commas, single quotes, bare keys, comments, Python's literals, invalid escapes, brackets
 closed out of order, and truncated text. json_repair accepts more, but takes quadratic time on some of these (half a

@@ -1,4 +1,4 @@
-"""Savers and stores in SQLite, PostgreSQL and memory.
+"""Exports savers and stores in SQLite, PostgreSQL and memory.
 
 The public names are imported on first access, so that reading a URL loads no part of LangGraph.
 """

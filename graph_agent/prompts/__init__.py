@@ -1,4 +1,4 @@
-"""The prompts: jinja2 templates in YAML files, individually overridable, validated at construction."""
+"""Loads the prompts: jinja2 templates in YAML files, individually overridable, validated at construction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source of the system prompt: text, or a function that is called for each request."""
+"""Reads the system prompt from its source: text, or a function that is called for each request."""
 
 from __future__ import annotations
 

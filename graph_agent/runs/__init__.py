@@ -1,1 +1,1 @@
-"""A run in progress: its lock, inbox, abort, deadline and usage."""
+"""Manages a run in progress: its lock, inbox, abort, deadline and usage."""

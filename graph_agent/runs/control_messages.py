@@ -1,4 +1,4 @@
-"""Processing of notes by a run: each note once, in order, also across a crash.
+"""Processes the notes to a run: each note once, in order, also across a crash.
 
 The state holds the keys of processed notes. They are removed from the inbox only after a later run has read that state
 back, which proves that it was stored.

@@ -1,4 +1,4 @@
-"""Refusal of a run's checkpoint writes after another run has continued its session.
+"""Refuses a run's checkpoint writes after another run has continued its session.
 
 A lock can be lost without its holder noticing, so every write is checked against the database in the write's own
 transaction. A run may write as long as the newest checkpoint of the thread is the one that it started from or one of
@@ -39,9 +39,9 @@ class _Branch:
     own: set[str] = field(default_factory=set)
     """Ids of the checkpoints that this run has stored, or has tried to store."""
     highest: str = ""
-    """The highest of `own`; empty for none."""
+    """The highest of `own`; empty if there is none."""
     committed: str = ""
-    """The last of them that is committed; empty for none."""
+    """The last of them that is committed; empty if none is."""
 
 
 class CheckpointFence:
@@ -88,7 +88,7 @@ class CheckpointFence:
 
         Args:
             thread_id: The thread.
-            newest: The id of its newest checkpoint; None for none.
+            newest: The id of its newest checkpoint; None if there is none.
         """
         self._expected[thread_id] = newest
 
@@ -98,8 +98,8 @@ class CheckpointFence:
         Args:
             thread_id: The thread.
             namespace: The checkpoint namespace.
-            newest: The id of its newest checkpoint; None for none.
-            owner: That checkpoint's owner; empty for none.
+            newest: The id of its newest checkpoint; None if there is none.
+            owner: That checkpoint's owner; empty if there is none.
             writes: Number of its stored writes; None if not counted.
 
         Raises:
@@ -121,8 +121,8 @@ class CheckpointFence:
         Args:
             thread_id: The thread.
             namespace: The checkpoint namespace.
-            newest: The id of its newest checkpoint; None for none.
-            owner: That checkpoint's owner; empty for none.
+            newest: The id of its newest checkpoint; None if there is none.
+            owner: That checkpoint's owner; empty if there is none.
             new_ids: The ids of the checkpoints to store, in order; empty for writes of an existing one.
 
         Returns:
@@ -221,7 +221,7 @@ class CheckpointFence:
 
         Args:
             thread_id: The thread.
-            newest: The id of its newest checkpoint; None for none.
+            newest: The id of its newest checkpoint; None if there is none.
 
         Returns:
             Its id; None if the newest checkpoint is the run's own or its base, or if the saver has no fence.

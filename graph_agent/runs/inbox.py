@@ -1,4 +1,4 @@
-"""Inboxes of sessions: ordered notes (steering, follow-ups, aborts, configuration) sent from outside a run."""
+"""Stores notes (steering, follow-ups, aborts, configuration) for a session, in order, from outside a run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Inbox(Protocol):
         ...
 
     async def read(self, session_id: str) -> list[ControlMessage]:
-        """Return all notes, in the order they were sent; empty for none."""
+        """Return all notes, in the order they were sent; empty if there are none."""
         ...
 
     async def forget(self, session_id: str, keys: Collection[str]) -> None:
@@ -73,17 +73,17 @@ class MemoryInbox:
         self._guard = threading.Lock()
 
     async def add(self, session_id: str, note: ControlMessage) -> None:
-        """As `Inbox.add`."""
+        """Behaves like `Inbox.add`."""
         with self._guard:
             self._notes.setdefault(session_id, {})[note.key] = note
 
     async def read(self, session_id: str) -> list[ControlMessage]:
-        """As `Inbox.read`."""
+        """Behaves like `Inbox.read`."""
         notes = self._notes.get(session_id)
         return sorted(notes.copy().values(), key=lambda note: note.key) if notes else []
 
     async def forget(self, session_id: str, keys: Collection[str]) -> None:
-        """As `Inbox.forget`."""
+        """Behaves like `Inbox.forget`."""
         with self._guard:
             remaining = {key: note for key, note in self._notes.pop(session_id, {}).items() if key not in keys}
             if remaining:
@@ -150,13 +150,13 @@ class StoreInbox:
         self.is_silent = False
 
     async def add(self, session_id: str, note: ControlMessage) -> None:
-        """As `Inbox.add`."""
+        """Behaves like `Inbox.add`."""
         from langgraph.store.base import PutOp
 
         await self._do([PutOp(_namespace(self._kind, session_id), note.key, note.as_value(), index=False)])
 
     async def read(self, session_id: str) -> list[ControlMessage]:
-        """As `Inbox.read`."""
+        """Behaves like `Inbox.read`."""
         from langgraph.store.base import SearchOp
 
         namespace = _namespace(self._kind, session_id)
@@ -175,7 +175,7 @@ class StoreInbox:
                 return sorted(notes, key=lambda note: note.key)
 
     async def forget(self, session_id: str, keys: Collection[str]) -> None:
-        """As `Inbox.forget`."""
+        """Behaves like `Inbox.forget`."""
         from langgraph.store.base import PutOp
 
         namespace = _namespace(self._kind, session_id)

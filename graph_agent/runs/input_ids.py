@@ -1,8 +1,8 @@
-"""The id of an input, which its caller chooses so that a repeated request runs the input only once.
+"""Defines the id of an input: its caller chooses it, so that a repeated request runs the input only once.
 
 A run with an input id stores id and digest of the input in the metadata of each of its checkpoints. They are committed
 together with the input, and inherited by every run that continues the input. The savers of `open_saver` find them
-through an index; for other savers, `execution.recent_inputs` does.
+through an index; for other savers, `inputs.deduplicator` searches the recent ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Registry of the runs in this process: locks the session, makes the run reachable, and watches for aborts."""
+"""Registers the runs in this process: locks the session, makes the run reachable, and watches for aborts."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def use_daemon_threads() -> None:
 
 
 def use_daemon_threads_of_own_loop() -> None:
-    """As `use_daemon_threads`, for any kind of loop, once the program that owns it has started it."""
+    """Behaves like `use_daemon_threads`, for any kind of loop, once the program that owns it has started it."""
     asyncio.get_running_loop().set_default_executor(DaemonExecutor(_is_within_a_run))
 
 
@@ -321,7 +321,7 @@ def _ended_in_time(run: Run) -> Iterator[None]:
 def running_blocking(
     configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None
 ) -> Iterator[Run]:
-    """As `running`, for a blocking entry point; an abort in the Store takes effect when the next step is planned."""
+    """Behaves like `running`, for a blocking entry point; an abort in the Store ends the run before its next plan."""
     run = _new_run(configurable)
     with run.attached():
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):

@@ -1,4 +1,4 @@
-"""A run in progress: its cancellation, its inbox and its working time."""
+"""Represents a run in progress: its cancellation, its inbox and its working time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Run:
     ended: Future[None] = field(default_factory=Future)
     """Done when the session is free for its next run."""
     task: asyncio.Task[Any] | None = None
-    """The task whose cancellation ends the run; None for none."""
+    """The task whose cancellation ends the run; None if there is none."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started_ns: int = field(default_factory=time.time_ns)
     """Wall clock at the start, to distinguish aborts of this run from earlier ones in its inbox."""
@@ -84,9 +84,9 @@ class Run:
     has_read_inbox: bool = False
     """Whether the inbox was read. The first read removes notes that the stored state has processed."""
     cause: BaseException | None = None
-    """The exception behind the newest failure of this run; None for none."""
+    """The exception behind the newest failure of this run; None if there is none."""
     failure: RunFailedError | None = None
-    """The error to raise at the run's end; None for none."""
+    """The error to raise at the run's end; None if there is none."""
     fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
     """Cache of `recent_calls`."""
     mark: InputId | None = None
@@ -209,7 +209,7 @@ class Run:
             self.parent.check_held()
 
     async def confirm_held(self) -> None:
-        """As `check_held`, after verifying the lock itself if its last check is outdated, as after a long pause."""
+        """Behaves like `check_held`, but first verifies the lock itself if its last check is outdated."""
         run: Run | None = self
         while run is not None:
             if run.confirm_lock is not None:

@@ -1,4 +1,4 @@
-"""Usage and remaining time of a run's input."""
+"""Computes usage and remaining time of a run's input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP server of one agent: OpenAI's and Anthropic's chat APIs, A2A, and control of sessions.
+"""Serves one agent over HTTP: OpenAI's and Anthropic's chat APIs, A2A, and control of sessions.
 
 Needs the extra `server`. Outside this package, only the commands `graph-agent serve` and `graph-agent a2a` import it.
 """

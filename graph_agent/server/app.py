@@ -1,4 +1,4 @@
-"""The server's FastAPI application, standalone or mounted in `langgraph dev`."""
+"""Creates the server's FastAPI application, standalone or mounted in `langgraph dev`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes for liveness, readiness and metrics."""
+"""Implements the routes for liveness, readiness and metrics."""
 
 from __future__ import annotations
 

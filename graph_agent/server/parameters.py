@@ -1,4 +1,4 @@
-"""Dependencies of routes: the server's services, and what the routes of both chat APIs have in common."""
+"""Provides routes with the server's services, and with what the routes of both chat APIs have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Response models of this server, for its OpenAPI.
+"""Declares the response models of this server for its OpenAPI.
 
 The chat APIs' answers, the errors and the response of `/ready` are built as plain JSON; the other responses use these
 models.

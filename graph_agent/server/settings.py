@@ -1,4 +1,4 @@
-"""Settings of a server: keys, limits and times."""
+"""Reads the settings of a server: keys, limits and times."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class ServerSettings(CheckedModel):
     """URL of this server for clients, in the agent card; empty for the address of the card's request. Without keys, its
     host name is the only one with a dot that requests may name."""
     cors_origins: Texts = ()
-    """Origins whose pages may call this server; empty for none."""
+    """Origins whose pages may call this server. An empty list allows none."""
     credential_headers: dict[str, str] = Field(default={})
     """Credential name → the request header that may carry it, in addition to those of the agent file, e.g.
     {token: X-User-Token}."""

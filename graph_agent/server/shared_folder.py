@@ -1,4 +1,4 @@
-"""The folder that the worker processes of one server share for limits, metrics and the order to stop."""
+"""Shares limits, metrics and the order to stop between the worker processes of one server, in a folder."""
 
 from __future__ import annotations
 

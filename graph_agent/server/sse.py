@@ -1,4 +1,4 @@
-"""Server-sent events: a streaming response that ends on completion, disconnect, or a send timeout.
+"""Streams server-sent events, until completion, disconnect, or a send timeout.
 
 sse-starlette is not used: it ends every stream when the server stops, before a final event can be sent.
 """

@@ -1,4 +1,4 @@
-"""Budgets of an input (seconds, tokens, cost, with a reserve for the answer) and limits of its steps and turns."""
+"""Computes budgets of an input (seconds, tokens, cost, with a reserve for the answer), and its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration of the agentic loop."""
+"""Defines `LoopConfig`, the configuration of an agent's loop."""
 
 # No postponed evaluation of annotations: pydantic would compile the text of each field's annotation.
 
@@ -177,7 +177,7 @@ class LoopConfig(CheckedModel):
     plan_cache_ttl_s: Annotated[PositiveInt, Unit("seconds")] | None = None
     """Seconds a plan may be reused from the agent's cache for an identical request; None for never."""
     max_agentic_loops: Annotated[NonNegativeInt, Unit("reruns")] = 3
-    """Reruns of the model that hooks may request per input; 0 for none."""
+    """Reruns of the model that hooks may request per input; 0 forbids them."""
     approve: ApprovalRules | None = None
     """Calls that a person must approve, in addition to tools with the mark `approve`; None for no others.
 
@@ -220,7 +220,7 @@ class LoopConfig(CheckedModel):
 
     @property
     def approval_rules(self) -> tuple[Rule, ...]:
-        """The rules of `approve`; empty for None."""
+        """The rules of `approve`; empty if it is None."""
         return cast("tuple[Rule, ...]", self.approve or ())
 
     def model_options(self) -> tuple[tuple[str, Any], ...]:

@@ -1,4 +1,4 @@
-"""Context of one run: overrides of the loop's configuration, and credentials."""
+"""Defines the context of one run: overrides of the loop's configuration, and credentials."""
 
 # No postponed evaluation of annotations: pydantic would compile the text of each field's annotation.
 

@@ -1,4 +1,4 @@
-"""Response formats: the class or JSON schema of an answer, and its validation."""
+"""Reads response formats (the class or JSON schema of an answer), and validates answers."""
 
 from __future__ import annotations
 

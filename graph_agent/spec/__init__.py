@@ -1,4 +1,4 @@
-"""The agent file: an agent declared in YAML, validated and opened.
+"""Validates and opens the agent file: an agent declared in YAML.
 
 `open_agent` is imported on first access, so that reading a file loads no part of LangGraph.
 """

@@ -1,4 +1,4 @@
-"""The agent file: an agent declared in YAML, validated and opened.
+"""Reads and validates the agent file: an agent declared in YAML.
 
 ```yaml
 name: hotel

@@ -1,4 +1,4 @@
-"""Sources of credentials: environment variables, named in an agent file or on the command line.
+"""Reads credentials from environment variables, named in an agent file or on the command line.
 
 The secret itself is allowed in neither: files are shared, and command lines are visible to every user of the machine.
 No error message shows a value.

@@ -1,4 +1,4 @@
-"""Delegates and skills in an agent file."""
+"""Reads delegates and skills in an agent file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening of the agent of a file: its model, tools, MCP servers, delegates and database."""
+"""Opens the agent of a file: its model, tools, MCP servers, delegates and database."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
 
     Args:
         spec: The file's content.
-        db: The database URL; empty for none.
+        db: The database URL; empty if there is none.
         shared: What all agents opened together share.
         above: The agent files that have this one as a delegate, outermost first.
     """

@@ -1,4 +1,4 @@
-"""Hooks of an agent file: a dotted name, and its arguments."""
+"""Loads hooks of an agent file by a dotted name and its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import of objects by dotted name, `module:attribute` or `module.attribute`; a given folder is searched first."""
+"""Imports objects by dotted name, `module:attribute` or `module.attribute`; searches a given folder first."""
 
 from __future__ import annotations
 

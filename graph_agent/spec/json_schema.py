@@ -1,4 +1,4 @@
-"""JSON schema of the agent file, for editors; `agent.schema.json` in this package is its output.
+"""Generates the JSON schema of the agent file, for editors; `agent.schema.json` in this package is its output.
 
 The schema is that of `AgentSpec`, with the mappings that are validated elsewhere filled in: `config`, MCP connections
 and the authentication of remote delegates. It accepts exact JSON types only, where the loader also converts `"8"` to 8.

@@ -1,4 +1,4 @@
-"""The `response_format` of an agent file: a class by dotted name, a schema file, or a JSON schema."""
+"""Loads the `response_format` of an agent file: a class by dotted name, a schema file, or a JSON schema."""
 
 from __future__ import annotations
 

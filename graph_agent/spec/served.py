@@ -1,4 +1,4 @@
-"""Agents for servers that request a graph for each request, such as `langgraph dev`: opened once per process.
+"""Opens agents once per process for servers that request a graph per request, such as `langgraph dev`.
 
 ```python
 make_graph = served(Path(__file__).with_name("agent.yaml"))  # "graphs" in langgraph.json

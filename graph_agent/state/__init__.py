@@ -1,1 +1,1 @@
-"""The graph's state: schema, channels, and functions over its messages."""
+"""Defines the graph's state: schema, channels, and functions over its messages."""

@@ -1,4 +1,4 @@
-"""Events of calls and their results: their creation, their progress records, and queries over the newest wave."""
+"""Creates events of calls and their results, records their progress, and queries the newest wave."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class CallResult:
     stored: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     """Fields by which the call's event stores the result's value; see `graph_agent.state.events`."""
     raised: BaseException | None = field(default=None, kw_only=True)
-    """The exception that `content` reports; None for none, or if middleware must not receive it."""
+    """The exception that `content` reports; None if there is none, or if middleware must not receive it."""
     writes: tuple[tuple[str, Any], ...] = field(default=(), kw_only=True)
     """Writes to the agent's own state fields."""
     messages: tuple[AnyMessage, ...] = field(default=(), kw_only=True)
     """Messages for the history, after the results of the wave."""
     handoff: Handoff | None = field(default=None, kw_only=True)
-    """A command to the parent graph; None for none."""
+    """A command to the parent graph; None if there is none."""
 
 
 def fault_result(call: Call) -> CallResult:
@@ -180,7 +180,7 @@ def results_of_wave(events: Sequence[StoredEvent]) -> dict[str, Any]:
 
 
 def results_of_input(events: Sequence[StoredEvent]) -> dict[str, Any]:
-    """As `results_of_wave`, for all calls of the newest input."""
+    """Behaves like `results_of_wave`, for all calls of the newest input."""
     return {entry["id"]: _value(entry) for entry in _answers(events, "user_message") if entry["status"] == "success"}
 
 

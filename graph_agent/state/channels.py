@@ -1,4 +1,4 @@
-"""The channels of the state: the status with its transitions, and growing lists stored as deltas."""
+"""Defines the channels of the state: the status with its transitions, and growing lists stored as deltas."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ class RemoteTask(TypedDict):
     task_id: str
     """The task's id at the remote agent; in this process, the id of an interrupt."""
     context_id: str
-    """The conversation's id at the remote agent, empty for none; in this process, the namespace of the checkpoints."""
+    """The conversation's id at the remote agent, empty if it has none; in this process, the checkpoints' namespace."""
     question: str
     """The remote agent's question; empty if `request` holds it all."""
     request: NotRequired[dict[str, Any]]
@@ -281,7 +281,7 @@ class RemoteTask(TypedDict):
     refused: NotRequired[bool]
     """Whether the question is asked again because the delegate refused the last answer; absent for no."""
     copied: NotRequired[int]
-    """Events of the delegate's input that the delegating session has considered; absent for none."""
+    """Events of the delegate's input that the delegating session has considered; absent if there are none."""
     checkpoint_id: NotRequired[str]
     """The delegate's checkpoint that asks the question; only in this process."""
     usage: NotRequired[dict[str, Any]]
@@ -294,7 +294,7 @@ class AfterWave(TypedDict):
     messages: list[AnyMessage]
     """Messages of the user or the system for the history."""
     handoff: Handoff | None
-    """A command to the parent graph; None for none."""
+    """A command to the parent graph; None if there is none."""
 
 
 class RemoteState(TypedDict):
@@ -305,7 +305,7 @@ class RemoteState(TypedDict):
     open: dict[str, RemoteTask]
     """Call id → its task that waits for a person."""
     after: NotRequired[dict[str, AfterWave]]
-    """Call id → its effects after the wave; absent for none."""
+    """Call id → its effects after the wave; absent if there are none."""
 
 
 class RemoteChange(TypedDict):

@@ -1,4 +1,4 @@
-"""State fields of an agent's own: the schemas they add to, the values they may hold, and how code reads them."""
+"""Reads state fields of an agent's own: their schemas, the values they may hold, and access to them."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def custom_state(state_schema: Any, middleware: Sequence[Any] = (), *, jumps: bo
     """Return the own fields that an agent's `state_schema` and its middleware add; the former's annotations win.
 
     Args:
-        state_schema: A `TypedDict` class; None for none.
+        state_schema: A `TypedDict` class; None if there is none.
         middleware: `TypedDict` classes of middleware, in order.
         jumps: Whether hooks of middleware may set `jump_to`.
 

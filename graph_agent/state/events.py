@@ -1,4 +1,4 @@
-"""The session's history: one append-only list of small dictionaries, and the values of results in it.
+"""Defines the session's history: one append-only list of small dictionaries, and the values of results in it.
 
 A stored event has ``type``, ``ts`` (ISO 8601, UTC) and ``step``. ``seq`` (its index) and ``session_id`` follow from its
 position and are added on reading.
@@ -61,7 +61,7 @@ class PlannedCall(TypedDict):
     name: str
     """Name of the tool, or `delegate_to_<name>`."""
     needs: NotRequired[list[str]]
-    """Ids of calls of the same plan that it waits for; absent for none."""
+    """Ids of calls of the same plan that it waits for; absent if there are none."""
 
 
 class PlanEvent(_Event):
@@ -75,11 +75,11 @@ class PlanEvent(_Event):
     reasoning: str
     """The text of the reply that has the calls."""
     calls: list[PlannedCall]
-    """The calls of the plan, in the model's order; empty for none."""
+    """The calls of the plan, in the model's order; empty if there are none."""
     slots: NotRequired[Any]
     """Parameters read from the user's message; only with structured planning."""
     reruns: NotRequired[int]
-    """Number of model reruns by hooks for this plan; absent for none."""
+    """Number of model reruns by hooks for this plan; absent if there were none."""
     planner: NotRequired[Literal["wave", "dag"]]
     """The session's planner; only with structured planning."""
     cached: NotRequired[Literal[True]]
@@ -123,7 +123,7 @@ class ToolResultEvent(_Event):
 
 
 class DelegationRequestEvent(_Event):
-    """A task is about to be sent to a delegate, as for a `tool_call`."""
+    """A task is about to be sent to a delegate; it has the fields of a `tool_call`."""
 
     type: Literal["delegation_request"]
     id: str
@@ -133,7 +133,7 @@ class DelegationRequestEvent(_Event):
     task: str
     """The task, in the model's words."""
     refused: NotRequired[Literal["invalid", "skipped", "denied"]]
-    """As for a `tool_call`."""
+    """Same as in a `tool_call` event."""
 
 
 class DelegationResponseEvent(_Event):
@@ -147,17 +147,17 @@ class DelegationResponseEvent(_Event):
     status: ResultStatus
     """How the call ended."""
     decided_by: NotRequired[str]
-    """As for a `tool_result`."""
+    """Same as in a `tool_result` event."""
     content: str | list[Any]
     """The whole answer."""
     encoding: NotRequired[Literal["json"]]
-    """As for a `tool_result`."""
+    """Same as in a `tool_result` event."""
     value: NotRequired[Any]
-    """As for a `tool_result`."""
+    """Same as in a `tool_result` event."""
     untrusted: NotRequired[Literal[True]]
     """The content is untrusted; absent for a delegate of this process."""
     history: NotRequired[list[StoredEvent]]
-    """The delegate's own events, if it is a graph of this process; absent for none."""
+    """The delegate's own events, if it is a graph of this process; absent if there are none."""
 
 
 class DelegationProgressEvent(_Event):
@@ -212,13 +212,13 @@ class ApprovalDecisionEvent(_Event):
     edited_name: NotRequired[str]
     """Name of the call that runs in its place; absent if it is the requested one."""
     message: NotRequired[str]
-    """Reason of a rejection, or the result that a response gives; absent for none."""
+    """Reason of a rejection, or the result that a response gives; absent if there is none."""
     delegate: NotRequired[str]
-    """As for an `approval_request`."""
+    """Same as in an `approval_request` event."""
     delegation: NotRequired[str]
-    """As for an `approval_request`."""
+    """Same as in an `approval_request` event."""
     middleware: NotRequired[str]
-    """As for an `approval_request`."""
+    """Same as in an `approval_request` event."""
 
 
 class SummaryEvent(_Event):
@@ -243,7 +243,7 @@ class LoopDetectedEvent(_Event):
     """Equal calls, with different results or withheld; equal calls with equal results; equal results of different
     arguments."""
     hint: NotRequired[str]
-    """As for a `limit`; only if the loop ended planning."""
+    """Same as in a `limit` event; only if the loop ended planning."""
 
 
 class LimitEvent(_Event):
@@ -255,7 +255,7 @@ class LimitEvent(_Event):
     limit: float
     """The limit's value, in the unit of its setting."""
     hint: NotRequired[str]
-    """Advice for the developer; absent for none."""
+    """Advice for the developer; absent if there is none."""
 
 
 class MiddlewareEvent(_Event):
@@ -267,11 +267,11 @@ class MiddlewareEvent(_Event):
     hook: str
     """`before_agent`, `before_model`, `after_model` or `after_agent`."""
     messages: NotRequired[list[dict[str, Any]]]
-    """The added and the changed messages, each with its `type` and `content`; absent for none."""
+    """The added and the changed messages, each with its `type` and `content`; absent if there are none."""
     removed: NotRequired[int]
-    """Number of messages removed; absent for none. Earlier events keep their content."""
+    """Number of messages removed; absent if none was removed. Earlier events keep their content."""
     jump_to: NotRequired[str]
-    """Where it jumped: `end`, `model` or `tools`; absent for no jump."""
+    """Where it jumped: `end`, `model` or `tools`; absent if it did not jump."""
 
 
 class WarningEvent(_Event):
@@ -281,7 +281,7 @@ class WarningEvent(_Event):
     message: str
     """What happened, and the fix if there is one."""
     hint: NotRequired[str]
-    """As for a `limit`."""
+    """Same as in a `limit` event."""
 
 
 class ErrorEvent(_Event):
@@ -294,7 +294,7 @@ class ErrorEvent(_Event):
     message: str
     """What failed, and the fix if there is one."""
     hint: NotRequired[str]
-    """As for a `limit`."""
+    """Same as in a `limit` event."""
 
 
 class AgentResponseEvent(_Event):
@@ -306,7 +306,7 @@ class AgentResponseEvent(_Event):
     truncated: NotRequired[Literal["length", "content_filter", "interrupted"]]
     """The reason the answer is incomplete; absent for a complete one."""
     error: NotRequired[str]
-    """The kind of the error that prevented the answer or the rest of it; absent for none."""
+    """The kind of the error that prevented the answer or the rest of it; absent if there is none."""
 
 
 class StatusEvent(TypedDict("_FromTo", {"from": str, "to": str}), _Event):

@@ -1,4 +1,4 @@
-"""The lengths of a session's growing lists, stored with each checkpoint, and their comparison when it is read.
+"""Stores the lengths of a session's growing lists with each checkpoint, and compares them when it is read.
 
 A checkpoint holds no copy of the messages and events: they are rebuilt from the writes of its ancestors. Without the
 lengths, a lost ancestor or write would only make them shorter.

@@ -1,4 +1,4 @@
-"""Functions over the message history: user input, open calls, placement of results, rewriting, failed inputs."""
+"""Handles the message history: user input, open calls, placement of results, rewriting, failed inputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> lis
 
     Args:
         messages: The conversation.
-        last_input_id: Id of the newest message already processed; empty for none.
+        last_input_id: Id of the newest message already processed; empty if there is none.
     """
     new: list[HumanMessage] = []
     for message in reversed(messages):
@@ -199,11 +199,11 @@ def failure_message(streamed: str, report: str, *, stop_reason: str, kind: str, 
     """Return the message that ends an input without a complete answer.
 
     Args:
-        streamed: The streamed part of the answer; empty for none.
+        streamed: The streamed part of the answer; empty if there is none.
         report: The failure and the completed calls.
         stop_reason: The reason the input stopped.
         kind: The kind of the error.
-        id_: The message id under which `streamed` was streamed; None for none.
+        id_: The message id under which `streamed` was streamed; None if there is none.
     """
     text = f"{streamed}\n\n{report}" if streamed else report
     mark = {"stop_reason": stop_reason, "error": kind, "answer_chars": len(streamed)}

@@ -1,4 +1,4 @@
-"""The state schemas; every value in a checkpoint is plain JSON or a LangChain message."""
+"""Declares the state schemas; every value in a checkpoint is plain JSON or a LangChain message."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LoopOutcome(TypedDict):
 
     stop_reason: StopReason
     limit: NotRequired[float]
-    """The value of the limit that was reached; absent for none."""
+    """The value of the limit that was reached; absent if there is none."""
     draft: NotRequired[AIMessage]
     """The answer, if planning produced it; the streamed part, if planning was interrupted."""
     shown: NotRequired[bool]
@@ -47,7 +47,7 @@ class LoopOutcome(TypedDict):
     failed: NotRequired[bool]
     """Whether the request for the answer failed, so that the draft is its streamed part; absent for False."""
     handoffs: NotRequired[list[Handoff]]
-    """Commands to the parent graph that end the input without an answer; absent for none."""
+    """Commands to the parent graph that end the input without an answer; absent if there are none."""
 
 
 class Recovery(TypedDict, total=False):
@@ -62,7 +62,7 @@ class Recovery(TypedDict, total=False):
     cut: bool
     """A warning was emitted that requests truncate results further."""
     too_long: int
-    """Estimated tokens of the shortest request that the model in use refused as too long; absent for none."""
+    """Estimated tokens of the shortest request that the model in use refused as too long; absent if there is none."""
     crowded: bool
     """A warning was emitted that the model's context window is nearly full."""
     asked_in_text: bool

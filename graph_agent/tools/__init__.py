@@ -1,1 +1,1 @@
-"""Tools: schemas, invocation, retries, and truncation of the output shown to the model."""
+"""Handles tools: schemas, invocation, retries, and truncation of the output shown to the model."""

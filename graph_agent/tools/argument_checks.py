@@ -1,4 +1,4 @@
-"""Validation of the tools, delegates and hooks passed to an agent's constructor."""
+"""Validates the tools, delegates and hooks passed to an agent's constructor."""
 
 from __future__ import annotations
 

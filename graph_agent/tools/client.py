@@ -1,4 +1,4 @@
-"""Client tools, which the caller of a run executes: each call interrupts the graph, and its result resumes it."""
+"""Interrupts the graph for each client tool, which the caller of a run executes; its result resumes the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Command`s that tools return: writes to own state fields, further messages, and commands to the parent graph."""
+"""Applies `Command`s that tools return: own state fields, further messages, commands to the parent graph."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class CommandEffects:
 
     @property
     def handoff(self) -> Handoff | None:
-        """The command to the parent graph; None for none."""
+        """The command to the parent graph; None if there is none."""
         return {"goto": self.goto, "update": self.parent_update} if self.hands_off else None
 
     def fields(self) -> dict[str, Any]:

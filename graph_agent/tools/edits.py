@@ -1,4 +1,4 @@
-"""Validation of the calls that a person decides on: the planned call, and the one that replaces it."""
+"""Validates the calls that a person decides on: the planned call, and the one that replaces it."""
 
 from __future__ import annotations
 

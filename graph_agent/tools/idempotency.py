@@ -1,4 +1,4 @@
-"""Idempotency keys, by which a service detects a repeated call."""
+"""Derives idempotency keys, by which a service detects a repeated call."""
 
 from __future__ import annotations
 

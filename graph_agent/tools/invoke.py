@@ -1,4 +1,4 @@
-"""Invocation of one tool's code: its checked arguments, its return value, its `ToolRuntime`."""
+"""Invokes one tool's code: its checked arguments, its return value, its `ToolRuntime` and its retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output of a tool call: parsing of return values, and texts of errors and interruptions."""
+"""Parses the return values of tools, and writes the texts of errors and interruptions."""
 
 from __future__ import annotations
 

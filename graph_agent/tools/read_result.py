@@ -1,4 +1,4 @@
-"""The `read_result` tool, which returns parts of truncated outputs to the model."""
+"""Implements the `read_result` tool, which returns parts of truncated outputs to the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools and delegates of one agent, by name, also from sources that change, and the execution of one tool call."""
+"""Holds the tools and delegates of one agent by name, also from changing sources, and executes one tool call."""
 
 from __future__ import annotations
 

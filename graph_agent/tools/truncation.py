@@ -1,4 +1,4 @@
-"""Truncation of tool output: characters first, then lines, with a visible marker; its limits by tool and run."""
+"""Truncates tool output, characters first, then lines, with a visible marker; reads limits by tool and run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structured plans: the schema of a wave, references between its calls, and parsing of replies."""
+"""Handles structured plans: the schema of a wave, references between its calls, and parsing of replies."""
 
 from __future__ import annotations
 

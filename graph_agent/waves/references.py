@@ -1,4 +1,4 @@
-"""References in a call's arguments to the results of other calls: `${id.path.to[0].field}`."""
+"""Resolves references in a call's arguments to the results of other calls: `${id.path.to[0].field}`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
 
 
 def resolve_some(arguments: Any, results: Mapping[str, Any]) -> Any:
-    """As `resolve`, for the references to these results only; `resolve` can resolve the others later.
+    """Behaves like `resolve`, for the references to these results only; `resolve` can resolve the others later.
 
     Raises:
         BadReferenceError: If a reference to one of the results leads to nothing in it.

@@ -1,4 +1,4 @@
-"""Parsing of structured plans from model replies: a plan tool call, native calls, or JSON text."""
+"""Parses structured plans from model replies: a plan tool call, native calls, or JSON text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One wave of a structured plan: schema, validation, and selection of the calls that can run."""
+"""Defines one wave of a structured plan, validates it, and selects the calls that can run."""
 
 from __future__ import annotations
 

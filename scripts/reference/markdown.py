@@ -33,7 +33,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def code(text: str) -> str:
-    """Return a text as inline code; empty for none."""
+    """Return a text as inline code; empty if there is none."""
     return f"`{text}`" if text else ""
 
 

@@ -74,7 +74,7 @@ async def guard(request: Any, handler: Any) -> ToolMessage:
 
 @after_model
 def reviewer(state: Any, runtime: Any) -> dict[str, Any] | None:
-    """As `guard`, before the calls are announced."""
+    """Behaves like `guard`, before the calls are announced."""
     calls = state["messages"][-1].tool_calls
     statuses = ["error" if call["args"]["path"] == "denied" else "success" for call in calls]
     results = zip(calls, statuses, strict=True)

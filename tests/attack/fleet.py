@@ -70,7 +70,7 @@ class Worker:
         return reply
 
     async def do(self, do: str, session: str, text: str = "") -> dict[str, Any]:
-        """As `order`, and wait for the reply."""
+        """Behaves like `order`, and waits for the reply."""
         async with asyncio.timeout(_WITHIN_S):
             return await self.order(do, session, text)
 

@@ -28,7 +28,7 @@ class Delivery:
 
     Args:
         id_: The invocation's id.
-        key: Its idempotency key; None for none.
+        key: Its idempotency key; None if there is none.
     """
 
     def __init__(self, id_: str = "inv_1", key: str | None = None) -> None:

@@ -37,7 +37,7 @@ async def a2a_client(
 
     Args:
         url: The server's address.
-        key: Sent as a bearer token; None for none.
+        key: Sent as a bearer token; None if there is none.
         streaming: Whether it asks for streams.
         version: Protocol version.
         binding: Protocol binding.

@@ -2,7 +2,8 @@
 
 A comment right before a block changes how it is run:
 
-- `<!-- script: [...] -->`: replies of the scripted model from here on, each a string or a JSON object; `[]` for none.
+- `<!-- script: [...] -->`: replies of the scripted model from here on, each a string or a JSON object; `[]` for a model
+  that receives no request.
 - `<!-- file: NAME -->`: the block is also saved under this name in the page's folder.
 - `<!-- not run: REASON -->`: the block is not run.
 - `<!-- output: REASON -->`: the page does not show what the block prints.
@@ -60,7 +61,7 @@ class Block:
     directives: dict[str, str]
     """The comments right before it: key → value."""
     output: str | None = None
-    """The `text` block after it; None for none."""
+    """The `text` block after it; None if there is none."""
 
 
 def read_blocks(page: Path) -> list[Block]:

@@ -276,7 +276,7 @@ def output_of(client: Client, response: dict[str, Any]) -> Any:
 
 
 def streamed_output(client: Client, frames: Sequence[dict[str, Any]]) -> Any:
-    """As `output_of`, from the events of a stream; its deltas must join to the texts of its last event."""
+    """Behaves like `output_of`, from the events of a stream; its deltas must join to the texts of its last event."""
     last = frames[-1]
     if last["type"] in ("error", "response.failed"):
         return "failed"

@@ -35,7 +35,7 @@ class Gate:
             raise
 
     def passing_blocking(self) -> None:
-        """As `passing`, in a thread."""
+        """Behaves like `passing`, in a thread."""
         self._reached.set()
         assert self._open.wait(120)
 

@@ -36,7 +36,7 @@ class Stage:
     """Of `ENV` alone."""
 
     def last(self, name: str) -> Step:
-        """The instruction of this name that is in force."""
+        """The last instruction of this name."""
         return [step for step in self.steps if step.name == name][-1]
 
     @property

@@ -92,11 +92,11 @@ class WatchedCursor(AsyncCursor[Any]):
     reach: Reach = staticmethod(nothing)
 
     async def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `AsyncCursor.execute`."""
+        """Behaves like `AsyncCursor.execute`."""
         return await self._watched(query, super().execute(query, *args, **kwargs))
 
     async def executemany(self, query: Any, *args: Any, **kwargs: Any) -> None:
-        """As `AsyncCursor.executemany`."""
+        """Behaves like `AsyncCursor.executemany`."""
         await self._watched(query, super().executemany(query, *args, **kwargs))
 
     async def _watched(self, query: Any, executing: Any) -> Any:
@@ -146,7 +146,7 @@ def fault_at(at: int, fault: Fault, url: str = "", reached: Callable[[str], None
     """A `reach` with a fault at one boundary.
 
     Args:
-        at: The boundary, from 0; -1 for none.
+        at: The boundary, from 0; -1 if there is none.
         fault: `kill` the process; `cut` all connections to the database; or `raise` an error, then and before every
             later write.
         url: The database.

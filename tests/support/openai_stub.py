@@ -38,7 +38,7 @@ class Reply:
     error_after: int | None = None
     """Streaming only: send an error event after so many chunks. None: no error."""
     finish: str | None = None
-    """The finish reason; None for `tool_calls` or `stop`, an empty string for none."""
+    """The finish reason; None selects `tool_calls` or `stop`, an empty string omits it."""
     refusal: str | None = None
     prompt_tokens: int = 11
     before: Callable[[int], object] | None = field(default=None, compare=False)

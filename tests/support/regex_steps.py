@@ -377,7 +377,7 @@ _MOST_STEPS = 400
 
 
 def slowest_text(pattern: re.Pattern[Any], use: str) -> tuple[str, str, str] | None:
-    """Return a prefix, a repeated part and a suffix on which the steps grow faster than the text; None for none.
+    """Return a prefix, a repeated part and a suffix on which the steps outgrow the text; None if there are none.
 
     Args:
         pattern: The pattern.

@@ -1,1 +1,1 @@
-"""Removal of old checkpoints: the plan, the stored values it needs, and its execution in SQLite and PostgreSQL."""
+"""Removes old checkpoints: the plan, the stored values it needs, and its execution in SQLite and PostgreSQL."""

@@ -1,4 +1,4 @@
-"""Answers of inputs with an id, stored apart from the checkpoints that produced them, which can then be removed."""
+"""Stores answers of inputs with an id apart from the checkpoints that produced them, which can then be removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoints of one thread are removed, and what the remaining ones need to read as before. Pure functions.
+"""Plans which checkpoints of one thread are removed, and what the others need to read as before; pure functions.
 
 The checkpoints of a namespace are a tree. A delta channel has no value in most checkpoints: its value is rebuilt from
 the writes of the ancestors, back to the last one with a full copy. A kept checkpoint whose parent is removed therefore
@@ -7,7 +7,7 @@ ancestors are kept, back to its last full copy.
 
 A run of an agent that continues a checkpoint settles the calls of earlier runs. It reads the checkpoint of a wave that
 has just ended, the one before an input that no plan has read, and those that a person edited (`execution.settlement`,
-`execution.checkpoints`), so these are kept, too. This holds for each kept checkpoint, as each may be continued.
+`checkpoints.reading`), so these are kept, too. This holds for each kept checkpoint, as each may be continued.
 """
 
 from __future__ import annotations
@@ -356,7 +356,7 @@ async def full_copies(saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: st
 async def delta_values(
     saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: str, channels: Iterable[str]
 ) -> dict[str, Any]:
-    """As `full_copies`, but not serialized."""
+    """Behaves like `full_copies`, but not serialized."""
     config: RunnableConfig = {
         "configurable": {"thread_id": at[0], "checkpoint_ns": at[1], "checkpoint_id": checkpoint_id}
     }

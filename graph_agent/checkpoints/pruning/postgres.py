@@ -1,4 +1,4 @@
-"""The tables of LangGraph's savers in a PostgreSQL database."""
+"""Reads and prunes the tables of LangGraph's savers in a PostgreSQL database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of LangGraph's savers in an SQLite file, over a separate connection."""
+"""Reads and prunes the tables of LangGraph's savers in an SQLite file, over a separate connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pruning needs of a database, and the nodes of a thread from its rows."""
+"""Declares the operations on a database that pruning needs, and builds the nodes of a thread from its rows."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Batch:
     ids: Sequence[str]
     """The checkpoints; no other remaining one is a descendant, except those in `parents` and theirs."""
     parents: Mapping[str, str | None]
-    """Remaining checkpoint whose parent is removed → its new parent; None for none."""
+    """Remaining checkpoint whose parent is removed → its new parent; None if there is none."""
     leftovers: Sequence[str]
     """Checkpoints without descendants that are removed next; noted in case the process ends before."""
 

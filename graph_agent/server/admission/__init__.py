@@ -1,1 +1,1 @@
-"""Admission of requests: keys, origins, limits, and the errors for requests that are refused."""
+"""Admits requests by keys, origins and limits, and returns errors for refused ones."""

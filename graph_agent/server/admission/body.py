@@ -1,4 +1,4 @@
-"""Limits of the size, arrival time and JSON content of request bodies."""
+"""Limits the size, arrival time and JSON content of request bodies."""
 
 from __future__ import annotations
 

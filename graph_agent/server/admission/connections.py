@@ -1,4 +1,4 @@
-"""Limits of the size and arrival time of everything on a connection except request bodies."""
+"""Limits the size and arrival time of everything on a connection except request bodies."""
 
 from __future__ import annotations
 

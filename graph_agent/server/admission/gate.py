@@ -1,4 +1,4 @@
-"""The admission layer of an application: keys, origins, limits of bodies, and error responses without internals."""
+"""Guards an application: keys, origins, limits of bodies, and error responses without internals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def origin_fault(request: HTTPConnection, origins: Collection[str], public_url: 
     Args:
         request: The request.
         origins: Origins whose pages may call this server.
-        public_url: The server's URL for clients; its host name is permitted. Empty for none.
+        public_url: The server's URL for clients; its host name is permitted. Empty if there is none.
     """
     origin = request.headers.get("origin")
     if origin is not None and (origin in origins or "*" in origins):

@@ -1,4 +1,4 @@
-"""API keys: their sources, and the caller that a request's key identifies."""
+"""Reads API keys from their sources, and identifies the caller of a request by its key."""
 
 from __future__ import annotations
 

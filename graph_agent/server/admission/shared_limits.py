@@ -1,4 +1,4 @@
-"""Limits shared by all worker processes of one server, in a small SQLite database."""
+"""Counts requests and runs of all worker processes of one server, in a small SQLite database."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class SharedLimits(Limits):
         self._in_database(lambda db: None)
 
     def enter(self, caller: str) -> None:
-        """As `Limits.enter`; for this process alone while the folder is unusable."""
+        """Behaves like `Limits.enter`; for this process alone while the folder is unusable."""
         if self._in_database(partial(self._enter, caller)):
             self._unpublished.clear()
             self._active[caller] = self._active.get(caller, 0) + 1
@@ -151,12 +151,12 @@ class SharedLimits(Limits):
             self._unpublished.add(caller)
 
     def count(self, caller: str) -> None:
-        """As `Limits.count`; for this process alone while the folder is unusable."""
+        """Behaves like `Limits.count`; for this process alone while the folder is unusable."""
         if self._per_minute is not None and not self._in_database(partial(self._count, caller)):
             super().count(caller)
 
     def leave(self, caller: str) -> None:
-        """As `Limits.leave`."""
+        """Behaves like `Limits.leave`."""
         super().leave(caller)
         if not self._in_database(partial(self._publish, caller)):
             self._unpublished.add(caller)

@@ -1,1 +1,1 @@
-"""Anthropic's Messages API: routes, requests and responses."""
+"""Implements Anthropic's Messages API: routes, requests and responses."""

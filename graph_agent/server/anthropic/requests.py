@@ -1,4 +1,4 @@
-"""Request bodies of Anthropic's Messages API, and their conversion to `ChatRequest`."""
+"""Validates request bodies of Anthropic's Messages API, and converts them to `ChatRequest`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses in Anthropic's format: messages and stream events."""
+"""Formats responses for Anthropic's clients (messages and stream events), and has their routes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Errors of requests: their kinds and HTTP statuses, and the error responses of each API."""
+"""Defines errors of requests, with kinds and HTTP statuses, and the error responses of each API."""

@@ -1,4 +1,4 @@
-"""Error responses in the format of the request's API, selected by path."""
+"""Formats error responses for the request's API, selected by path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event feeds of sessions: a session is read once per change, for any number of followers."""
+"""Feeds the events of sessions to followers: a session is read once per change, for any number of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server's agent, compiled twice: with the database for sessions, and without for requests that keep no session."""
+"""Compiles a server's agent twice: with the database for sessions, and without for requests that keep none."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Metrics and readiness checks."""
+"""Exports metrics and checks readiness."""

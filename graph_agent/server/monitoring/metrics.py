@@ -1,4 +1,4 @@
-"""Prometheus metrics of the server."""
+"""Defines Prometheus metrics of the server, and reserves disk space for their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readiness checks of the model, the MCP servers and the database, run concurrently with a timeout each."""
+"""Checks the model, the MCP servers and the database concurrently, each with a timeout."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""OpenAI's Chat Completions API: routes, requests and responses."""
+"""Implements OpenAI's Chat Completions API: routes, requests and responses."""

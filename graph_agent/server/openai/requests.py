@@ -1,4 +1,4 @@
-"""Request bodies of OpenAI's Chat Completions API, and their conversion to `ChatRequest`."""
+"""Validates request bodies of OpenAI's Chat Completions API, and converts them to `ChatRequest`."""
 
 from __future__ import annotations
 

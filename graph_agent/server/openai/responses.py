@@ -1,4 +1,4 @@
-"""Responses in OpenAI's format: completions and chunks."""
+"""Formats responses for OpenAI's clients (completions and chunks), and has their routes."""
 
 from __future__ import annotations
 

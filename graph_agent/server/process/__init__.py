@@ -1,1 +1,1 @@
-"""Server processes: settings, start, workers, metrics and readiness."""
+"""Runs server processes: start, workers and supervision."""

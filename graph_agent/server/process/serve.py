@@ -1,4 +1,4 @@
-"""Start of the server in one process, or in several on one database."""
+"""Starts the server in one process, or in several on one database."""
 
 from __future__ import annotations
 

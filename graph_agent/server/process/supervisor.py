@@ -1,4 +1,4 @@
-"""Supervisor of a server's worker processes: it replaces dead and stalled ones, and forwards a second stop signal."""
+"""Supervises worker processes: replaces dead and stalled ones, and forwards a second stop signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses that run in the background: their events and results, readable and cancellable from every process."""
+"""Runs responses in the background; every process can read and cancel their events and results."""
 
 from __future__ import annotations
 

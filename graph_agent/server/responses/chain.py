@@ -1,4 +1,4 @@
-"""Mapping of a request for a response to a session: the next input of a chain, a branch of it, or a new session."""
+"""Maps a request for a response to a session: the next input of a chain, a branch of it, or a new session."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Chains:
             body: The request.
             content: The content of its items.
             token: The token of the new response.
-            session_id: The session that its headers, metadata or conversation name; None for none.
+            session_id: The session that its headers, metadata or conversation name; None if there is none.
             branches: Whether a previous response is continued in a new session, even if it is the newest of its own.
 
         Raises:

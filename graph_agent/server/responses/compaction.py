@@ -1,4 +1,4 @@
-"""Compaction of a conversation: its user messages, and one item with a summary in place of the rest."""
+"""Compacts a conversation to its user messages and one item with a summary, and estimates tokens of requests."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def summarize_conversation(
     Args:
         deps: The agent.
         messages: The conversation, each call directly followed by its results.
-        instructions: System message of the request; None for none.
+        instructions: System message of the request; None if there is none.
         context: Context of the run.
 
     Returns:

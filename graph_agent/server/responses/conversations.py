@@ -1,4 +1,4 @@
-"""Conversations: named sessions whose items clients can list and add to."""
+"""Manages conversations: named sessions whose items clients can list and add to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers to requests for a response."""
+"""Answers requests for a response."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class ResponsesEndpoint:
         )
 
     async def _conversation(self, body: CreateResponse) -> _Conversation | None:
-        """Return the conversation that a request names; None for none, or for a session that is no conversation.
+        """Return the conversation that a request names; None if it names none, or a session that is no conversation.
 
         Raises:
             ProblemError: If there is neither a conversation nor a session of this name.

@@ -1,4 +1,4 @@
-"""Idempotency keys of responses: a repeated request gets the stored response, or continues an unfinished one."""
+"""Handles idempotency keys: a repeated request gets the stored response, or continues an unfinished one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of input items to messages."""
+"""Converts input items to messages, and reads them back for clients."""
 
 from __future__ import annotations
 

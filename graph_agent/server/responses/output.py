@@ -1,4 +1,4 @@
-"""Output of one response: its items, and the events that build them."""
+"""Builds one response: its items, and their events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored responses, in the database of the sessions, so that every process finds them."""
+"""Stores responses in the database of the sessions, so that every process finds them."""
 
 from __future__ import annotations
 

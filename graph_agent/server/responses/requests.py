@@ -1,4 +1,4 @@
-"""Conversion of a request's options, and its unsupported fields."""
+"""Converts a request's options, and refuses unsupported fields."""
 
 from __future__ import annotations
 

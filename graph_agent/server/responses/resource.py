@@ -1,4 +1,4 @@
-"""The response object: the fields of a request that it repeats, its usage and its error."""
+"""Builds the response object: the fields of a request that it repeats, its usage and its error."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _tool(tool: FunctionTool) -> dict[str, Any]:
 
 
 def summary_wanted(body: CreateResponse) -> str | None:
-    """Return the kind of reasoning summary that a request asks for; None for none."""
+    """Return the kind of reasoning summary that a request asks for; None if there is none."""
     return (body.reasoning.summary or body.reasoning.generate_summary) if body.reasoning else None
 
 

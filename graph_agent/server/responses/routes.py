@@ -1,4 +1,4 @@
-"""Routes of OpenAI's Responses API."""
+"""Implements the routes of OpenAI's Responses API."""
 
 from __future__ import annotations
 

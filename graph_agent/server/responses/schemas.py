@@ -1,4 +1,4 @@
-"""Request bodies of the Responses API."""
+"""Declares the request bodies of the Responses API."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class CreateResponse(RequestObject):
 
     @property
     def conversation_id(self) -> str | None:
-        """The id of the conversation; None for none."""
+        """The id of the conversation; None if there is none."""
         return self.conversation.id if isinstance(self.conversation, ConversationId) else self.conversation
 
     @property

@@ -1,4 +1,4 @@
-"""The Responses API over a WebSocket: each message is a request, answered by the events of its stream.
+"""Serves the Responses API over a WebSocket: each message is a request, answered by the events of its stream.
 
 A message becomes a request to this application's own `POST /v1/responses`, so that keys, limits, checks and errors are
 those of HTTP.
@@ -40,7 +40,7 @@ class _Unstored:
 
     id: str
     base: str | None
-    """The stored response that its conversation begins with; None for none."""
+    """The stored response that its conversation begins with; None if there is none."""
     items: list[Any]
     """The items of its conversation, after `base`, with its output."""
 

@@ -1,1 +1,1 @@
-"""Sessions over HTTP: history, control, and streams of new events."""
+"""Serves sessions over HTTP: history, control, and streams of new events."""

@@ -1,4 +1,4 @@
-"""Routes to a caller's sessions: history, steering, follow-ups, abort, resume and deletion."""
+"""Implements the routes to a caller's sessions: history, steering, follow-ups, abort, resume and deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read access to a caller's sessions, and their control from outside their runs."""
+"""Reads a caller's sessions, and controls them from outside their runs."""
 
 from __future__ import annotations
 
