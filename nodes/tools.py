@@ -12,9 +12,8 @@ from langgraph.types import Command
 from graph_agent._compat import read_state
 from graph_agent.deps import AgentDeps, Task
 from graph_agent.execution.run_call import CallToRun, call_to_run, run_call
-from graph_agent.state.call_events import result_event
 from graph_agent.state.channels import after_wave
-from graph_agent.state.events import SUCCESSES
+from graph_agent.state.events import SUCCESSES, event
 from graph_agent.tools.truncation import truncate_output
 from graph_agent.types import Call
 
@@ -39,7 +38,15 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
         status="success" if output.status in SUCCESSES else "error",
         artifact=output.artifact,
     )
-    recorded = result_event(call["id"], call["name"], output.status, output.content, task.step, truncated=truncated)
+    recorded = event(
+        "tool_result",
+        task.step,
+        id=call["id"],
+        name=call["name"],
+        status=output.status,
+        content=output.content,
+        truncated=truncated,
+    )
     recorded |= output.stored
     if "decided_by" in recorded and (by := [each["decided_by"] for each in approvals if "decided_by" in each]):
         recorded["decided_by"] = by[-1]

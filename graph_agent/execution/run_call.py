@@ -3,18 +3,22 @@ and through the middleware."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from langchain_core.messages import ToolCall, ToolMessage
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, ToolException
 from langgraph.errors import GraphBubbleUp
 
 from graph_agent._compat import read_state
+from graph_agent._internal.failure_log import log_failure, log_traceback, log_user_error
+from graph_agent._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent.checkpoints.reading import load
 from graph_agent.deps import Task
-from graph_agent.errors import InputError
+from graph_agent.errors import AbandonedCallsError, GraphAgentError, InputError, ToolArgumentsError
 from graph_agent.execution.approvals import answered_approvals, needs_approval, replacement_fault
 from graph_agent.execution.current_wave import FIELDS, current_wave
 from graph_agent.execution.ledger import (
@@ -32,12 +36,24 @@ from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import work_left_s
 from graph_agent.state.call_events import CallResult, announce, answer_event, fault_result, result_event, since_plan
 from graph_agent.state.custom_state import CustomState
-from graph_agent.state.events import StoredEvent
+from graph_agent.state.events import ResultStatus, StoredEvent
+from graph_agent.tools.client import call_client_tool
+from graph_agent.tools.commands import CommandScope
 from graph_agent.tools.idempotency import current_call
-from graph_agent.tools.output import cut_short
+from graph_agent.tools.invoke import (
+    ReturnValue,
+    after_attempts,
+    belongs_to_run,
+    check_finite,
+    read_output,
+    recorded_return_value,
+)
+from graph_agent.tools.output import cut_short, fault, may_have_run, misfit
+from graph_agent.tools.toolbox import Toolbox
 from graph_agent.types import Call, is_delegation
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 _FIELDS = frozenset({"id", "name", "arguments"})
 Update = list[tuple[str, Any]]
 """A node's update, as pairs of field and value."""
@@ -123,6 +139,8 @@ async def run_call(task: Task, call: Call) -> tuple[CallResult, list[StoredEvent
 async def _through_middleware(task: Task, call: Call, approvals: list[StoredEvent]) -> CallResult:
     """Run a call through the middleware; `approvals` receives the events of the decisions that it asked for."""
     deps, ran = task.deps, False
+    if deps.wrap_tool_call is None:
+        return await run_tool(task, deps.toolbox, call)
 
     async def run(asked: Call, tool: BaseTool | None = None) -> CallResult:
         nonlocal ran
@@ -134,10 +152,8 @@ async def _through_middleware(task: Task, call: Call, approvals: list[StoredEven
         if asked is not call and (fault := await replacement_fault(task, call, asked)) is not None:
             return CallResult(fault, "denied", stored={"decided_by": "approve"})
         ran = True
-        return await toolbox.run(asked, task.config, task.runtime, timeout_s=task.settings.tool_timeout_s)
+        return await run_tool(task, toolbox, asked)
 
-    if deps.wrap_tool_call is None:
-        return await run(call)
     try:
         output = await deps.wrap_tool_call(call, task.config, task.runtime, run)
     except GraphBubbleUp:
@@ -149,6 +165,64 @@ async def _through_middleware(task: Task, call: Call, approvals: list[StoredEven
     planned: ToolCall = {"id": call["id"], "name": call["name"], "args": call["arguments"]}
     approvals += await answered_approvals(task, [planned], "HumanInTheLoopMiddleware")
     return output
+
+
+async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
+    """Run one tool call; a failure becomes an error output, so that other calls of the wave continue.
+
+    Args:
+        task: The call's task.
+        toolbox: The tools, with one of a middleware's own if it runs the call.
+        call: The call.
+
+    Raises:
+        GraphBubbleUp: If the tool interrupts the graph to ask a person.
+    """
+    if (refused := toolbox.refused(call)) is not None:
+        return fault_result(refused)
+    if call["name"] in toolbox.client_tools:
+        return call_client_tool(call)
+    tool = toolbox.tools[call["name"]]
+    marks, retry, attempt = toolbox.marks(tool.name), toolbox.retries[tool.name], 1
+    status: ResultStatus = "error"
+    timeout_s = marks.get("timeout_s", task.settings.tool_timeout_s)
+    while True:
+        given = ReturnValue()
+        try:
+            check_finite(tool, call["arguments"])
+            arguments = toolbox.inject(tool, call, task.config, task.runtime)
+            with recorded_return_value(given):
+                work = toolbox.invokers[tool.name](arguments, call["id"], task.config)
+                returned = await await_within(work, timeout_s, f"The tool {tool.name!r}")
+            output = read_output(returned, call, given, scope=CommandScope.of(toolbox.own, task.config))
+            handled = tool.handle_validation_error and not given.has_begun and output.status == "error"
+            return replace(output, status="invalid") if handled else output
+        except BaseException as error:
+            if belongs_to_run(error):
+                raise
+            cut_off = may_have_run(error)
+            unfit = not given.has_begun and misfit(tool, error)
+            if cut_off and not isinstance(error, TimeLimitError) and toolbox.writes(tool.name):
+                # Kept if another attempt follows, whose result does not cover this one. A timeout has the status
+                # `error` instead, and its text states that the effect is unknown.
+                status = "unknown"
+            if unfit or not retry.again(error, attempt, cut_off=cut_off, marks=marks):
+                text = fault(tool, error, writes=toolbox.writes(tool.name), unfit=unfit)
+                if not unfit:
+                    what = f"The tool {tool.name!r}"
+                    if isinstance(error, TimeLimitError | ToolException | GraphAgentError):
+                        log_failure(logger, what, error, level=logging.WARNING)
+                    else:
+                        log_user_error(logger, what, error)
+                if attempt == 1 and not given.has_begun:
+                    if unfit or isinstance(error, ToolArgumentsError):
+                        status = "invalid"
+                    elif isinstance(error, AbandonedCallsError):
+                        status = "skipped"
+                return CallResult(after_attempts(text, attempt), status, raised=None if unfit else error)
+            log_traceback(logger, f"Attempt {attempt} of the tool {tool.name!r}", error)
+        await asyncio.sleep(retry.wait_s(attempt))
+        attempt += 1
 
 
 async def run_in_slot(task: Task, call: Call, work: Callable[[], Awaitable[T]]) -> T | CallResult:

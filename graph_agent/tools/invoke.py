@@ -1,4 +1,4 @@
-"""Invokes one tool's code: its checked arguments, its return value, its `ToolRuntime` and its retries."""
+"""Invokes one tool's code: checks its arguments, makes its `ToolRuntime`, reads its return value, times retries."""
 
 from __future__ import annotations
 
@@ -8,25 +8,32 @@ import functools
 import inspect
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 from langchain_core.callbacks import BaseCallbackManager
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, Tool
 from langgraph.errors import GraphBubbleUp
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
+from langgraph.types import Command
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, ValidationError
 
 from graph_agent._compat import InjectedArguments, as_tool_output, config_parameter
 from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent._internal.text import as_text, clean, text_of, to_json_safe
 from graph_agent._internal.validation_text import explain
 from graph_agent.errors import CallError, ConfigError, ToolArgumentsError
 from graph_agent.settings.context import user_context
+from graph_agent.state.call_events import CallResult
+from graph_agent.state.events import NOT_RUN, SUCCESSES, ResultStatus, as_json, decode, structured_content
+from graph_agent.tools.commands import NO_COMMANDS, CommandEffects, CommandScope
+from graph_agent.types import Call
 
 _LONGEST = 1_000
 """Maximum characters of a text that is checked; a longer one is not a number."""
@@ -314,6 +321,83 @@ def belongs_to_run(error: BaseException) -> bool:
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
     return isinstance(error, GraphBubbleUp | KeyboardInterrupt | GeneratorExit)
+
+
+def read_output(
+    returned: Any, call: Call, given: ReturnValue | None = None, *, scope: CommandScope = NO_COMMANDS
+) -> CallResult:
+    """Parse a tool's result: text, a message for its call, or a `Command` or list that holds that message.
+
+    A command may also write own state fields, add messages of the user or the system, which follow the results of the
+    wave, and go to a node of a parent graph. Anything else becomes an error: results of other calls and messages of the
+    model would be an order that providers refuse, and other state updates would bypass the loop.
+
+    Args:
+        returned: The result as converted by LangChain.
+        call: The call.
+        given: The return value of the tool's own code; None if it was not recorded.
+        scope: The effects that commands may have.
+    """
+    if isinstance(returned, str):
+        return CallResult(clean(returned))
+    effects = CommandEffects.read(returned, call, scope)
+    if effects.refused:
+        return CallResult(
+            f"The tool ran, but this agent does not allow the changes it requested: {'; '.join(effects.refused)}.",
+            "error",
+        )
+    found = effects.result
+    if found is None:
+        return CallResult(f"{call['name']} returned no message for this call; its result is not known.", "error")
+    artifact = None if found.artifact is None else to_json_safe(found.artifact)
+    content, text = _content(found.content), _json_text(given, found)
+    stored = structured_content(content if text is None else text, artifact)
+    if text is None:
+        status: ResultStatus = "error" if found.status == "error" else "success"
+        return CallResult(content, status, artifact=artifact, stored=stored, **effects.fields())
+    return CallResult(text, artifact=artifact, stored=stored or {"encoding": "json"}, **effects.fields())
+
+
+def _json_text(given: ReturnValue | None, found: ToolMessage) -> str | None:
+    """Return the JSON of a tool's return value; None for text, content blocks, and messages created by the tool."""
+    if given is None or not given.is_known or isinstance(_content(found.content), list):
+        return None
+    items = given.value if isinstance(given.value, list) else [given.value]
+    if isinstance(given.value, str) or any(isinstance(item, ToolMessage | Command) for item in items):
+        return None
+    return as_json(given.value)
+
+
+def with_value_of(outputs: Sequence[CallResult], output: CallResult) -> CallResult:
+    """Return middleware's output with the value of the call's own output, which a message does not hold.
+
+    If middleware changed the content and not the artifact, the value comes from the content alone, so that text removed
+    from the content does not reappear through the artifact.
+
+    Args:
+        outputs: The outputs of the call's runs, oldest first.
+        output: The output returned by middleware.
+    """
+    for ran in reversed(outputs):
+        if (ran.content, ran.artifact) == (output.content, output.artifact):
+            # A message has only two statuses.
+            same = (ran.status in SUCCESSES) == (output.status == "success")
+            return replace(output, stored=ran.stored, status=ran.status if same else output.status)
+    if outputs and output.status == "error" and (newest := outputs[-1]).status in {"unknown", *NOT_RUN}:
+        # Another text does not change whether the tool has run.
+        return replace(output, status=newest.status, stored=newest.stored)
+    if not any(ran.stored and ran.artifact == output.artifact for ran in outputs):
+        return output
+    is_json = decode(text_of(output.content)) is not None
+    return replace(output, stored={"encoding": "json"} if is_json else {})
+
+
+def _content(content: str | list[Any]) -> str | list[Any]:
+    """Return a message's content, cleaned. A list of strings is a tool's own list and becomes its text form."""
+    if isinstance(content, list) and any(isinstance(block, dict) for block in content):
+        blocks: list[Any] = to_json_safe(content)
+        return blocks
+    return as_text(content)
 
 
 class ToolRetry(BaseModel):

@@ -1,4 +1,4 @@
-"""Holds the tools and delegates of one agent by name, also from changing sources, and executes one tool call."""
+"""Holds the tools and delegates of one agent by name, also from changing sources."""
 
 from __future__ import annotations
 
@@ -7,45 +7,23 @@ import copy
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, InjectedToolCallId, ToolException
+from langchain_core.tools import BaseTool, InjectedToolCallId
 from langgraph.runtime import Runtime
 from pydantic import BaseModel, ValidationError
 
 from graph_agent._compat import InjectedArguments, read_state
-from graph_agent._internal.failure_log import log_failure, log_traceback, log_user_error
-from graph_agent._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent.delegation import AskingDelegate, Delegate, LateDelegate
-from graph_agent.errors import (
-    AbandonedCallsError,
-    ConfigError,
-    GraphAgentError,
-    ToolArgumentsError,
-    UnknownToolError,
-    did_you_mean,
-)
+from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.prompts import Prompts
-from graph_agent.state.call_events import CallResult, fault_result
 from graph_agent.state.channels import RemoteTask
 from graph_agent.state.custom_state import NO_OWN_FIELDS, CustomState
-from graph_agent.state.events import ResultStatus
 from graph_agent.tools.argument_checks import openai_schema
-from graph_agent.tools.client import bare_schema, call_client_tool
-from graph_agent.tools.commands import CommandScope
-from graph_agent.tools.invoke import (
-    Invoker,
-    ReturnValue,
-    ToolRetry,
-    after_attempts,
-    belongs_to_run,
-    check_finite,
-    recorded_return_value,
-    tool_runtime,
-)
-from graph_agent.tools.output import fault, may_have_run, misfit, misfit_text, read_output
+from graph_agent.tools.client import bare_schema
+from graph_agent.tools.invoke import Invoker, ToolRetry, check_finite, tool_runtime
+from graph_agent.tools.output import misfit_text
 from graph_agent.types import Call, delegation_name, is_delegation
 
 logger = logging.getLogger(__name__)
@@ -201,8 +179,10 @@ class Toolbox:
         self.tools: dict[str, BaseTool] = {}
         self.delegates: dict[str, Delegate] = {}
         self._injected: dict[str, InjectedArguments] = {}
-        self._invokers: dict[str, Invoker] = {}
-        self._retries: dict[str, ToolRetry] = {}
+        self.invokers: dict[str, Invoker] = {}
+        """Tool name → what calls its code."""
+        self.retries: dict[str, ToolRetry] = {}
+        """Tool name → its retry policy."""
         for tool in tools:
             if tool.name in self.tools:
                 raise ConfigError(f"Two tools are named {tool.name!r}; rename one of them.")
@@ -256,7 +236,7 @@ class Toolbox:
     def with_tool(self, name: str, tool: BaseTool) -> Toolbox:
         """Return a copy that runs calls of a name with a tool of a middleware's own; the offer is unchanged."""
         other = copy.copy(self)
-        other._injected, other._invokers, other._retries = {**self._injected}, {**self._invokers}, {**self._retries}
+        other._injected, other.invokers, other.retries = {**self._injected}, {**self.invokers}, {**self.retries}
         other.tools = {**self.tools}
         other._add(tool)
         other.tools[name] = tool
@@ -325,8 +305,8 @@ class Toolbox:
 
     def _add(self, tool: BaseTool) -> None:
         self._injected[tool.name] = InjectedArguments(tool)
-        self._invokers[tool.name] = Invoker(tool)
-        self._retries[tool.name] = ToolRetry.of(tool.name, tool.metadata or {})
+        self.invokers[tool.name] = Invoker(tool)
+        self.retries[tool.name] = ToolRetry.of(tool.name, tool.metadata or {})
         self.tools[tool.name] = tool
 
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
@@ -362,71 +342,11 @@ class Toolbox:
             return bool(getattr(self.delegates[name], "resumes", False))
         return self.marks(name).get("idempotent") is True
 
-    async def run(
-        self, call: Call, config: RunnableConfig, runtime: Runtime[Any], *, timeout_s: float | None
-    ) -> CallResult:
-        """Run one tool call; a failure becomes an error output, so that other calls of the wave continue.
-
-        Args:
-            call: The call.
-            config: The task's config.
-            runtime: The task's runtime, for injected arguments.
-            timeout_s: Seconds one attempt may run, unless the tool's mark overrides it; None for no limit.
-
-        Raises:
-            GraphBubbleUp: If the tool interrupts the graph to ask a person.
-        """
-        if (refused := self._refused(call)) is not None:
-            return fault_result(refused)
-        if call["name"] in self.client_tools:
-            return call_client_tool(call)
-        tool = self.tools[call["name"]]
-        marks, retry, attempt = self.marks(tool.name), self._retries[tool.name], 1
-        status: ResultStatus = "error"
-        timeout_s = marks.get("timeout_s", timeout_s)
-        while True:
-            given = ReturnValue()
-            try:
-                check_finite(tool, call["arguments"])
-                arguments = self._inject(tool, call, config, runtime)
-                with recorded_return_value(given):
-                    work = self._invokers[tool.name](arguments, call["id"], config)
-                    returned = await await_within(work, timeout_s, f"The tool {tool.name!r}")
-                output = read_output(returned, call, given, scope=CommandScope.of(self.own, config))
-                handled = tool.handle_validation_error and not given.has_begun and output.status == "error"
-                return replace(output, status="invalid") if handled else output
-            except BaseException as error:
-                if belongs_to_run(error):
-                    raise
-                cut_off = may_have_run(error)
-                unfit = not given.has_begun and misfit(tool, error)
-                if cut_off and not isinstance(error, TimeLimitError) and self.writes(tool.name):
-                    # Kept if another attempt follows, whose result does not cover this one. A timeout has the status
-                    # `error` instead, and its text states that the effect is unknown.
-                    status = "unknown"
-                if unfit or not retry.again(error, attempt, cut_off=cut_off, marks=marks):
-                    text = fault(tool, error, writes=self.writes(tool.name), unfit=unfit)
-                    if not unfit:
-                        what = f"The tool {tool.name!r}"
-                        if isinstance(error, TimeLimitError | ToolException | GraphAgentError):
-                            log_failure(logger, what, error, level=logging.WARNING)
-                        else:
-                            log_user_error(logger, what, error)
-                    if attempt == 1 and not given.has_begun:
-                        if unfit or isinstance(error, ToolArgumentsError):
-                            status = "invalid"
-                        elif isinstance(error, AbandonedCallsError):
-                            status = "skipped"
-                    return CallResult(after_attempts(text, attempt), status, raised=None if unfit else error)
-                log_traceback(logger, f"Attempt {attempt} of the tool {tool.name!r}", error)
-            await asyncio.sleep(retry.wait_s(attempt))
-            attempt += 1
-
     def checked(self, call: Call) -> Call:
         """Return a call, with a `fault` if it is known that it cannot run; the tool checks its arguments again."""
         if "fault" in call:
             return call
-        if (refused := self._refused(call)) is not None:
+        if (refused := self.refused(call)) is not None:
             return refused
         text = self.arguments_fault(call["name"], call["arguments"]) if call["name"] in self.tools else None
         return call if text is None else {**call, "fault": text}
@@ -450,7 +370,7 @@ class Toolbox:
             return None
         return None
 
-    def _refused(self, call: Call) -> Call | None:
+    def refused(self, call: Call) -> Call | None:
         """Return the call with a `fault` if its name is unknown, or it delegates no task; None otherwise."""
         name = call["name"]
         if name in self.withdrawn and call["id"] not in self._made_before:
@@ -469,7 +389,7 @@ class Toolbox:
         known = did_you_mean(name, [each for each in self.names if each not in self._offered])
         return {**call, "fault": str(UnknownToolError(f"Unknown tool {name!r}; {known}"))}
 
-    def _inject(self, tool: BaseTool, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, Any]:
+    def inject(self, tool: BaseTool, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, Any]:
         """Return the call's arguments with injected ones added, by the rules of LangGraph's `ToolNode`."""
         injected = self._injected[tool.name]
         if not injected:

@@ -466,7 +466,7 @@ async def never_ends() -> str:
 async def test_a_tools_exception_is_logged_once_in_a_line_and_once_with_its_traceback_without_secrets(
     caplog: pytest.LogCaptureFixture, tool: Callable[..., Awaitable[str]], line: str
 ) -> None:
-    caplog.set_level(logging.DEBUG, logger="graph_agent.tools.toolbox")
+    caplog.set_level(logging.DEBUG, logger="graph_agent.execution.run_call")
     await run("search", tools=[failing(tool, timeout_s=TIMEOUT_S)])
 
     (trace,) = logged(caplog, logging.DEBUG)
@@ -488,7 +488,7 @@ async def test_a_logged_traceback_has_no_secrets(caplog: pytest.LogCaptureFixtur
 
 
 async def test_attempts_before_the_last_are_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, logger="graph_agent.tools.toolbox")
+    caplog.set_level(logging.DEBUG, logger="graph_agent.execution.run_call")
     again = {"max_attempts": 3, "initial_interval": 0}
     await run("search", tools=[failing(refuses, retry=again)])
 
