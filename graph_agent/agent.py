@@ -89,7 +89,6 @@ def build_graph(
     """Build an agent's graph from ready objects.
 
     Args:
-        model: The chat model.
         tools: LangChain tools, or callables with a docstring and type hints.
         delegates: Agents to hand tasks to; each is offered as `delegate_to_<name>`.
         hooks: `LoopHook`s, which see each planning reply and may rerun the model, in order; and `AgentMiddleware` of
@@ -277,7 +276,6 @@ def create_graph_agent(
         interrupt_after: Nodes after which each run stops, as for LangGraph's `compile`.
         debug: Whether LangGraph prints each step.
         transformers: Stream transformers, as for LangGraph's `compile`.
-        name: The agent's name.
         resolve: Returns the chat model for a name or object in `model`, the configuration or a run's context (which may
             come from a client); None for `graph_agent.models.resolve.resolve_model`.
 

@@ -112,7 +112,6 @@ class AgentDeps:
         """Return the effective configuration: the agent's own, overridden by the run's context, then by later changes.
 
         Args:
-            runtime: The node's runtime.
             config: The node's config, which holds the budget of a delegated run.
             loop: The loop state.
         """
@@ -179,7 +178,6 @@ class AgentDeps:
         """Return the framework's instructions, which are added to the agent's own system prompt.
 
         Args:
-            settings: The run's configuration.
             mode: The tool calling mode.
             planner: The session's planner; used in wave mode only.
         """
@@ -207,7 +205,6 @@ def deps_of_run(deps: AgentDeps, runtime: Runtime[Any]) -> AgentDeps:
     """Return the agent's dependencies with the tools, instructions and response schema of a run's context, if any.
 
     Args:
-        deps: The agent's dependencies.
         runtime: The runtime of one of the run's nodes.
 
     Raises:

@@ -90,7 +90,6 @@ def record_replies(replies: Sequence[AIMessage], *, uncalled: int = 0) -> None:
     """Record replies that the request does not return.
 
     Args:
-        replies: The replies.
         uncalled: Number of returned replies that did not come from a model.
     """
     if (extra := _extra_usage.get()) is not None:
@@ -108,9 +107,6 @@ def record_cut_off(
     """Record a call that was cut off.
 
     Args:
-        model: The model.
-        request: The messages.
-        options: The options of the call.
         text: The received text of its reply.
         reported: Usage that the provider has reported so far; None if there is none.
     """
@@ -131,7 +127,6 @@ def with_usage(
     """Complete the usage of a reply: estimated if it reports none, or zeros, and a budget needs it.
 
     Args:
-        reply: The model's reply.
         request: The request it answers.
         settings: Usage is estimated only with a `max_tokens_total` or a `max_cost`.
         tools: The offered tools; None if there are none.
@@ -161,7 +156,6 @@ def cut_off_reply(
     """Build the partial message of a reply that was cut off, with its usage as reported so far, else estimated.
 
     Args:
-        request: The request.
         text: The reply's text so far; empty if unknown.
         reported: The provider's figures so far; None if there is none. They cover at most the start of the reply.
         model: The model's name, for its price; empty if unknown.

@@ -84,9 +84,6 @@ def error_event(step: int, kind: str, message: str, *, advises: bool = False) ->
     """Return the `error` event of a failed input.
 
     Args:
-        step: The step.
-        kind: The kind of the error.
-        message: The message.
         advises: Whether the message ends in advice for the developer, after its last semicolon.
     """
     what, separator, advice = clean(message).rpartition("; ")
@@ -101,7 +98,6 @@ def failure_event(error: Exception, step: int, request: str) -> StoredEvent:
 
     Args:
         error: The exception of a request to the model.
-        step: The step.
         request: The request, as the subject of a sentence.
     """
     if isinstance(error, PlanningError):
@@ -146,7 +142,6 @@ def failure_account(
 
     Args:
         error: The `error` event.
-        prompts: The agent's prompts.
         events: The session's history, oldest first.
         messages: The conversation. If it was too long for the model, the report holds the beginning of each result of
             the input.

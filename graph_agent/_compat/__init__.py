@@ -72,7 +72,6 @@ def read_state(config: RunnableConfig, keys: Sequence[str], *, fresh: bool = Fal
     """Read state fields from inside a `Send` task, whose input is the sent value only.
 
     Args:
-        config: The task's config.
         keys: Names of state fields; those never written are left out of the result.
         fresh: Whether to include the task's own writes.
     """
@@ -136,20 +135,12 @@ def surrounding_context(config: RunnableConfig | None) -> Any:
 
 
 def is_resuming(config: RunnableConfig) -> bool:
-    """Whether a graph that runs inside a node resumes from its own checkpoint, if it has one.
-
-    Args:
-        config: The node's config.
-    """
+    """Whether a graph that runs inside a node resumes from its own checkpoint, if it has one."""
     return bool(config["configurable"].get(_RESUMING))
 
 
 def loads_older_checkpoint(configurable: Mapping[str, Any]) -> bool:
-    """Whether a run names the checkpoint it starts from, which may not be the newest of its namespace.
-
-    Args:
-        configurable: The run's `configurable`.
-    """
+    """Whether a run names the checkpoint it starts from, which may not be the newest of its namespace."""
     return bool(
         configurable.get("checkpoint_id")
         or configurable.get(_REPLAY_STATE)
@@ -213,11 +204,7 @@ class ClockedStateGraph(CompiledStateGraph[Any, Any, Any, Any]):
 
 
 def count_resume_values(config: RunnableConfig) -> int:
-    """Count the interrupts of a task that have an answer in this run; 0 at the task's first interrupt.
-
-    Args:
-        config: The task's config.
-    """
+    """Count the interrupts of a task that have an answer in this run; 0 at the task's first interrupt."""
     scratchpad = config["configurable"].get(SCRATCHPAD)
     if scratchpad is None:
         return 0
@@ -225,11 +212,7 @@ def count_resume_values(config: RunnableConfig) -> int:
 
 
 def newest_resume_value(config: RunnableConfig) -> Any:
-    """Return the answer that a task's newest interrupt has received in this run; None if there is none.
-
-    Args:
-        config: The task's config.
-    """
+    """Return the answer that a task's newest interrupt has received in this run; None if there is none."""
     scratchpad = config["configurable"].get(SCRATCHPAD)
     return scratchpad.resume[-1] if scratchpad is not None and scratchpad.resume else None
 

@@ -95,9 +95,7 @@ def route_by_update(graph: StateGraph[Any, Any, Any, Any], node: str, edge: str,
     """Let a conditional edge route by its node's return value.
 
     Args:
-        graph: The graph.
-        node: Name of the node.
-        edge: Name of its conditional edge.
+        edge: Name of the node's conditional edge.
         route: Returns the next tasks; None to evaluate the edge on the state.
     """
     branch = _UpdateBranch(*graph.branches[node][edge])
@@ -113,7 +111,6 @@ def in_namespace(config: RunnableConfig, namespace: str) -> dict[str, Any]:
     """Return the `configurable` with which code of a node runs or reads a graph in a given checkpoint namespace.
 
     Args:
-        config: The node's config.
         namespace: The namespace, of an earlier run of the graph in this thread.
     """
     scratchpad = config["configurable"].get(SCRATCHPAD)

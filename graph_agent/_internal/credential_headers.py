@@ -58,7 +58,6 @@ def credentials_of(headers: Headers, names: Mapping[str, str]) -> dict[str, Secr
     """Return the credentials of one request; omits those whose header is absent or empty.
 
     Args:
-        headers: The request's headers.
         names: Credential name → header name.
 
     Raises:

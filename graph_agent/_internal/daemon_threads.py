@@ -134,10 +134,6 @@ async def call_in_thread(function: Callable[..., T], *args: Any) -> T:
 
     A cancellation takes effect at once. A call that has started continues, and its result is dropped.
 
-    Args:
-        function: The function to call.
-        args: Its arguments.
-
     Raises:
         AbandonedCallsError: If too many abandoned calls still run.
         BaseException: Any exception of the function; a RuntimeError replaces a StopIteration.

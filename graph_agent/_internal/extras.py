@@ -57,7 +57,6 @@ def missing_extra(what: str, extra: str, error: ImportError) -> ImportError:
 
     Args:
         what: What needs the extra, as the subject of a sentence.
-        extra: The extra.
         error: The failed import; it is returned itself if the missing module is one of this package.
     """
     if (error.name or "").partition(".")[0] == "graph_agent" and not isinstance(error, MissingExtraError):

@@ -149,9 +149,7 @@ def log_failure(logger: logging.Logger, what: str, error: BaseException, *, leve
     """Log a failure in one line, and its traceback in a second record at DEBUG. Secrets are masked in both.
 
     Args:
-        logger: Where to log.
         what: What failed, as the subject of a sentence.
-        error: The exception.
         level: Level of the one-line record.
     """
     logger.log(level, "%s failed: %s", what, mask_secrets(exception_text(error))[:_SHOWN_CHARS])
@@ -162,9 +160,7 @@ def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> No
     """Log an exception's traceback at DEBUG, with secrets masked.
 
     Args:
-        logger: Where to log.
         what: What failed, as the subject of a sentence.
-        error: The exception.
     """
     if logger.isEnabledFor(logging.DEBUG):
         # As text: a handler would format an `exc_info` with its secrets.
@@ -176,9 +172,7 @@ def log_user_error(logger: logging.Logger, what: str, error: BaseException) -> N
     """Log an exception of the user's code in one ERROR record: what failed, then the traceback, with secrets masked.
 
     Args:
-        logger: Where to log.
         what: What failed, as the subject of a sentence.
-        error: The exception.
     """
     trace = traceback.TracebackException.from_exception(error)
     own = _own_frames(trace.stack)

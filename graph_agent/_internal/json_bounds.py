@@ -42,9 +42,6 @@ class JsonMeter:
 
     It does not validate the JSON. Up to the first invalid byte the counts equal those of a parser, which would stop
     there.
-
-    Args:
-        bounds: The bounds to enforce.
     """
 
     def __init__(self, bounds: JsonBounds) -> None:
@@ -122,10 +119,6 @@ class JsonMeter:
 
 def count_values(text: str, bounds: JsonBounds) -> int:
     """Count the values of a JSON text inside a request.
-
-    Args:
-        text: The text.
-        bounds: The bounds to enforce.
 
     Raises:
         JsonBoundsError: If the text exceeds a bound.

@@ -106,8 +106,7 @@ class SchemaCheck:
     """Validates values against a JSON schema.
 
     Args:
-        schema: The schema.
-        name: Its name in error messages.
+        name: Name of the schema in error messages.
 
     Raises:
         ConfigError: If the schema is invalid, or cannot be evaluated in bounded time.

@@ -35,7 +35,6 @@ class BoundedCache(Generic[K, V]):
         """Return the value of a key; create and store it on a miss.
 
         Args:
-            key: The key.
             make: Creates the value; concurrent misses of two threads may both call it.
         """
         with self._guard:

@@ -43,7 +43,6 @@ def drain_on_sigterm(
     and five more seconds.
 
     Args:
-        runs: The running work.
         drain_s: Seconds until runs that have not reached their next boundary are cancelled.
         enabled: Whether to install handlers; only possible in the main thread.
         is_second: Whether a later signal is a second request, and not a duplicate of the first that a parent process
@@ -97,7 +96,6 @@ def handling(number: signal.Signals, handler: Callable[[int, FrameType | None], 
     loop waits for events.
 
     Args:
-        number: The signal.
         handler: See `signal.signal`; it is called between two instructions of the main thread, even if these block the
             event loop.
 

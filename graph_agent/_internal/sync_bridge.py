@@ -152,7 +152,6 @@ async def await_within(work: Coroutine[Any, Any, T], seconds: float | None, what
     """Await work with a time limit, also if the work suppresses cancellations; see `end_or_abandon`.
 
     Args:
-        work: The work.
         seconds: The time limit; None for no limit.
         what: The work, as the subject of a sentence.
 
@@ -186,7 +185,6 @@ async def end_or_abandon(task: asyncio.Future[Any], what: str, *, cancels: bool 
     """Wait for the end of stopped work, at most `GRACE_S` seconds; then leave it to itself, with a warning.
 
     Args:
-        task: The work.
         what: The work, as the subject of a sentence.
         cancels: Whether to cancel it, repeatedly because code may suppress a cancellation.
         spent_s: Seconds of `GRACE_S` that other stopped work of the same run has taken.

@@ -34,7 +34,6 @@ def check_session_id(session_id: str, name: str = "session_id") -> str:
     """Return a session id, or another id of a checkpoint.
 
     Args:
-        session_id: The id.
         name: What it is, for the message.
 
     Raises:
@@ -49,8 +48,7 @@ def find_lone_surrogate(value: Any, place: str = "") -> str | None:
     """Find the first string or key of a JSON value that holds a lone surrogate.
 
     Args:
-        value: The value.
-        place: Its path.
+        place: Path of the value.
 
     Returns:
         The path, e.g. `params.message.parts.0.text`; for a key, the path of its object; None if there is none.
@@ -85,7 +83,6 @@ def to_json_safe(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
     Other values become their `str()`, as do numbers that a store cannot hold: integers beyond 64 bits, infinities, NaN.
 
     Args:
-        value: Any value.
         depth: Number of enclosing levels.
         finite: Raise on infinities and NaN instead.
 

@@ -102,7 +102,6 @@ def expand(text: str, environment: Mapping[str, str] = os.environ) -> str:
     """Replace the references in a text by the values of variables.
 
     Args:
-        text: The text.
         environment: The environment variables; an empty one counts as unset if there is a default.
 
     Raises:
@@ -119,7 +118,6 @@ def expand_known(text: str, environment: Mapping[str, str] = os.environ) -> tupl
     """Replace the references that have a value, and leave the others unchanged.
 
     Args:
-        text: The text.
         environment: The environment variables; an empty one counts as unset if there is a default.
 
     Returns:

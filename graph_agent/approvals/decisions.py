@@ -140,7 +140,6 @@ def read_decisions(calls: Sequence[HeldCall], answer: Any, edit_fault: EditFault
     """Validate a person's answer to a request.
 
     Args:
-        calls: The calls of the request.
         answer: `{"decisions": …}` with a list of one decision for each call, in the order of the request, or with a
             mapping of call id → decision, which may leave calls undecided, or with text (see `decisions_in_text`). The
             list or the text alone is valid too. A decision alone counts for every call; an edit or a response only if

@@ -71,7 +71,6 @@ def request_for(calls: Sequence[HeldCall], error: str | None = None) -> Approval
     """Return the request for decisions on some calls.
 
     Args:
-        calls: The calls.
         error: Why the previous answer was not accepted; None if there is none.
     """
     request: ApprovalRequest = {

@@ -70,10 +70,6 @@ def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
 
     Only complete decisions count: "yes, but use another file" is none.
 
-    Args:
-        text: The message.
-        calls: The calls of the request.
-
     Returns:
         The decisions, for `read_decisions`.
 

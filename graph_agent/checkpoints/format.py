@@ -54,8 +54,7 @@ def check_format(metadata: Mapping[str, Any], thread_id: str) -> None:
     """Check that this version can read a checkpoint.
 
     Args:
-        metadata: The checkpoint's metadata.
-        thread_id: Its thread, for the message.
+        thread_id: The checkpoint's thread, for the message.
 
     Raises:
         NewerFormatError: If it cannot.

@@ -150,7 +150,6 @@ async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Await
     """Create tables under a lock, since concurrent creation by two processes would fail.
 
     Args:
-        url: The database.
         make: Creates missing tables over a connection.
 
     Raises:

@@ -165,7 +165,6 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         """Check that the run may write, and write, in one transaction.
 
         Args:
-            fence: The run's fence.
             at: The thread and namespace to write to.
             write: Writes with the given saver; called again if the first transaction failed.
             new_ids: The ids of the checkpoints to store, in order; empty for writes of an existing one.

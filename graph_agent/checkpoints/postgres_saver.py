@@ -223,7 +223,6 @@ class SharedPostgresSaver(FencedPostgresSaver):
         """Remove old checkpoints of threads (see `graph_agent.persistence.prune`).
 
         Args:
-            thread_ids: The threads.
             strategy: `keep_latest` or `delete`.
 
         Raises:

@@ -22,10 +22,6 @@ def running_checkpoint(config: RunnableConfig, runtime: Runtime[Any]) -> Runnabl
     """Return the config of the checkpoint that a node runs from; None in a run without checkpoints.
 
     The config contains the run, so that writes with it are refused once another run has continued the session.
-
-    Args:
-        config: The node's config.
-        runtime: The node's runtime.
     """
     info = runtime.execution_info
     if info is None or info.thread_id is None:
@@ -90,7 +86,6 @@ async def keep_ids_above_newest(saver: BaseCheckpointSaver[Any], thread_id: str,
 
     Args:
         saver: The saver with the checkpoints.
-        thread_id: The thread.
         namespaces: Checkpoint namespaces.
     """
     for namespace in namespaces:
@@ -107,7 +102,6 @@ async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple
     stores.
 
     Args:
-        saver: The session's saver.
         found: The checkpoint; None if there is none.
     """
     before: list[CheckpointTuple] = []

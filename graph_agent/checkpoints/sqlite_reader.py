@@ -194,7 +194,6 @@ def put_item(file: Path, namespace: tuple[str, ...], key: str, value: Mapping[st
     Args:
         file: The SQLite file, which exists.
         namespace: The complete namespace.
-        key: The item's key.
         value: The item, plain JSON.
 
     Raises:

@@ -221,7 +221,6 @@ class SharedSqliteSaver(SqliteSaver):
         """Remove old checkpoints of threads (see `graph_agent.persistence.prune`).
 
         Args:
-            thread_ids: The threads.
             strategy: `keep_latest` or `delete`.
 
         Raises:

@@ -33,12 +33,7 @@ def without_password(url: str) -> str:
 
 
 def redact_passwords(url: str, text: str) -> str:
-    """Replace the passwords of a URL in a text about it, e.g. a driver's error.
-
-    Args:
-        url: The URL.
-        text: The text.
-    """
+    """Replace the passwords of a URL in a text about it, e.g. a driver's error."""
     for password in sorted(_passwords(url), key=len, reverse=True):
         text = text.replace(password, "…")
     return text

@@ -61,7 +61,6 @@ async def run_command(chat: Chat, text: str) -> None:
     """Execute a line that begins with `/`; errors are printed.
 
     Args:
-        chat: The conversation.
         text: The line.
     """
     name, _, rest = text[1:].strip().partition(" ")
@@ -204,7 +203,6 @@ class Chat:
     """One conversation.
 
     Args:
-        settings: The settings of the command.
         agent: The thread of the agent.
         graph: The agent.
         editor: The input line; None for the terminal's.

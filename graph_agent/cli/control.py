@@ -69,11 +69,9 @@ async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: No
     """Add a note to a session's inbox, without building the agent's model or starting its servers.
 
     Args:
-        spec: The agent's file.
         db: A database URL that replaces the file's; None for the file's.
         session_id: The session; None for the only one that is running.
         kind: The kind of the note: `steer` or `follow_up`.
-        text: The user's message.
 
     Returns:
         What was queued, and when it takes effect, in one line.
@@ -132,7 +130,6 @@ async def stop(spec: AgentSpec, db: str | None, session_id: str | None) -> tuple
     """Stop a session in any process; return its id, and False if there was nothing to stop.
 
     Args:
-        spec: The agent's file.
         db: A database URL that replaces the file's; None for the file's.
         session_id: The session; None for the only one that is running.
 

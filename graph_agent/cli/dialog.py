@@ -326,10 +326,8 @@ def show_how_to_go_on(
 
     Args:
         err: The output.
-        session_id: The session.
-        questions: Its open questions.
+        questions: The session's open questions.
         options: Options of the command that select the agent and its database.
-        db: The URL of the database.
     """
     err.print(f"Session {printable(session_id)} waits for an answer:", style="yellow")
     for number, line in enumerate((line for question in questions for line in describe(question)), 1):

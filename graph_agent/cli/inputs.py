@@ -63,8 +63,6 @@ async def run_input(
     """Run one input and its follow-ups; ask until no question is open.
 
     Args:
-        session: The session.
-        text: The user's message.
         report: The output.
         ask: The source of answers.
         interrupts: The handler of Ctrl-C.

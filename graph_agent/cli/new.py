@@ -47,7 +47,6 @@ def create(name: str, folder: Path) -> Path:
     """Write the files, and return their folder.
 
     Args:
-        name: The agent's name.
         folder: The folder that the new one is created in.
 
     Raises:

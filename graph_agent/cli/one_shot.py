@@ -74,7 +74,6 @@ class Runner:
     """Runs inputs of sessions, each reported on the output that the settings select.
 
     Args:
-        settings: The settings.
         interrupts: The handler of Ctrl-C.
     """
 
@@ -90,8 +89,6 @@ class Runner:
         """Run one input; return the exit status.
 
         Args:
-            session: The session.
-            text: The user's message.
             show: Whether to print the message first.
             warnings: What the agent reports at each input.
         """
@@ -105,8 +102,7 @@ class Runner:
         """Answer the open questions of a session, or continue it after a crash; return the exit status.
 
         Args:
-            session: The session.
-            questions: Its open questions; empty after a crash.
+            questions: The session's open questions; empty after a crash.
             given: The answers of the command's options.
 
         Raises:
@@ -138,7 +134,6 @@ async def ask_questions(settings: Settings, questions: Sequence[tuple[str, bool]
     """Ask an agent; return the exit status.
 
     Args:
-        settings: The settings.
         questions: The user's messages, each in a session of its own unless one is named, and whether to print it;
             without any, the lines of standard input, in one session.
     """

@@ -51,7 +51,6 @@ class Terminal:
         """Print a text as one line, with line feeds and tabs as escapes too.
 
         Args:
-            text: Any text.
             style: As for `print`.
         """
         self.print(printable(text), style=style)

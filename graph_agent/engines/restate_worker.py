@@ -28,7 +28,6 @@ async def serve(
     runs of this one, and returns their results.
 
     Args:
-        objects: The objects.
         bind: Host and port. Several processes of a machine may bind one address; the system shares the connections.
         drain_s: Seconds that runs have after the signal to end; another worker continues those that have not.
         identity_keys: Public keys of the Restate servers that may call this worker; empty for any caller.

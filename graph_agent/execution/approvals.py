@@ -54,8 +54,6 @@ async def held_calls(
 
     Args:
         calls: Calls that could run, references resolved.
-        wave: The events of their wave.
-        deps: The agent.
         settings: The configuration in force.
     """
     if settings.approve is None:
@@ -75,13 +73,7 @@ async def held_calls(
 
 
 async def needs_approval(task: Task, call: Call, wave: Sequence[StoredEvent]) -> bool:
-    """Whether a task of an earlier run may not run its call, because a person must decide on it first.
-
-    Args:
-        task: The call's task.
-        call: The call.
-        wave: The events of its wave.
-    """
+    """Whether a task of an earlier run may not run its call, because a person must decide on it first."""
     return bool(await held_calls([call], wave, task.deps, task.settings))
 
 
@@ -92,7 +84,6 @@ async def replacement_fault(task: Task, planned: Call, replacement: Call) -> str
 
     Args:
         task: The task of the planned call.
-        planned: The call of the wave.
         replacement: The call that middleware wants to run.
     """
     rules = task.settings.approval_rules
@@ -163,10 +154,6 @@ def question_value(call: Call, task: RemoteTask) -> dict[str, Any]:
     """Return the value of the interrupt that asks a delegate's question.
 
     An approval request keeps its shape; its descriptions name the delegate, for interfaces that show nothing else.
-
-    Args:
-        call: The delegation.
-        task: The delegate's task.
     """
     delegate = delegate_name(call["name"])
     value: dict[str, Any] = {}
@@ -185,11 +172,8 @@ def approval_events(
     """Return the approval events that one run of a delegation adds to the history.
 
     Args:
-        call: The delegation.
         task: The task that the run continued; None for the first run.
         answer: The person's answer to it; None for none.
-        result: The result of the run.
-        step: The step of the delegation.
     """
     delegate = delegate_name(call["name"])
     events = [_of_delegate(entry, call, step) for entry in result.approvals]
@@ -252,7 +236,6 @@ async def answered_approvals(task: Task, planned: Sequence[ToolCall], middleware
     Call it when the middleware has accepted the answer. Of several requests of one task, only the newest has events.
 
     Args:
-        task: The task.
         planned: The calls that the request may be about, as planned; LangChain's requests have no ids.
         middleware: Name of the middleware.
     """

@@ -34,13 +34,7 @@ _UNANSWERED = "The agent asked a person something, and the run was stopped befor
 
 
 class ProgressReporter:
-    """Emits a delegate's progress on the custom stream and collects it as events.
-
-    Args:
-        call: The delegation.
-        step: The step it belongs to.
-        runtime: The task's runtime.
-    """
+    """Emits a delegate's progress on the custom stream and collects it as events."""
 
     def __init__(self, call: Call, step: int, runtime: Runtime[Any]) -> None:
         self._call = call
@@ -129,12 +123,9 @@ def delegation_update(
     """Return the state update of a delegation: its result's message and events, or its task that waits for a person.
 
     Args:
-        call: The delegation.
-        result: Its result.
         settings: The run's limits for output shown to the model.
-        step: The step it belongs to.
-        progress: Its progress events.
-        waited: Its task that was waiting for a person; None for none.
+        progress: The progress events of the call.
+        waited: The call's task that was waiting for a person; None for none.
         answer: The person's answer; None for none.
     """
     name, id_ = delegate_name(call["name"]), call["id"]
@@ -182,9 +173,7 @@ async def run_through_middleware(
     """Run a delegation through tool-call middleware, which may run it again or answer in its place.
 
     Args:
-        task: The delegation's task.
         around: The middleware.
-        call: The delegation.
         run: Runs the delegation; the middleware receives the delegate's exceptions.
         failed: Converts a delegate's exception to a result.
 

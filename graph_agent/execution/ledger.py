@@ -79,7 +79,6 @@ class WaveRecovery:
         """Whether a call has certainly not started.
 
         Args:
-            id_: The call's id.
             ledger: Whether the ledger records the call before it runs.
         """
         if id_ in self.noted:
@@ -223,7 +222,6 @@ def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTu
     """Read the state of a wave from its checkpoint; the empty state for None.
 
     Args:
-        stopped: The checkpoint.
         before: The checkpoints that it was edited or copied from, newest first (`edit_ancestors`).
     """
     if stopped is None:

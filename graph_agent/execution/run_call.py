@@ -72,7 +72,6 @@ async def call_to_run(task: Task, call: Call) -> CallToRun | Update:
     """Return the call that a task runs: the one it received, unless a person has edited it since planning.
 
     Args:
-        task: The task.
         call: The call that it received.
 
     Returns:
@@ -171,9 +170,7 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
     """Run one tool call; a failure becomes an error output, so that other calls of the wave continue.
 
     Args:
-        task: The call's task.
         toolbox: The tools, with one of a middleware's own if it runs the call.
-        call: The call.
 
     Raises:
         GraphBubbleUp: If the tool interrupts the graph to ask a person.
@@ -229,8 +226,6 @@ async def run_in_slot(task: Task, call: Call, work: Callable[[], Awaitable[T]]) 
     """Run a call when a slot is free, unless an earlier run may have started it.
 
     Args:
-        task: The call's task.
-        call: The call.
         work: Executes the call.
 
     Returns:

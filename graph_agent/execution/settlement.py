@@ -55,7 +55,6 @@ async def settle(
     person went back to, as the branch before may have run it.
 
     Args:
-        messages: The conversation.
         loop: The loop state as of the stopped run.
         runs_again: Whether a call may run twice, by name. Calls of the newest message then stay open if they never
             started or may run twice, because their input continues after an edit. None for new input.
@@ -114,12 +113,7 @@ async def settle(
 
 
 def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMessage], list[StoredEvent]]:
-    """Return the conversation ordered by `order_results`, and a warning event if results were dropped.
-
-    Args:
-        messages: The conversation.
-        step: The step of the warning.
-    """
+    """Return the conversation ordered by `order_results`, and a warning event if results were dropped."""
     ordered = order_results(messages)
     dropped = len(messages) - len(ordered)
     if not dropped:
@@ -132,8 +126,6 @@ def skipped_result(id_: str, name: str, reason: str, step: int) -> tuple[ToolMes
     """Return the result of a call that was never run, and its event.
 
     Args:
-        id_: The call's id.
-        name: The call's name.
         reason: The reason, for the model.
         step: The step the call belongs to.
     """
@@ -168,7 +160,6 @@ async def removed_events(
     """Return the events of planned calls that a person has removed; the conversation has no result for them.
 
     Args:
-        calls: The calls.
         loop: The loop state as of the stopped run.
         wave_finished: Whether the rest of their wave has run since.
     """

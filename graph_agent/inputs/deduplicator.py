@@ -48,9 +48,7 @@ async def find_recent(
     """Return the newest checkpoint of an earlier input by its id; None if it is not among the recent ones.
 
     Args:
-        saver: The session's saver.
         newest: The session's newest checkpoint.
-        input_id: The id.
     """
     recent = await _stored(saver, newest)
     if recent is None:
@@ -66,7 +64,6 @@ async def inputs_before(
     """Return what a run's checkpoints store of the inputs before it (see `Run.inputs_before`).
 
     Args:
-        saver: The session's saver.
         newest: The session's newest checkpoint; None if there is none.
         mark: The run's input mark; None if there is none.
     """
@@ -186,10 +183,8 @@ async def admit_input(
     """Return the input of a graph's run, decided while the session is locked; set the run's input mark.
 
     Args:
-        graph: The compiled graph.
         given: The input that the run was called with.
-        configurable: The complete `configurable` of its config.
-        run: The run.
+        configurable: The complete `configurable` of the run.
         resumes: Whether the run continues a checkpoint instead of storing new input.
 
     Raises:
@@ -239,7 +234,6 @@ class InputDeduplicator:
     """Admits the inputs with an id of one session.
 
     Args:
-        saver: The session's saver.
         read: Reads the session's state.
         thread_id: The session.
     """
@@ -254,7 +248,6 @@ class InputDeduplicator:
         Args:
             given: New input, or a `Command` that answers interrupts.
             mark: The id of either.
-            run: The run.
 
         Returns:
             `given` if it is new; None to resume one that has no result yet.
@@ -288,7 +281,6 @@ class InputDeduplicator:
         Args:
             given: The answer.
             delivery: The run's id, which LangGraph stores in the metadata of its checkpoints.
-            run: The run.
 
         Raises:
             InputStoredError: If the run was delivered before and waits for the answer to another question.
@@ -324,7 +316,6 @@ class InputDeduplicator:
 
         Args:
             given: As for `admit`.
-            mark: Its id.
 
         Raises:
             InputConflictError, InputSupersededError: As for `admit`.

@@ -62,7 +62,6 @@ class LockFile:
     must have one object per file at a time.
 
     Args:
-        path: The file.
         descriptor: An open descriptor of it.
     """
 

@@ -90,7 +90,6 @@ class SessionLocks:
         cannot be lost while the process lives.
 
         Args:
-            place: The place.
             at_once: Whether it verifies them also if they were verified recently.
         """
         if not isinstance(place, PostgresAddress):

@@ -59,7 +59,6 @@ def unreadable(error: ValueError, raw: bytes | None = None) -> UnreadableError:
     """Describe a message that could not be parsed.
 
     Args:
-        error: The parser's error.
         raw: The message; None to use the input stored in `error`, a pydantic `ValidationError`.
     """
     if raw is None:

@@ -47,7 +47,6 @@ class ModelClient:
     """A chat model with its offered tools, under aliases that its provider accepts.
 
     Args:
-        model: The chat model.
         schemas: The tools in OpenAI's function format, under their own names.
         tool_choice: The tool choice of every plan: a tool's name, or `any`; None leaves it to the model. A tool that is
             not offered has no effect.
@@ -206,7 +205,6 @@ class ModelClient:
 
         Args:
             request: The request that a model would have received.
-            answer: The answer.
         """
         return answer
 

@@ -200,7 +200,6 @@ def is_raised_by_model(error: BaseException, *, within: Collection[str] = _MODEL
     """Whether an exception left a chat model; False for one of middleware, or of another function of the user.
 
     Args:
-        error: The exception.
         within: Folders of code that calls models only.
     """
     found = False
@@ -215,7 +214,6 @@ def describe_model_error(exc: BaseException, *, public: bool = False) -> str:
     """Describe the error and its fix in one sentence for a user; text that looks like a secret is masked.
 
     Args:
-        exc: The error.
         public: Whether the provider's words are left out, as for all that the state of a session holds.
     """
     if isinstance(exc, HookError):
@@ -229,7 +227,6 @@ def brief_model_error(exc: BaseException, *, public: bool = False) -> str:
     """Return the provider's status and message, for use inside a sentence; text that looks like a secret is masked.
 
     Args:
-        exc: The error.
         public: Whether to return the status alone, if a model raised the error; empty without a status.
     """
     if public and is_raised_by_model(exc) and not _OWN_CLASSES & _class_names(exc):

@@ -74,7 +74,6 @@ def cause_of(cut: CutOff, reply: AIMessage, max_tokens: int | None = None) -> st
 
     Args:
         cut: The result of `cut_off`.
-        reply: The reply.
         max_tokens: Maximum tokens of one reply; None if unknown.
     """
     match cut:
@@ -123,9 +122,8 @@ def text_cut_off(reply: AIMessage, *, unclosed: bool, partial: bool) -> CutOff |
     """Return the cause of a cut-off reply whose calls are in its text; None if it is complete.
 
     Args:
-        reply: The reply.
-        unclosed: Whether its text ends in an unclosed call; repaired, except in a stream without a finish reason.
-        partial: Whether its text ends inside a value of a call.
+        unclosed: Whether the text ends in an unclosed call; repaired, except in a stream without a finish reason.
+        partial: Whether the text ends inside a value of a call.
     """
     ended = partial or (unclosed and bool(reply.response_metadata.get(UNENDED)))
     return cut_off(reply) or ("interrupted" if ended else None)
@@ -135,7 +133,6 @@ def refusal_text(reply: AIMessage, *, visible: bool) -> str | None:
     """Return the text to the user for a reply that refuses; None if the reply does not refuse.
 
     Args:
-        reply: The model's reply.
         visible: Whether the user sees the reply's text; that of a plan is hidden.
 
     Returns:

@@ -40,8 +40,6 @@ async def ask(
     """Send one request; retry after transient errors, with exponential and jittered waits.
 
     Args:
-        runnable: The model.
-        request: The messages.
         options: Keyword arguments of the call, e.g. `tools`.
         retries: Attempts after the first.
         timeout_s: Seconds to the first token of each attempt, and between its tokens; if the reply is not streamed,

@@ -34,7 +34,6 @@ class SafeMessages(list[AnyMessage]):
     """Sanitized messages, so that a request of a long history is not sanitized again.
 
     Args:
-        messages: The messages.
         is_text: Whether the content of each is a text.
     """
 

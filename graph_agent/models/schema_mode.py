@@ -50,9 +50,6 @@ class SchemaMode:
 
     A schema is sent in OpenAI's strict form if it has one; after a refusal unchanged; after another refusal not at all.
     Refusals are remembered per schema.
-
-    Args:
-        model: The chat model.
     """
 
     def __init__(self, model: BaseChatModel) -> None:

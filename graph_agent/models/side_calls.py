@@ -52,7 +52,6 @@ async def run_side_call(method: Callable[..., Any], *args: Any, on_reply: Callab
 
     Args:
         method: The function to call.
-        args: Its arguments.
         on_reply: Receives the reply of each model call that it makes.
 
     Raises:

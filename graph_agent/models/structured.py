@@ -55,9 +55,7 @@ def openai_response_format(model: BaseChatModel, schema: dict[str, Any], name: s
     """Return the option that enforces a schema on an OpenAI model; None if its profile does not support one.
 
     Args:
-        model: The chat model.
         schema: JSON schema of the reply.
-        name: The schema's name.
     """
     if model._llm_type != "openai-chat" or not (model.profile or {}).get("structured_output"):
         return None
@@ -80,7 +78,6 @@ class StructuredPlanner:
     refuses a schema or a tool, later requests use the next simpler method.
 
     Args:
-        model: The chat model.
         schema: JSON schema of a plan.
         tool: Name of the tool that receives a plan, for the method `tool`.
     """

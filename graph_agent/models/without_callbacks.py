@@ -170,8 +170,6 @@ async def request_unobserved(
     """Send one request as `model.ainvoke` does, with its cache and its rate limit.
 
     Args:
-        unobserved: The model.
-        request: The messages.
         options: Keyword arguments of the request.
         limit: Receives each token.
         watch: Receives each token; None for a request whose tokens no reader receives.

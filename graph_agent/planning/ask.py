@@ -90,9 +90,6 @@ async def ask_for_calls(
     """Ask for calls through the provider's tools, or in text.
 
     Args:
-        deps: The agent.
-        history: The conversation.
-        settings: The run's configuration.
         mode: How calls are asked for.
         stream: Records the text that the reader receives; call `finish_stream` with it and the plan.
         quiet: Stream nothing of the reply, whatever the configuration.
@@ -131,9 +128,7 @@ async def finish_refusal(stream: StreamWatch, reply: AIMessage, text: str, usage
 
     Args:
         stream: Records the text that the reader receives.
-        reply: The reply.
         text: The answer for the user.
-        usage: The usage of the request.
     """
     await stream.finish(reply.text, reply.text, reply.id)
     refused = RefusedError.from_reply(reply, text, usage)
@@ -163,10 +158,6 @@ async def ask_for_plan(
     """Ask for a structured plan; an invalid plan is sent back once with all its faults.
 
     Args:
-        deps: The agent.
-        history: The conversation.
-        settings: The run's configuration.
-        planner: The session's planner.
         limit: Checked before a plan is sent back.
         answered: As for `check_wave`.
 

@@ -43,7 +43,6 @@ async def through_cache(
     Args:
         deps: The agent; without a cache, `ask` is always called.
         settings: The run's configuration; without `plan_cache_ttl_s`, `ask` is always called.
-        request: The messages of the request.
         mode: How calls are asked for.
         ask: Asks the model.
     """

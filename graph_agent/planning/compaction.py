@@ -193,7 +193,6 @@ def summarized_view(
 
     Args:
         messages: A history, which may have grown after the cut.
-        summary: The summary.
         kept_from: Id of the first message after the cut.
         inputs: Position and id of messages before the cut that stay unless a newer input is among the kept messages.
 

@@ -21,7 +21,6 @@ class CarriedMessages:
 
     Args:
         before: The carried messages of the input's earlier plans.
-        history: The conversation.
         request: The messages of the plan's first request.
     """
 
@@ -205,7 +204,6 @@ async def result_texts(
 
     Args:
         hooks: The hooks that rewrite results, in order.
-        messages: The conversation.
         warn: Receives warnings for the user.
         count_reply: Receives each reply of a model that a hook calls itself.
 
@@ -234,7 +232,6 @@ def with_texts(messages: Sequence[Any], texts: Mapping[str, str]) -> list[Any]:
     """Replace the text of tool results; their images and files stay.
 
     Args:
-        messages: The messages.
         texts: Message id → text.
     """
     return [

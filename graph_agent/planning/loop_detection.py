@@ -137,7 +137,6 @@ def named_call(entry: StoredEvent, cache: FingerprintCache) -> tuple[str, str] |
     """The name and fingerprint of an event's call, computed once; None for an event of another kind.
 
     Args:
-        entry: The event.
         cache: The cached fingerprints; updated in place.
     """
     found = cache.get(id(entry))

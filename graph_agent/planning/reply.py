@@ -118,7 +118,6 @@ def read_reply(
     The calls of a reply that was cut off must not be run, because their arguments may be incomplete; each gets a fault.
 
     Args:
-        reply: The model's reply.
         tools: Names of the available tools and delegations.
         text: Whether calls were asked for in text.
         prices: Prices of models; None for no costs.
@@ -188,7 +187,6 @@ def written_call(text: str, tools: Sequence[str], conversation: Iterable[AnyMess
     are a quote; running them would let the author of that text issue calls.
 
     Args:
-        text: The reply's text.
         tools: Names of the available tools and delegations.
         conversation: The messages that the reply answers.
     """
@@ -221,7 +219,6 @@ def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[A
 
     Args:
         reply: The reply to a request for the answer.
-        deps: The agent.
         mode: How the model returns calls.
         history: The conversation; calls that it quotes may be an answer.
     """
@@ -244,8 +241,6 @@ async def is_better(answer: str, text: str, response: ResponseSchema | None) -> 
 
     Args:
         answer: The result of `answer_in`.
-        text: The text of the reply.
-        response: The schema of the answer.
     """
     return bool(answer) and answer != text and not (response is not None and await fits(response, text))
 

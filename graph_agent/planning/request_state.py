@@ -41,9 +41,7 @@ def plan_request(
     """The request for the next wave.
 
     Args:
-        deps: The agent.
         history: The conversation; it is not prepared again if it is the result of a `PreparedHistory`.
-        settings: The run's configuration.
         mode: How calls are asked for.
         planner: The session's planner; used in wave mode only.
     """
@@ -69,7 +67,6 @@ class PreparedHistory:
 
         Args:
             history: The conversation; usually the one of the last call and some new messages.
-            prompts: The agent's prompts.
         """
         known = len(self._prepared)
         # Equal messages are the same objects, which makes this comparison cheap.
@@ -96,7 +93,6 @@ def with_carried(history: Sequence[AnyMessage], carried: Sequence[RequestOnlyMes
     """Insert the messages that hooks carry from request to request into the history.
 
     Args:
-        history: The conversation.
         carried: The messages, ordered by position.
     """
     messages, done = list[AnyMessage](), 0
@@ -129,7 +125,6 @@ def closing(deps: AgentDeps, mode: Mode) -> list[AnyMessage]:
     """The closing message of the request for the answer; empty for an agent without tools and response format.
 
     Args:
-        deps: The agent.
         mode: How calls are asked for.
     """
     if not deps.toolbox and deps.response is None:
@@ -149,7 +144,6 @@ def planner_of(session_id: str, settings: LoopConfig, agentic_loop: bool | None)
     """The planner of a session; the same in every process and at any time.
 
     Args:
-        session_id: The session's id.
         settings: `rollout` is the share of sessions that plan wave by wave; if it is None, `planner` applies.
         agentic_loop: The operator's setting for every session; None for none.
     """
@@ -181,9 +175,7 @@ class RequestState:
     provider rejects tools. The change is recorded in `loop` and holds for the rest of the input.
 
     Args:
-        agent: The agent.
         chain: The run's models; see `ModelPool.chain`.
-        settings: The run's configuration.
         conversation: The stored messages.
         loop: The loop state.
         planner: The session's planner; used in wave mode only.

@@ -375,7 +375,6 @@ class ModelRequests:
         """Add usage; warn once per input if the last request nearly filled the model's window.
 
         Args:
-            usage: The usage to add.
             last: The token counts of the last reply; None to skip the check of the window.
         """
         active = self.active

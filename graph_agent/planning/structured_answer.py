@@ -52,8 +52,6 @@ async def ask_for_structure(
     The first reply is streamed if the provider enforces the schema (see `ModelRequests.answer`); repairs are not.
 
     Args:
-        requests: The node's requests.
-        response: The schema of the answer.
         quiet: Keep the first reply out of the message stream too.
         was_empty: Whether an earlier reply was empty; a second empty reply is not sent back.
         is_exhausted: Returns whether a budget has no room for a repair.

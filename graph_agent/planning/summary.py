@@ -50,7 +50,6 @@ def use_summary(requests: ModelRequests, stored: Sequence[StoredEvent], new: Seq
 
     Args:
         requests: The requests of a node, before the first is sent.
-        stored: The session's events.
         new: Events that the node's update adds to them before those of `requests`.
     """
     active = requests.active
@@ -123,7 +122,6 @@ def _stored_cut(request: Sequence[AnyMessage], kept_from: str | None, conversati
     hold the whole conversation.
 
     Args:
-        request: The request.
         kept_from: Id of the first message to keep, stored or carried; None for no cut.
         conversation: The stored messages.
     """
@@ -171,8 +169,6 @@ def _summary_request(prompts: Prompts, messages: Sequence[AnyMessage], tokens: i
     """Return the request for a summary of messages.
 
     Args:
-        prompts: The agent's prompts.
-        messages: The messages.
         tokens: Estimated tokens of which the summary may fill a tenth; the messages are truncated to them.
     """
     words = max(100, int(tokens * _SUMMARY_SHARE * _WORDS_PER_TOKEN))
@@ -187,7 +183,6 @@ async def request_summary(
     """Have the model in force summarize messages.
 
     Args:
-        requests: The requests of the node.
         older: The messages; the first may be the note with the previous summary.
         tokens: The threshold, in estimated tokens.
         instructions: System message of the request; None for none.

@@ -52,8 +52,6 @@ def limit_event(prompts: Prompts, step: int, name: str, limit: float) -> StoredE
     """Log the limit that ends an input, with advice for the developer, and return its event.
 
     Args:
-        prompts: The agent's prompts.
-        step: The step.
         name: The limit's name, a key of `LOGGED`.
         limit: The limit's value.
     """
@@ -287,7 +285,6 @@ class PlanUpdate:
         """Run calls next.
 
         Args:
-            calls: The calls.
             wave: The events of their wave that the history holds already, if they have waited; None for a new wave.
         """
         self.changes["ready"] = calls
@@ -326,7 +323,6 @@ class PlanUpdate:
 
         Args:
             message: The reply.
-            calls: Its calls.
             answers: Whether its text is the answer.
         """
         outcome: LoopOutcome = {"stop_reason": "completed"}
@@ -369,7 +365,6 @@ class PlanUpdate:
         """End planning at a limit or an abort.
 
         Args:
-            reason: The stop reason.
             limit: The size of the limit; None for no limit.
             cut_short: Whether a request was cancelled; the streamed part of its reply then begins the answer.
         """

@@ -37,7 +37,6 @@ class PromptTemplate:
     """A compiled and validated template.
 
     Args:
-        text: The template's text.
         variables: The variables it may use.
         where: Its name in errors, e.g. a file name.
 

@@ -97,7 +97,6 @@ def tools_in_text(prompts: Prompts, schemas: Sequence[Mapping[str, Any]], *, pla
     """Render the descriptions of tools; empty without tools.
 
     Args:
-        prompts: The agent's prompts.
         schemas: OpenAI schemas.
         plan: Whether the model writes its calls as structured plans.
     """

@@ -46,10 +46,8 @@ async def listen(
     """Process the new notes of some kinds; aborts are always processed.
 
     Args:
-        run: The run.
         loop: The loop state, which is updated: keys of processed notes, and changed configuration.
         kinds: Kinds of notes to process; the others stay in the inbox.
-        step: The step of the events.
         check: Raises `ConfigError` for an impossible configuration; the change is then left out, with a warning.
     """
     received = ReceivedNotes()
@@ -72,7 +70,6 @@ async def take_follow_ups(run: Run, loop: LoopState, messages: Iterable[HumanMes
     """Record the follow-ups among new input as processed.
 
     Args:
-        run: The run.
         loop: The loop state, which is updated.
         messages: The user's new messages.
     """

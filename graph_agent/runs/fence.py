@@ -87,8 +87,7 @@ class CheckpointFence:
         process may be paused in between, and lose its lock.
 
         Args:
-            thread_id: The thread.
-            newest: The id of its newest checkpoint; None if there is none.
+            newest: The id of the newest checkpoint; None if there is none.
         """
         self._expected[thread_id] = newest
 
@@ -96,9 +95,7 @@ class CheckpointFence:
         """Record the newest checkpoint of a namespace as the run's base; only the first call has an effect.
 
         Args:
-            thread_id: The thread.
-            namespace: The checkpoint namespace.
-            newest: The id of its newest checkpoint; None if there is none.
+            newest: The id of the newest checkpoint; None if there is none.
             owner: That checkpoint's owner; empty if there is none.
             writes: Number of its stored writes; None if not counted.
 
@@ -119,9 +116,7 @@ class CheckpointFence:
         """Check writes against the newest checkpoint, within their transaction.
 
         Args:
-            thread_id: The thread.
-            namespace: The checkpoint namespace.
-            newest: The id of its newest checkpoint; None if there is none.
+            newest: The id of the newest checkpoint; None if there is none.
             owner: That checkpoint's owner; empty if there is none.
             new_ids: The ids of the checkpoints to store, in order; empty for writes of an existing one.
 
@@ -159,8 +154,6 @@ class CheckpointFence:
         a run without a committed checkpoint, and a checkpoint id not above the run's highest.
 
         Args:
-            thread_id: The thread.
-            namespace: The checkpoint namespace.
             new_ids: The ids of the checkpoints to store, in order; empty for writes of an existing one.
 
         Returns:
@@ -186,8 +179,6 @@ class CheckpointFence:
         """Check that no writes were added to the base between its loading and this run's first write.
 
         Args:
-            thread_id: The thread.
-            namespace: The checkpoint namespace.
             writes: Number of the newest checkpoint's stored writes now.
 
         Raises:
@@ -205,7 +196,6 @@ class CheckpointFence:
         """Whether the newest checkpoint of a thread's root namespace is this run's own, or its base.
 
         Args:
-            thread_id: The thread.
             newest: As for `admit`.
             owner: As for `admit`.
         """
@@ -220,8 +210,7 @@ class CheckpointFence:
         """Return the last checkpoint that this run has stored in a thread's root namespace, if others follow it.
 
         Args:
-            thread_id: The thread.
-            newest: The id of its newest checkpoint; None if there is none.
+            newest: The id of the newest checkpoint; None if there is none.
 
         Returns:
             Its id; None if the newest checkpoint is the run's own or its base, or if the saver has no fence.

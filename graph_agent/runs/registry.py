@@ -42,11 +42,7 @@ _POLL_S = 0.25
 
 
 def is_dispatched(configurable: Mapping[str, Any]) -> bool:
-    """Whether a server has dispatched a run: it sets the run's id.
-
-    Args:
-        configurable: The run's `configurable`.
-    """
+    """Whether a server has dispatched a run: it sets the run's id."""
     return bool(configurable.get("run_id"))
 
 
@@ -238,9 +234,7 @@ async def running(
     """Lock the session and register the run of an asynchronous entry point; yields the run.
 
     Args:
-        configurable: The complete `configurable` of its config.
-        checkpointer: The graph's checkpointer.
-        store: The graph's store.
+        configurable: The complete `configurable` of the run.
 
     Raises:
         SessionBusyError: When a run of the session is under way.
@@ -372,7 +366,6 @@ async def maintained(place: Hashable, session_id: str) -> AsyncIterator[Maintena
 
     Args:
         place: The identity of the database.
-        session_id: The session.
 
     Yields:
         The hold on the session.

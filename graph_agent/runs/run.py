@@ -132,7 +132,6 @@ class Run:
         """Record calls as made ready in this run; a model may reuse the ids of earlier calls.
 
         Args:
-            ids: The calls' ids.
             stored_first: Whether their plan, and then their results, must be committed before the run continues.
         """
         if self.deferred is not None and stored_first:
@@ -253,7 +252,6 @@ class Run:
         (see `end_or_abandon`).
 
         Args:
-            work: The work.
             what: The work, as the subject of a sentence.
             seconds: The timeout; None for what is left of the input's deadline.
 
@@ -295,7 +293,6 @@ class Run:
         """Return a value that several tasks of this run need, computed at the first request.
 
         Args:
-            key: The value's key.
             make: Computes it; the cancellation of one caller does not cancel it for the others.
         """
         if key not in self._shared:
@@ -307,7 +304,6 @@ class Run:
         """Return an object that several tasks of this run share, made at the first request.
 
         Args:
-            key: The object's key.
             make: Makes it.
         """
         if key not in self._held:
@@ -415,10 +411,6 @@ class AnsweringControl(RunControl):
     """A caller's control of a run, which lets the run end if its calls are done and `finalize` is next.
 
     Otherwise a run whose answer has been streamed would be stopped before the answer is stored.
-
-    Args:
-        control: The caller's control.
-        run: The run.
     """
 
     __slots__ = ("_control", "_run")

@@ -17,11 +17,9 @@ def spent(run: Run, loop: LoopState, usage: Usage, history: Sequence[AnyMessage]
     """Return the usage of the input so far.
 
     Args:
-        run: The run.
         loop: The loop state.
         usage: Tokens and model calls of the input.
         history: The conversation; its newest reply is the estimate for the next model call.
-        settings: The run's configuration.
     """
     # The first model call of an input has no estimate: the calls of earlier inputs predict it badly.
     last = _newest_reply(history) if usage["model_calls"] else None

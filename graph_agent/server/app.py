@@ -76,7 +76,6 @@ def create_app(
     """Create the application of one agent; the agent is opened when the application starts.
 
     Args:
-        source: The agent.
         settings: Keys, limits and times; None for the defaults.
         db: A database URL that replaces the agent's own, e.g. `sqlite:///my.db` or `memory:`.
         mounted: Whether the application shares the server of `langgraph dev`, which has its own OpenAPI document and

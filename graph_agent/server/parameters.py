@@ -124,7 +124,6 @@ def open_part(request: HTTPConnection, name: str, kind: type[T]) -> T:
     """Return a part of the server that it has while it is open.
 
     Args:
-        request: A request.
         name: The part's name in the application's state.
         kind: Its type.
 
@@ -163,7 +162,6 @@ class ChatEndpoint:
         """Answer the request.
 
         Args:
-            body: The request's body.
             read: Converts the body; called in a thread for a large body.
             dialect: Creates the format of the answer; called as `read`.
 

@@ -149,7 +149,6 @@ def settings_from(entries: Sequence[str], environment: Mapping[str, str] = os.en
 
     Args:
         entries: The settings of the command line.
-        environment: The environment variables.
 
     Raises:
         ConfigError: If a value cannot be parsed or is invalid, or an entry sets `keys`.

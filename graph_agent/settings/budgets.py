@@ -169,7 +169,6 @@ def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usa
     """Return the usage of one model call, as reported by the provider; 0 for unreported figures.
 
     Args:
-        reply: The reply.
         prices: Prices of models; empty or None to leave out the cost.
     """
     used = reply.usage_metadata

@@ -237,7 +237,6 @@ def with_credentials(
         given: The run's context; None for the context of the surrounding run. A value of another type is returned
             unchanged, to be refused later.
         own: The agent's credentials.
-        config: The run's config.
         schema: The agent's own context schema.
     """
     if given is None:
@@ -263,7 +262,6 @@ def effective_config(
     """Apply a run's context to the configuration that the graph was built with.
 
     Args:
-        built: The agent's configuration.
         given: The run's context.
         schema: The agent's own context schema.
         changed: Fields changed by `Session.configure`, which win.

@@ -147,7 +147,6 @@ def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> 
     """Read and validate an agent file.
 
     Args:
-        path: The file.
         environment: Environment variables, of which `GRAPH_AGENT_MODEL`, `GRAPH_AGENT_LOOP_MAX_STEPS` and similar ones
             replace keys of the file; see `graph_agent.spec.credentials`.
 

@@ -75,7 +75,6 @@ def read_credentials(
 
     Args:
         sources: Credential name → source.
-        environment: The environment variables.
 
     Raises:
         ConfigError: If variables are missing or empty; the message names all of them.

@@ -58,7 +58,6 @@ async def open_agent(
     The sessions of one database can be steered and stopped from every process that opens it.
 
     Args:
-        spec: The file's content.
         today: The date in the system prompt, and in `GRAPH_AGENT_TODAY` of every stdio MCP server; None for the real
             date, read at each request.
         db: A database URL that replaces the file's; `""` for no checkpointer and no store.
@@ -78,7 +77,6 @@ async def open_parts(spec: AgentSpec, model: MockChatModel) -> AsyncIterator[Com
     """Open the agent of a file without its database, its MCP servers and its credentials, to check the other parts.
 
     Args:
-        spec: The file's content.
         model: The model in place of the file's, also for delegates.
 
     Raises:
@@ -104,7 +102,6 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
     """Open the agent of a file.
 
     Args:
-        spec: The file's content.
         db: The database URL; empty if there is none.
         shared: What all agents opened together share.
         above: The agent files that have this one as a delegate, outermost first.
@@ -308,7 +305,6 @@ def mcp_connections(spec: AgentSpec, environment: Mapping[str, str]) -> dict[str
     """Return the connections of the file's MCP servers, as for `open_mcp_tools`.
 
     Args:
-        spec: The file's content.
         environment: Variables for every stdio server in addition to its own, which override them.
     """
     return {name: _located(name, raw, spec, environment) for name, raw in spec.mcp_servers.items()}

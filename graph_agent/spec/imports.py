@@ -73,7 +73,6 @@ def make(name: str, factory: Any, what: str, **arguments: Any) -> Any:
         name: The dotted name.
         factory: The object of that name.
         what: Description of the expected result, e.g. `a model`.
-        arguments: Arguments of the call.
 
     Raises:
         ConfigError: If it is not callable, or the call fails.

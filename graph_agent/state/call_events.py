@@ -72,7 +72,6 @@ def announce(
     A call is left out if the wave's events already contain it with the same name and arguments.
 
     Args:
-        calls: The calls.
         wave: The wave's events so far; empty for a new wave.
         step: The step the calls belong to.
         write: Writer of the custom stream.
@@ -126,8 +125,6 @@ def result_event(id_: str, name: str, status: str, content: Any, step: int, *, t
     """Return the `tool_result` or `delegation_response` event that answers a call.
 
     Args:
-        id_: The call's id.
-        name: The call's name.
         status: A `ResultStatus`.
         content: The whole output.
         step: The step the call belongs to.

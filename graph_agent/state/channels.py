@@ -50,7 +50,6 @@ def status_event(before: str, after: str, step: int) -> StoredEvent:
     Args:
         before: The current status.
         after: The new status.
-        step: The step of the transition.
 
     Raises:
         InvalidUpdateError: If the transition is not allowed.
@@ -247,7 +246,6 @@ def take_extras(writes: list[tuple[str, Any]], mark: str) -> ResponseExtras:
     """Remove and return the writes that do not belong to own fields.
 
     Args:
-        writes: The collected writes.
         mark: Added to messages of the user's role, which are no input of the user.
     """
     extras: ResponseExtras = {}

@@ -111,7 +111,6 @@ class CustomState:
 
         Args:
             name: The field.
-            value: The written value.
             earlier: Values that other calls write to the field in the same step, and that are allowed.
         """
         if name not in self.names:
@@ -387,7 +386,6 @@ def first_unplain(value: Any, *, depth: int = 100) -> tuple[str, str] | None:
     """Return the path and the type of the first value that a strict checkpoint cannot hold; None if there is none.
 
     Args:
-        value: The value.
         depth: Levels of containers to read; a deeper value counts as plain.
     """
     if isinstance(value, Overwrite):

@@ -366,7 +366,6 @@ def stored_value(content: str | list[Any], value: Any) -> dict[str, Any]:
     """Return the event fields that store a value; empty if the content is the value.
 
     Args:
-        content: The event's content.
         value: Plain JSON.
     """
     if isinstance(value, str) and is_text(content) and value == text_of(content):
@@ -434,8 +433,6 @@ def request_event(calls: Sequence[HeldCall], step: int, **source: str) -> Stored
     """Return the event of calls that wait for a person.
 
     Args:
-        calls: The calls.
-        step: The step they belong to.
         source: `delegate` and `delegation`, or `middleware`, if the calls wait there; none for the agent's own policy.
     """
     return event("approval_request", step, calls=list(calls), **source)

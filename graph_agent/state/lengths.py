@@ -52,7 +52,6 @@ class CheckedWrites(list[Any]):
     """The stored writes of one channel, and how many entries they must result in.
 
     Args:
-        writes: The writes.
         expected: The number; None if unknown.
         session_id: The session, for the message.
     """

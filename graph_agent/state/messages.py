@@ -35,7 +35,6 @@ def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> lis
     """Return the user messages after the agent's last message, excluding those already processed.
 
     Args:
-        messages: The conversation.
         last_input_id: Id of the newest message already processed; empty if there is none.
     """
     new: list[HumanMessage] = []
@@ -96,7 +95,6 @@ def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], 
     """Insert results right after the message with their calls, as providers require, in the order of the calls.
 
     Args:
-        messages: The conversation.
         results: New results, by the index of the calling message and the call's id, in call order.
     """
     placed: list[AnyMessage] = []
@@ -202,7 +200,6 @@ def failure_message(streamed: str, report: str, *, stop_reason: str, kind: str, 
         streamed: The streamed part of the answer; empty if there is none.
         report: The failure and the completed calls.
         stop_reason: The reason the input stopped.
-        kind: The kind of the error.
         id_: The message id under which `streamed` was streamed; None if there is none.
     """
     text = f"{streamed}\n\n{report}" if streamed else report

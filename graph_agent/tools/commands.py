@@ -33,7 +33,6 @@ class CommandScope:
 
         Args:
             own: The agent's own state fields.
-            config: The task's config.
         """
         return cls(own, "|" in config.get("configurable", {}).get("checkpoint_ns", ""))
 

@@ -18,8 +18,6 @@ def edit_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | 
 
     Args:
         toolbox: The agent's tools and delegates.
-        name: Name of the call.
-        arguments: Its arguments.
     """
     if name in toolbox.delegates:
         task = arguments.get("task")
@@ -37,8 +35,6 @@ def planned_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str
 
     Args:
         toolbox: The agent's tools and delegates.
-        name: Name of the call.
-        arguments: Its arguments.
     """
     if name in toolbox.delegates:
         return None if arguments.get("task") else edit_fault(toolbox, name, arguments)

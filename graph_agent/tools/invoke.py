@@ -44,7 +44,6 @@ def check_finite(tool: BaseTool, arguments: Mapping[str, Any]) -> None:
 
     Args:
         tool: The tool; no check if its schema is not a pydantic class.
-        arguments: The model's arguments.
 
     Raises:
         ToolArgumentsError: With the names of those arguments.
@@ -131,8 +130,6 @@ class Invoker:
 
         Args:
             arguments: The model's arguments and the injected ones.
-            call_id: The call's id.
-            config: The node's config.
 
         Returns:
             The text a tool returned, a `ToolMessage`, or the messages and commands that the tool created.
@@ -292,10 +289,6 @@ def tool_runtime(
     """Build the `ToolRuntime` of a call, for the tool and for middleware.
 
     Args:
-        call_id: The call's id.
-        state: The graph's state.
-        config: The task's config.
-        runtime: The task's runtime.
         tools: All tools of the agent.
     """
     return ToolRuntime(
@@ -334,7 +327,6 @@ def read_output(
 
     Args:
         returned: The result as converted by LangChain.
-        call: The call.
         given: The return value of the tool's own code; None if it was not recorded.
         scope: The effects that commands may have.
     """
@@ -453,10 +445,8 @@ class ToolRetry(BaseModel):
         """Whether to retry after a failed attempt.
 
         Args:
-            error: The tool's exception.
             attempt: The failed attempt, counted from 1.
             cut_off: Whether it may have taken effect: it was stopped at its time limit, or its server was lost.
-            marks: The tool's marks.
         """
         if attempt >= self.max_attempts or isinstance(error, CallError) or not isinstance(error, Exception):
             return False

@@ -31,8 +31,6 @@ def misfit_text(tool: BaseTool, error: ValidationError, hidden: Collection[str] 
     """Return the validation error of a tool's arguments as text for the model.
 
     Args:
-        tool: The tool.
-        error: The error.
         hidden: Injected arguments, which are not known yet: their faults, and those of the arguments as a whole, do not
             count.
 
@@ -57,8 +55,6 @@ def fault(tool: BaseTool, error: BaseException, *, writes: bool, unfit: bool) ->
     """Return the text of an exception, for the model.
 
     Args:
-        tool: The tool.
-        error: The exception.
         writes: Whether the tool may change something.
         unfit: Whether the arguments do not fit the tool, which has not run.
     """
@@ -79,7 +75,6 @@ def cut_short(cause: Cause, *, started: bool, writes: bool) -> CallResult:
     """Return the result of a call that an abort or a deadline stopped.
 
     Args:
-        cause: The reason.
         started: Whether the call had started.
         writes: Whether the call may change something.
     """

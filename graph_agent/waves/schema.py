@@ -66,7 +66,6 @@ class PlanError(CallError):
     """An invalid plan; the text is for the model.
 
     Args:
-        faults: The plan's faults.
         fix: What the model is to send instead; the text after the faults.
     """
 
@@ -114,7 +113,6 @@ def check_wave(plan: PlanningResult, max_calls: int, answered: Collection[str] =
     with the known tools.
 
     Args:
-        plan: The plan.
         max_calls: Maximum calls in one wave.
         answered: Ids of the calls of the input's earlier waves, which this one may need, too.
 
@@ -169,7 +167,6 @@ def fill_in_earlier(calls: Sequence[Call], earlier_results: Callable[[], Mapping
     A call that needs an earlier call without a result gets a fault.
 
     Args:
-        calls: The calls of the wave.
         earlier_results: Returns the results of the input's earlier calls, by id; called only if a call needs one.
     """
     ids = {call["id"] for call in calls}

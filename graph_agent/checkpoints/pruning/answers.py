@@ -32,8 +32,6 @@ async def answer_of(
     """Return the checkpoint with an answer as the namespace of answers has it: with the input's own history only.
 
     Args:
-        saver: The saver of the thread.
-        thread_id: The thread.
         checkpoint_id: The last checkpoint of the input.
     """
     found = await saver.aget_tuple(_at(thread_id, checkpoint_id))

@@ -247,7 +247,6 @@ def _with_chains(nodes: Mapping[str, Node], chosen: Iterable[str], older: Mappin
     """Add the checkpoints that chosen ones, and those added, are read with.
 
     Args:
-        nodes: All checkpoints.
         chosen: Ids of the chosen ones.
         older: Checkpoint → the next older one, which may be on another branch.
     """
@@ -344,9 +343,7 @@ async def full_copies(saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: st
     """Return a serialized full copy of delta channels at a checkpoint, by channel.
 
     Args:
-        saver: The saver of the checkpoint.
-        at: Its thread and namespace.
-        checkpoint_id: Its id.
+        at: The thread and namespace.
         channels: Names in `CHANNELS`; none of them has a stored value in the checkpoint.
     """
     values = await delta_values(saver, at, checkpoint_id, channels)

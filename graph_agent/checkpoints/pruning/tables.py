@@ -99,8 +99,7 @@ class Tables(Protocol):
         """Delete a thread and its items in the Store, and store new ones, in one transaction.
 
         Args:
-            thread_id: The thread.
-            statements: Those that store its new checkpoints and writes; empty to delete it.
+            statements: Those that store the thread's new checkpoints and writes; empty to delete it.
             prefix: The prefix of its items in the table of the Store, which must exist.
             items: Key and value of each new item.
         """
@@ -126,7 +125,6 @@ class Tables(Protocol):
         """Execute statements of a recorder, in one transaction.
 
         Args:
-            statements: The statements.
             confirm: As for `add_copies`.
         """
         ...
@@ -137,9 +135,7 @@ class Tables(Protocol):
         """Add full copies of channels to a checkpoint, in one transaction; return the bytes by which it grows.
 
         Args:
-            at: Its thread and namespace.
-            checkpoint_id: The checkpoint.
-            copies: The copies.
+            at: The thread and namespace.
             dry_run: Whether to return the bytes only.
             confirm: Called at the end of a transaction; if it raises, nothing is stored.
         """

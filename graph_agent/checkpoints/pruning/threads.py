@@ -88,10 +88,8 @@ async def prune_thread(
     """Prune one thread; at every moment, each stored checkpoint reads as before.
 
     Args:
-        tables: The database.
         saver: A saver of the same database.
         place: The identity of the database, for the locks of sessions.
-        thread_id: The thread.
         keep: Which checkpoints to keep.
         dry_run: Whether to count only.
     """
@@ -170,7 +168,6 @@ async def prune_to_newest(
     """Prune as LangGraph's `aprune` does.
 
     Args:
-        tables: The database.
         saver: A saver of the same database.
         thread_ids: The threads; unknown ones are ignored.
         strategy: `keep_latest`: keep the newest checkpoint of each branch, with those that it is continued with;

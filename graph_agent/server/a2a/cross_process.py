@@ -36,11 +36,7 @@ _BOX = "cancelled"
 
 
 class CancelRequests:
-    """Requests to cancel tasks, sent to every process that shares a Store.
-
-    Args:
-        store: The agent's Store.
-    """
+    """Requests to cancel tasks, sent to every process that shares a Store."""
 
     def __init__(self, store: BaseStore) -> None:
         self._notes = StoreInbox(store, _KIND)
@@ -94,10 +90,6 @@ class OtherProcesses:
     async def cancel(self, task_id: str, context: ServerCallContext) -> Task | None:
         """Cancel a task that another process runs, and wait until its run stops.
 
-        Args:
-            task_id: The task.
-            context: The caller's context.
-
         Returns:
             The task in its final state, or waiting for a person; None if no other process runs it.
 
@@ -122,10 +114,6 @@ class OtherProcesses:
 
     async def watch(self, task_id: str, context: ServerCallContext) -> AsyncIterator[Task]:
         """Yield a task that another process runs: its stored state, then its state once the run stops.
-
-        Args:
-            task_id: The task.
-            context: The caller's context.
 
         Yields:
             Nothing if no other process runs it.

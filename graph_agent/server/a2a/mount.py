@@ -251,7 +251,6 @@ def a2a_app(
 
     Args:
         graph: The agent, compiled with a checkpointer.
-        card: Its card.
         settings: API keys, origins and limits; None for the defaults, which have no keys: then requests of web pages of
             other origins, and requests to a host name with a dot, are refused.
         drain_s: Seconds that tasks may take to reach their next step boundary after the first SIGTERM; a second one

@@ -230,7 +230,6 @@ class LiveTaskStore(TaskStore):
         """Return the task if another process runs it, else None.
 
         Args:
-            task_id: The task's id.
             context: The caller's context; its user must own the task.
         """
         if self._at_work is None or (resolve_user_scope(context), task_id) in self._live:

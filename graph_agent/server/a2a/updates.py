@@ -35,7 +35,6 @@ class TaskReporter:
 
     Args:
         queue: The SDK's event queue of the task.
-        task_id: The task.
         context_id: The task's conversation.
         show_outputs: Whether tool outputs are sent.
     """
@@ -133,7 +132,6 @@ class TaskReporter:
         """Send a question after an answer that was not accepted.
 
         Args:
-            question: The question.
             reason: Why the answer was not accepted.
         """
         message = self._message([Part(text=reason), *question.parts], _about(question))

@@ -32,7 +32,6 @@ class BodyLimits:
     A body whose announced length is too large is not read at all; a chunked body is counted as it arrives.
 
     Args:
-        app: The application.
         max_bytes: Maximum size of a body in bytes.
         timeout_s: Maximum time to receive a body in seconds.
         refuse: Creates the response to a refused request from its path and the problem.
@@ -155,10 +154,7 @@ async def run_in_thread(request: Request, function: Callable[P, T], *args: P.arg
     """Call a function that processes a request's body, in a thread if the body is large.
 
     Args:
-        request: The request.
         function: The function; it must not use the event loop.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
     """
     if len(await request.body()) <= SMALL_BYTES:
         return function(*args, **kwargs)

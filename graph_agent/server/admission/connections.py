@@ -240,11 +240,7 @@ class DrainedWebSocketProtocol(WebSocketsSansIOProtocol):
 
 
 class _ResponseTransport:
-    """Transport for a response; closing it leaves the client time to read the response.
-
-    Args:
-        protocol: The connection's protocol.
-    """
+    """Transport for a response; closing it leaves the client time to read the response."""
 
     def __init__(self, protocol: BoundedProtocol) -> None:
         self._protocol = protocol

@@ -30,7 +30,6 @@ def origin_fault(request: HTTPConnection, origins: Collection[str], public_url: 
     name cannot.
 
     Args:
-        request: The request.
         origins: Origins whose pages may call this server.
         public_url: The server's URL for clients; its host name is permitted. Empty if there is none.
     """
@@ -81,7 +80,6 @@ def guard(app: Starlette, settings: ServerSettings, guarded: Sequence[str]) -> N
     """Add the admission layer to an application that has not started.
 
     Args:
-        app: The application.
         settings: Keys, origins and limits.
         guarded: The paths to guard, as for `Gate`.
     """
@@ -98,7 +96,6 @@ class Gate:
     """ASGI middleware that authenticates callers before any part of a request's body is read.
 
     Args:
-        app: The application.
         settings: Keys and limits.
         guarded: The paths to guard; a trailing `/*` includes all paths below. Requests to other paths pass unchecked.
     """

@@ -52,7 +52,6 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
 
     Args:
         file: One key per line, `key` or `name:key`; lines that start with `#` are skipped. None for no file.
-        environment: The environment variables.
 
     Returns:
         The keys; a key without a name is named by a hash of it.

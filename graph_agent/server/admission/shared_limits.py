@@ -117,7 +117,6 @@ class SharedLimits(Limits):
     """`Limits` over all worker processes that share a folder.
 
     Args:
-        folder: The folder.
         kind: The limited resource; each kind is counted separately.
         concurrent: As for `Limits`.
         per_minute: As for `Limits`.

@@ -39,7 +39,6 @@ class Runs:
     """The active runs of this process.
 
     Args:
-        host: The agent.
         metrics: Metrics of the runs.
     """
 
@@ -64,7 +63,6 @@ class Runs:
         After the run's answer, the follow-ups queued in its session run in the background.
 
         Args:
-            spec: The run to start.
             streams: Whether to stream the answer.
             resources: The caller's resources for the run; ownership passes to this method, which closes them when the
                 run has ended. `ServerRun.release` closes them before the last byte of the answer is sent. Follow-ups

@@ -109,9 +109,6 @@ class Chat:
         """Answer one request.
 
         Args:
-            http_request: The HTTP request.
-            caller: Its sender.
-            request: The chat request.
             dialect: The format of the answer.
             keep: Awaited with the run when the answer is complete, before its end is sent; None for nothing to keep.
 
@@ -228,8 +225,6 @@ async def frames_of(
 
     Args:
         first: The run's first part, if it was read already.
-        run: The run.
-        request: Its request.
         dialect: The format.
         keepalive_s: Seconds of silence after which a comment is sent.
         keep: As for `Chat.answer`; also awaited for an answer that ends with an error.

@@ -30,10 +30,6 @@ def continued_input(messages: Sequence[AnyMessage], state: StateSnapshot) -> lis
     its history must be that of the session. Inputs without an answer, which failed or were stopped, may be missing, and
     so may steering. Questions to a person and their answers may be in it, although they are no inputs.
 
-    Args:
-        messages: The request's messages.
-        state: The session's state.
-
     Raises:
         ProblemError: If the only new message is a decision on calls whose input has failed since.
     """

@@ -28,7 +28,6 @@ def with_key(request: ChatRequest, key: str | None) -> ChatRequest:
     answer as one stream.
 
     Args:
-        request: The request.
         key: The header's value, with or without quotes; None without the header.
 
     Raises:
@@ -50,7 +49,6 @@ def token_of_key(caller: Caller, key: str) -> str:
     """Return the name of the thread of a request without a session: 24 hexadecimal digits, equal for each repetition.
 
     Args:
-        caller: The sender of the request.
         key: The key of `with_key`, without quotes.
     """
     return hashlib.sha256(f"{caller.name}\0{key}".encode()).hexdigest()[:24]

@@ -68,8 +68,7 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, 
     per token, at least 1.
 
     Args:
-        spec: The run.
-        state: Its last state.
+        state: The task's last state.
         sent: Message id → the text of the message that the run's output has.
     """
     result = run_result(state)

@@ -142,11 +142,6 @@ class RunSpec:
 async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
     """Return the run that a request starts or resumes.
 
-    Args:
-        host: The agent.
-        caller: The sender of the request.
-        request: The request.
-
     Raises:
         ProblemError: If its messages are inconsistent, or do not fit the session's state.
     """

@@ -101,7 +101,6 @@ def check_amount(messages: Sequence[Any], tools: Sequence[Any] | None, max_messa
 
     Args:
         messages: The body's messages; content parts and calls count like messages.
-        tools: The body's tools.
         max_messages: Maximum number of messages.
         max_tools: Maximum number of tools.
 

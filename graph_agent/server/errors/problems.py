@@ -146,11 +146,7 @@ def problem_of_run(error_kind: str) -> ProblemError:
 
 
 def problem_of_failure(error: BaseException) -> ProblemError:
-    """Return the problem for an exception of this server; the details are in the log.
-
-    Args:
-        error: The exception.
-    """
+    """Return the problem for an exception of this server; the details are in the log."""
     if isinstance(error, SessionLostError):
         return ProblemError(
             "taken_over",

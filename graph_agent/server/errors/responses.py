@@ -41,8 +41,6 @@ def a2a_refusal(path: str, problem: ProblemError, status: int) -> JSONResponse:
 
     Args:
         path: The request's path, which selects the binding.
-        problem: The reason.
-        status: The HTTP status.
     """
     metadata = {} if problem.category is None else {"category": problem.category}
     info: dict[str, Any] = {
@@ -219,8 +217,6 @@ def refusal(path: str, problem: ProblemError, status: int | None = None) -> Resp
     """Return the error response for a problem, in the format of the path's API.
 
     Args:
-        path: The request's path.
-        problem: The problem.
         status: The HTTP status; None for that of the problem.
     """
     response = _refusal(path, problem, status or problem.status)

@@ -70,7 +70,6 @@ def of_file(path: str | Path, credentials: Mapping[str, CredentialSource] | None
     """Return the source of an agent file, opened when the server starts and closed when it stops.
 
     Args:
-        path: The file.
         credentials: Credential name → source; replaces the file's credentials of the same names.
 
     Raises:
@@ -294,7 +293,6 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
     """Open an agent and its database, and close both on leaving.
 
     Args:
-        source: The agent.
         settings: Keys, credential headers and the times of suspended requests.
         db: A database URL that replaces the agent's own; None for the agent's own.
 

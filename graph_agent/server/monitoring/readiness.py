@@ -33,7 +33,6 @@ class Readiness:
     """Checks the model, the MCP servers and the database.
 
     Args:
-        host: The agent.
         metrics: Metrics of the runs.
         runs: The server is stopping while it drains.
     """

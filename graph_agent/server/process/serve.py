@@ -83,7 +83,6 @@ class StartupErrors:
     Other errors keep Starlette's stack trace.
 
     Args:
-        app: The application.
         shared: The folder of the worker processes, in which the failure is recorded for the supervisor; None for a
             single process.
         on_start: Called when the application has started.
@@ -141,7 +140,6 @@ def serve(
     Args:
         config: The agent file.
         host: The address to bind to; any but a loopback address needs keys.
-        port: The port.
         db: A database URL that replaces the file's; None for the file's.
         workers: Number of processes.
         keys_file: A file with API keys, in addition to those of `GRAPH_AGENT_API_KEYS`.
@@ -193,7 +191,6 @@ def serve_a2a(
     """Serve an agent to A2A clients only, until the process receives a signal to stop; prints the URL.
 
     Args:
-        source: The agent.
         host: The address to bind to; any but a loopback address needs keys.
         port: The port; 0 for any free one.
         db: A database URL that replaces the agent's own; None for the agent's own.

@@ -53,11 +53,7 @@ class _Live:
 
 
 class Background:
-    """The background responses of one process.
-
-    Args:
-        runs: The server's runs.
-    """
+    """The background responses of one process."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
@@ -79,8 +75,7 @@ class Background:
 
         Args:
             stack: The context of the run; ownership passes to this method.
-            run: The run.
-            request: Its chat request.
+            request: The chat request.
             dialect: The format of the answer, which has formatted nothing yet.
             records: The caller's responses.
             record: The record to store until the end.

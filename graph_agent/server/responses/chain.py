@@ -41,7 +41,6 @@ class Chains:
     """Finds the session of each request of one caller.
 
     Args:
-        host: The agent.
         records: The caller's responses.
     """
 
@@ -54,8 +53,6 @@ class Chains:
         """Return the chat request for a request's content.
 
         Args:
-            body: The request.
-            content: The content of its items.
             token: The token of the new response.
             session_id: The session that its headers, metadata or conversation name; None if there is none.
             branches: Whether a previous response is continued in a new session, even if it is the newest of its own.
@@ -194,7 +191,6 @@ def messages_of(state: StateSnapshot, client_ids: Collection[str] = ()) -> list[
     """Return the messages of a state, with those of a wave that waits for the caller.
 
     Args:
-        state: The state.
         client_ids: Ids of the caller's calls, whose results may be stored by now.
     """
     messages: list[AnyMessage] = list(state.values.get("messages", []))

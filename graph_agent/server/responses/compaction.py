@@ -59,7 +59,6 @@ async def summarize_conversation(
     The hooks before the model see the messages, loop hooks rewrite the tool results, and middleware wraps the request.
 
     Args:
-        deps: The agent.
         messages: The conversation, each call directly followed by its results.
         instructions: System message of the request; None if there is none.
         context: Context of the run.
@@ -122,11 +121,6 @@ def _node_of(hook: MiddlewareNode) -> Callable[..., Any]:
 
 async def compact(server: Services, caller: Caller, body: CompactResponse) -> dict[str, Any]:
     """Return the compaction of a conversation.
-
-    Args:
-        server: The server's services.
-        caller: The sender of the request.
-        body: The request.
 
     Raises:
         ProblemError: If the conversation is empty or not stored, or the model gives no summary.
@@ -225,7 +219,6 @@ async def estimate_request(
     and middleware, and before a summary or a compaction that the input itself would cause.
 
     Args:
-        deps: The agent.
         state: The values of the session's state; empty for a new session.
         messages: All messages of the session, and those of the input.
         context: The run's context, as fields of `AgentContext`.
@@ -258,8 +251,6 @@ async def count_input_tokens(host: Host, caller: Caller, request: ChatRequest) -
     """Estimate the tokens of the first model request of a chat request; no model is called.
 
     Args:
-        host: The agent.
-        caller: The sender.
         request: The request, which names the session that it would continue or create.
 
     Raises:

@@ -44,7 +44,6 @@ class Conversations:
     """The conversations of one caller.
 
     Args:
-        host: The agent.
         caller: The owner; conversations of other callers do not exist here.
     """
 

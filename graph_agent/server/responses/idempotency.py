@@ -45,8 +45,6 @@ class Key:
     """The idempotency key of one request for a stored response.
 
     Args:
-        host: The agent.
-        caller: The sender.
         mark: The key, with a digest of the request's body, without how the answer is sent.
     """
 
@@ -67,12 +65,7 @@ class Key:
         return cls(host, caller, InputId(mark.id, digest))
 
     def session_of(self, request: ChatRequest, token: str) -> str:
-        """Return the session of a request; that of a new chain is equal for each repetition.
-
-        Args:
-            request: The request.
-            token: The token of its response.
-        """
+        """Return the session of a request; that of a new chain is equal for each repetition."""
         is_new = request.session_id in (None, response_id(token))
         return response_id(self._token) if is_new else str(request.session_id)
 
@@ -102,7 +95,6 @@ class Key:
         Args:
             first: The first request; None if this is the first one.
             resolve: Returns the request for a session; None as its argument: for the session that it names or begins.
-            token: The token of the response.
 
         Raises:
             ProblemError: If the request cannot be resolved.

@@ -318,7 +318,6 @@ def replace_references(items: Sequence[InputItem], known: Mapping[str, dict[str,
     """Replace references by the items that they name.
 
     Args:
-        items: The items.
         known: Output items by id.
 
     Raises:

@@ -27,7 +27,6 @@ class ResponseDialect(ChatDialect):
 
     Args:
         response: The response, from `new_response`; it is completed in place.
-        token: The response's token.
         label: `server_label` of the agent's own calls.
         client_tools: Names of the caller's tools.
         shows_summary: Whether reasoning items show the text of the reasoning.

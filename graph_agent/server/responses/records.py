@@ -112,7 +112,6 @@ class Records:
     """The stored responses of one caller.
 
     Args:
-        host: The agent.
         caller: The owner; responses of other callers do not exist here.
     """
 

@@ -16,10 +16,6 @@ def new_response(body: CreateResponse, token: str) -> dict[str, Any]:
     """Return the response to a request, without output, in the status `in_progress`.
 
     All fields that Open Responses requires are present, with OpenAI's defaults.
-
-    Args:
-        body: The request.
-        token: The response's token.
     """
     text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text else {}
     choice = body.tool_choice

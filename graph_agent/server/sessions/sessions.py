@@ -38,8 +38,6 @@ async def follow(
     continue (`after`).
 
     Args:
-        feeds: The server's feeds.
-        thread: The thread.
         session_id: The session's id in the events.
         types: Types of events to stream; empty for all.
         after: Only events with a higher `seq` are streamed.
@@ -69,7 +67,6 @@ class Sessions:
     """One caller's sessions.
 
     Args:
-        runs: The server's runs.
         caller: The owner of the sessions; sessions of other callers do not exist here.
     """
 
@@ -115,7 +112,6 @@ class Sessions:
         """Return events of a session, oldest first.
 
         Args:
-            session_id: The session.
             types: Types of events; empty for all.
             after: Only events with a higher `seq`.
 
@@ -197,7 +193,6 @@ class Sessions:
         """Resume a session, and return its state after the run.
 
         Args:
-            session_id: The session.
             answer: The answer to its interrupt, or a mapping of interrupt id → answer; None after a stop or a crash.
             credentials: Credentials of this request, for the tools of the run.
             resources: As for `Runs.run`.
