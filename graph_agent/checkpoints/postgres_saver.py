@@ -50,7 +50,7 @@ class _NoLock(asyncio.Lock):
 class SharedPostgresSaver(FencedPostgresSaver):
     """The saver; a run's writes and the check that the run may write are one transaction.
 
-    A run that defers its writes commits several steps together (see `DeferredWrites`). A read returns after the queued
+    A run that defers its writes commits several supersteps together (see `DeferredWrites`). A read returns after the queued
     writes of its threads have ended.
 
     Args:
@@ -134,7 +134,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
             return
         recorder = Recorder(self.serde)
         recorder.put_writes(config, writes, task_id, task_path)
-        # The step's checkpoint follows and is committed with them.
+        # The superstep's checkpoint follows and is committed with them.
         self._queue(config, deferred, recorder)
 
     async def adelete_thread(self, thread_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Queues the writes of runs in PostgreSQL, and executes them: a run commits several steps in one transaction."""
+"""Queues the writes of runs in PostgreSQL, and executes them: a run commits several supersteps in one transaction."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ class SharedSqliteSaver(SqliteSaver):
         if deferred is None:
             await self._writer.run(job)
         else:
-            # The step's checkpoint follows and is committed with them.
+            # The superstep's checkpoint follows and is committed with them.
             self._writer.defer(job, deferred)
 
     def delete_thread(self, thread_id: str) -> None:

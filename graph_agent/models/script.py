@@ -75,8 +75,8 @@ class Script:
     def take(self, request: ScriptedRequest) -> AIMessage:
         """Record `request` and return a fresh copy of the next step.
 
-        The id is the step's own on its first use and None afterwards, so that LangChain assigns one. In later rounds
-        of a cycle, call ids get the round as a suffix (`call_1-2`), so that they are unique too.
+        The id is the step's own on its first use and None afterwards, so that LangChain assigns one. In later passes
+        of a cycle, call ids get the pass as a suffix (`call_1-2`), so that they are unique too.
 
         The only reply of a script is returned again if the next request composes the answer.
 
@@ -98,7 +98,7 @@ class Script:
             )
         lap, at = divmod(index, size)
         step = self._steps[at]
-        # The copy is deep: a change by the caller must not appear in the next round.
+        # The copy is deep: a change by the caller must not appear in the next pass.
         update = {
             "id": step.id if lap == 0 and self._owns_id[at] else None,
             "content": step.content if isinstance(step.content, str) else copy.deepcopy(step.content),
@@ -196,7 +196,7 @@ def _read_call(item: Any, number: int) -> ToolCall | InvalidToolCall:
 
 
 def _renew(call: Any, lap: int) -> Any:
-    """Copy a call; assign an id if it has none, and another one in each later round of a cycle."""
+    """Copy a call; assign an id if it has none, and another one in each later pass of a cycle."""
     fresh = copy.deepcopy(call)
     if call["id"] is None:
         fresh["id"] = f"call_{uuid.uuid4().hex[:24]}"

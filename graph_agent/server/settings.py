@@ -106,7 +106,7 @@ class ServerSettings(CheckedModel):
     show_calls: bool = False
     """Whether the Responses API shows the agent's own calls, as `mcp_call` items; requests may set `show_calls`."""
     drain_s: NonNegativeInt = 30
-    """Seconds that runs get to reach a step boundary when the server stops."""
+    """Seconds that runs get to reach a superstep boundary when the server stops."""
     worker_timeout_s: PositiveFloat = 60
     """Seconds without progress after which a process of `--workers` is ended and replaced: it answers no health check
     and, until it has started, uses no CPU time."""

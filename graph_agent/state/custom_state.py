@@ -111,7 +111,7 @@ class CustomState:
 
         Args:
             name: The field.
-            earlier: Values that other calls write to the field in the same step, and that are allowed.
+            earlier: Values that other calls write to the field in the same superstep, and that are allowed.
         """
         if name not in self.names:
             return f"{name!r} is no own state field of the agent"

@@ -230,7 +230,7 @@ async def test_cancelling_at_the_moment_a_call_begins_is_not_lost() -> None:
     async def run() -> None:
         call = asyncio.create_task(owner.run(work))
         await asyncio.sleep(0)
-        begun.wait(30)  # blocking: this loop learns that the work has begun in the round in which it cancels it
+        begun.wait(30)  # blocking: this loop sees the start of the work in the pass in which it cancels it
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

@@ -89,7 +89,7 @@ def outcomes(results: list[Any]) -> list[Any]:
 
 
 async def together(writer: Writer, lock: threading.Lock, errands: list[tuple[Callable[[], Any], bool]]) -> list[Any]:
-    """The outcomes of jobs that the thread runs in one round, each with whether it writes."""
+    """The outcomes of jobs that the thread runs in one batch, each with whether it writes."""
     with lock:
         waiting = [asyncio.ensure_future(writer.run(errand, writes=writes)) for errand, writes in errands]
         await asyncio.sleep(0)

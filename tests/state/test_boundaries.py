@@ -1,4 +1,4 @@
-"""A run stopped at a step boundary has started nothing of the next step, and the resumed run relies on it."""
+"""A run stopped at a superstep boundary has started nothing of the next superstep, and the resumed run relies on it."""
 
 from __future__ import annotations
 
