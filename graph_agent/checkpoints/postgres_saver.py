@@ -50,8 +50,8 @@ class _NoLock(asyncio.Lock):
 class SharedPostgresSaver(FencedPostgresSaver):
     """The saver; a run's writes and the check that the run may write are one transaction.
 
-    A run that defers its writes commits several supersteps together (see `DeferredWrites`). A read returns after the queued
-    writes of its threads have ended.
+    A run that defers its writes commits several supersteps together (see `DeferredWrites`). A read returns after
+    the queued writes of its threads have ended.
 
     Args:
         pool: Connections in autocommit mode, with rows as mappings.

@@ -80,8 +80,8 @@ def create_app(
         db: A database URL that replaces the agent's own, e.g. `sqlite:///my.db` or `memory:`.
         mounted: Whether the application shares the server of `langgraph dev`, which has its own OpenAPI document and
             metrics.
-        handle_signals: Whether SIGTERM lets runs stop at their next superstep boundary, and a second one stops them at once;
-            with `shared`, the second one counts at the `Supervisor` that started this process.
+        handle_signals: Whether SIGTERM lets runs stop at their next superstep boundary, and a second one stops them at
+            once; with `shared`, the second one counts at the `Supervisor` that started this process.
         shared: The folder of all worker processes, for common limits and metrics; None for a single process.
         a2a_only: Whether to serve only A2A: the agent card, JSON-RPC and HTTP+JSON.
     """

@@ -20,7 +20,7 @@ from graph_agent.planning.compaction import compact
 from graph_agent.spec import load_spec, open_agent
 from tests.support.agents import add, asks, echo, marked, says
 
-MANY_STEPS = LoopConfig(max_steps=20)
+LONG = LoopConfig(max_steps=20)
 CALLS = "[Notice from the agent framework, not from the user: the same calls were made {} times: {}. "
 SAME = CALLS + "The results were the same each time. "
 DIFFERENT = (
@@ -28,7 +28,7 @@ DIFFERENT = (
 )
 
 
-def session(script: list[str], tools: list[BaseTool], config: LoopConfig = MANY_STEPS) -> tuple[Session, ScriptedChatModel]:
+def session(script: list[str], tools: list[BaseTool], config: LoopConfig = LONG) -> tuple[Session, ScriptedChatModel]:
     model = ScriptedChatModel(script)
     return Session(create_graph_agent(model, tools=tools, config=config, checkpointer=InMemorySaver()), "s1"), model
 
@@ -320,7 +320,7 @@ async def _off_in_the_configuration(tmp_path: Path, model: ScriptedChatModel) ->
 
 
 async def _off_in_the_context(tmp_path: Path, model: ScriptedChatModel) -> None:
-    graph = create_graph_agent(model, tools=[add], config=MANY_STEPS, checkpointer=InMemorySaver())
+    graph = create_graph_agent(model, tools=[add], config=LONG, checkpointer=InMemorySaver())
     await Session(graph, "s1").run("go", context={"loop_detection": False})
 
 
