@@ -180,7 +180,7 @@ def graph_agent_session(
     Args:
         turns: Turns of the input.
         saver: The checkpointer.
-        finalize: As in `LoopConfig`.
+        finalize: Same as in `LoopConfig`.
         effect: Effect of the tool; with `write`, the run has `durability="sync"`.
         settings: Further fields of `LoopConfig`.
         **parts: Further arguments of `create_graph_agent`.

@@ -1,4 +1,4 @@
-"""A graph-based agent framework on LangGraph.
+"""Exports the public names of a graph-based agent framework on LangGraph.
 
 The public names are imported on first access, so that `import graph_agent` loads no model provider.
 """

@@ -1,4 +1,4 @@
-"""`create_graph_agent`: resolve names to objects, then build and compile the graph."""
+"""Implements `create_graph_agent`: resolves names to objects, then builds and compiles the graph."""
 
 from __future__ import annotations
 
@@ -272,10 +272,10 @@ def create_graph_agent(
         checkpointer: Stores sessions; None to store nothing, or to use a parent graph's.
         store: LangGraph store, injected into the tools that take one.
         cache: LangGraph cache; stores plans for runs with a `plan_cache_ttl_s`.
-        interrupt_before: Nodes before which each run stops, as for LangGraph's `compile`.
-        interrupt_after: Nodes after which each run stops, as for LangGraph's `compile`.
+        interrupt_before: Nodes before which each run stops, as in LangGraph's `compile`.
+        interrupt_after: Nodes after which each run stops, as in LangGraph's `compile`.
         debug: Whether LangGraph prints each step.
-        transformers: Stream transformers, as for LangGraph's `compile`.
+        transformers: Stream transformers, as in LangGraph's `compile`.
         resolve: Returns the chat model for a name or object in `model`, the configuration or a run's context (which may
             come from a client); None for `graph_agent.models.resolve.resolve_model`.
 

@@ -1,4 +1,4 @@
-"""Assembly of the agent graph: its dependencies, its four nodes, the nodes of hooks, and its edges."""
+"""Assembles the agent graph: its dependencies, its four nodes, the nodes of hooks, and its edges."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Liter
 
 
 def _after_plan_in_run(update: Any, config: RunnableConfig) -> Sequence[Send | str] | str | None:
-    """As `after_plan_or_ask`, from the update that `plan` has returned; None if it does not determine the calls."""
+    """Behaves like `after_plan_or_ask`, on the update that `plan` returned; None if it does not determine the calls."""
     if not isinstance(update, Command) or not isinstance(update.update, list) or not is_running(config):
         return None
     fields = dict(update.update)
@@ -317,7 +317,7 @@ class ApprovalRoute(Route, total=False):
 
 
 async def after_plan_or_ask(state: ApprovalRoute, config: RunnableConfig) -> Sequence[Send | str] | Literal["finalize"]:
-    """As `after_plan`, for an agent with approvals: `approve` if a person is to be asked."""
+    """Behaves like `after_plan` for an agent with approvals; returns `approve` if a person must decide."""
     if is_running(config) and "loop" in state and state["loop"].get("awaiting_approval"):
         return _asking(state.get("ready", []))
     return await after_plan(state, config)

@@ -1,4 +1,4 @@
-"""The agent's state graph and its compiled graph, which lock the session and set the durability of each run."""
+"""Defines the agent's state graph and compiled graph, which locks the session and sets the run's durability."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
 
         Raises:
             RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
-            InputError: As for `stream`.
+            InputError: Same as for `stream`.
             SessionBusyError: When a run of the session is under way.
             SessionLostError: When another process has taken the session over during the run.
         """
@@ -274,7 +274,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
             return super().bulk_update_state(self._with_run(config, run), supersteps)
 
     async def abulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
-        """As `bulk_update_state`."""
+        """Behaves like `bulk_update_state`."""
         configurable = self._checked_configurable(config)
         self._check_own_updates(supersteps)
         refuse_within(str(configurable.get("thread_id", "")))
@@ -379,7 +379,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         return {**ensure_config(self.config)["configurable"], **(config or {}).get("configurable", {})}
 
     def _checked_configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
-        """As `_configurable`.
+        """Return `_configurable` if it names a session.
 
         Raises:
             InputError: When the run is to be stored and names no session, or the id is no Unicode text.
@@ -456,7 +456,7 @@ def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
 
 
 def _may_resume(given: Any, configurable: dict[str, Any]) -> bool:
-    """As `_resumes`, or if a server has dispatched the run: LangGraph resumes it if its checkpoint has the run's id."""
+    """Whether a run resumes, or may: LangGraph resumes a dispatched run if its checkpoint has the run's id."""
     return _resumes(given, configurable) or is_dispatched(configurable)
 
 

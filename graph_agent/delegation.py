@@ -1,4 +1,4 @@
-"""The delegate protocol: an agent that answers a task in a run of its own."""
+"""Defines the delegate protocol: an agent that answers a task in a run of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dependencies of the nodes: the parts of one agent, and of one run with tools or instructions of its own."""
+"""Holds the dependencies of the nodes: parts of one agent, those of one run, and the `Task` of one node."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class AgentDeps:
     tool_calling: Mode
     """The tool calling mode of the model."""
     system_prompt: Callable[[], Content]
-    """Returns the system prompt; empty for none. Called at each request, as the text may contain the date."""
+    """Returns the system prompt; empty if there is none. Called at each request, as the text may contain the date."""
     response: ResponseSchema | None = None
     plan_schema: type[PlanningResult] = PlanningResult
     """Schema of structured plans; a subclass may type `slots`."""

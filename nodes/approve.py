@@ -1,4 +1,4 @@
-"""The `approve` node: ask a person for decisions on the calls of a wave that need approval."""
+"""Asks a person for decisions on the calls of a wave that need approval: the `approve` node."""
 
 from __future__ import annotations
 

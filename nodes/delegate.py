@@ -1,4 +1,4 @@
-"""The `delegate` node: run one delegation to another agent."""
+"""Runs one delegation to another agent: the `delegate` node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `finalize` node: compose and stream the answer, and close the input."""
+"""Composes and streams the answer, and closes the input: the `finalize` node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node of one `before_` or `after_` hook of middleware."""
+"""Runs one `before_` or `after_` hook of middleware as a node of the graph."""
 
 from __future__ import annotations
 

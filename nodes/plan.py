@@ -1,4 +1,4 @@
-"""The `plan` node: rules that take new input, continue the wave, end planning, or ask the model for the next wave."""
+"""Takes new input, continues the wave, ends planning, or asks the model for the next wave: the `plan` node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `tools` node: run one tool call."""
+"""Runs one tool call: the `tools` node."""
 
 from __future__ import annotations
 

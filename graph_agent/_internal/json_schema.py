@@ -55,7 +55,7 @@ def compile_pattern(pattern: str) -> regex.Pattern[str]:
     """Compile a pattern for searches in bounded time.
 
     Raises:
-        ValueError, RecursionError, OverflowError: As for `check_pattern`.
+        ValueError, RecursionError, OverflowError: Same as for `check_pattern`.
         regex.error: If the `regex` library does not support it.
     """
     check_pattern(pattern)

@@ -1,4 +1,4 @@
-"""An A2A server over a compiled agent graph."""
+"""Exports an A2A server over a compiled agent graph."""
 
 from __future__ import annotations
 

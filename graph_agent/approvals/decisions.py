@@ -162,7 +162,7 @@ def split_decisions(requests: Mapping[str, Mapping[str, Any]], answer: Any) -> d
 
     Args:
         requests: Interrupt id → request.
-        answer: As for `read_decisions`, on the calls of all requests in their order (see `joined_calls`).
+        answer: Same as for `read_decisions`, on the calls of all requests in their order (see `joined_calls`).
 
     Returns:
         The answers, by interrupt id; their decisions are not validated yet.

@@ -71,7 +71,7 @@ async def prune(
         older_than: Keep checkpoints up to this age. Without both rules, the age is 30 days.
         sessions: Ids of the sessions to prune; None for all.
         dry_run: Whether to return what would be removed, and change nothing.
-        folder: As for `open_saver`.
+        folder: Same as for `open_saver`.
 
     Raises:
         SessionLostError: If the connection is lost that excludes runs of a session; earlier sessions stay pruned.
@@ -128,7 +128,7 @@ async def open_tables(
 
     Args:
         url: `sqlite:///FILE` or `postgresql://…`.
-        folder: As for `open_saver`.
+        folder: Same as for `open_saver`.
         create: Whether to create an SQLite file that does not exist.
 
     Raises:

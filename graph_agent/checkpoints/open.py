@@ -67,7 +67,7 @@ async def open_reader(url: str) -> AsyncIterator[BaseCheckpointSaver[Any]]:
     """Open a saver for listing sessions and reading histories; for SQLite, a `SqliteReader`, which loads quickly.
 
     Args:
-        url: As for `open_saver`; an SQLite file must exist.
+        url: Same as for `open_saver`; an SQLite file must exist.
 
     Raises:
         ConfigError: As `open_saver`.
@@ -89,8 +89,8 @@ async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[Base
     Processes steer and stop each other's sessions through the Store.
 
     Args:
-        url: As for `open_saver`; the Store uses the same database over separate connections.
-        folder: As for `open_saver`.
+        url: Same as for `open_saver`; the Store uses the same database over separate connections.
+        folder: Same as for `open_saver`.
 
     Raises:
         ConfigError: As `open_saver`.
@@ -119,7 +119,7 @@ async def open_cache(url: str, folder: Path | None = None) -> AsyncIterator[Base
 
     Args:
         url: `memory`, for the lifetime of the process; or `sqlite:///FILE`, which processes share.
-        folder: As for `open_saver`.
+        folder: Same as for `open_saver`.
 
     Raises:
         ConfigError: If the URL is of another kind, or the file cannot be opened.

@@ -59,7 +59,7 @@ class LockWaitConnection(sqlite3.Connection):
     Args:
         database: The file.
         timeout: Ignored; the timeout is `BUSY_S`.
-        options: As for `sqlite3.connect`.
+        options: Same as for `sqlite3.connect`.
     """
 
     def __init__(self, database: str | Path, timeout: float = BUSY_S, **options: Any) -> None:

@@ -51,7 +51,7 @@ class Terminal:
         """Print a text as one line, with line feeds and tabs as escapes too.
 
         Args:
-            style: As for `print`.
+            style: Same as for `print`.
         """
         self.print(printable(text), style=style)
 

@@ -1,4 +1,4 @@
-"""Delegations to one remote agent over A2A."""
+"""Delegates to one remote agent over A2A."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _REQUEST = TypeAdapter(_Request)
 
 
 def approval_request_of(parts: Iterable[Part]) -> dict[str, Any] | None:
-    """Return the approval request in the parts of a question; None for none, or for one that is malformed."""
+    """Return the approval request in the parts of a question; None if there is none, or if it is malformed."""
     for part in parts:
         if part.WhichOneof("content") == "data":
             try:

@@ -1,4 +1,4 @@
-"""`A2ADelegate`; imports the A2A SDK at construction only, since that import takes longer than all others together."""
+"""Defines `A2ADelegate`, which imports the slow A2A SDK only at construction."""
 
 from __future__ import annotations
 

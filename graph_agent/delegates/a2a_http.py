@@ -1,4 +1,4 @@
-"""HTTP client for one remote agent, restricted to configured hosts and to a maximum response size."""
+"""Connects to one remote agent over HTTP, restricted to configured hosts and to a maximum response size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of A2A parts: text and images for the model, files and data for programs."""
+"""Converts A2A parts: text and images for the model, files and data for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One task of a remote agent, followed from its first message to its end."""
+"""Follows one task of a remote agent from its first message to its end."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class FollowedTask:
 
     @property
     def text(self) -> str:
-        """Text of the task's status message; empty for none."""
+        """Text of the task's status message; empty if there is none."""
         return text_of_parts(self.status.message.parts) if self.status.HasField("message") else ""
 
     async def start(self, message: Message) -> None:

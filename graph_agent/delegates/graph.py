@@ -1,4 +1,4 @@
-"""Runs of a compiled graph that answer delegations: their input, stream, usage and result."""
+"""Runs a compiled graph that answers delegations: its input, stream, usage and result."""
 
 from __future__ import annotations
 
@@ -136,16 +136,16 @@ class DelegatedGraph:
 
     @property
     def resumes(self) -> bool:
-        """As `GraphDelegate.resumes`."""
+        """Behaves like `GraphDelegate.resumes`."""
         return self.graph.checkpointer is not False
 
     async def run(self, delegation: Delegation) -> DelegationResult:
-        """As `GraphDelegate.run`."""
+        """Behaves like `GraphDelegate.run`."""
         given = {"messages": [*delegation.context, HumanMessage(delegation.task)]}
         return await self._run(delegation, given, None)
 
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
-        """As `GraphDelegate.resume`."""
+        """Behaves like `GraphDelegate.resume`."""
         given: Command[Any] | None = None
         if not await self.has_continued(task):
             state = await self._state(task)
@@ -162,7 +162,7 @@ class DelegatedGraph:
         return await self._run(delegation, given, task)
 
     async def has_continued(self, task: RemoteTask) -> bool:
-        """As `GraphDelegate.has_continued`."""
+        """Behaves like `GraphDelegate.has_continued`."""
         namespace, checkpoint_id = parent_checkpoint(ensure_config()["configurable"])
         parents = ((await self._state(task)).metadata or {}).get("parents", {})
         return checkpoint_id is not None and parents.get(namespace) == checkpoint_id

@@ -1,4 +1,4 @@
-"""A delegate that is a compiled graph in this process; imports the execution of agents at its first run only."""
+"""Adapts a compiled graph in this process to a delegate; imports the execution of agents at its first run only."""
 
 from __future__ import annotations
 

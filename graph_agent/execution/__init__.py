@@ -1,1 +1,1 @@
-"""Execution of calls: the effect ledger, delegations, and settlement after a crash or an edit."""
+"""Executes calls: the effect ledger, delegations, and settlement after a crash or an edit."""

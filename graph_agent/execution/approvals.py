@@ -1,4 +1,4 @@
-"""Selection of the calls that a person must approve before they run."""
+"""Selects the calls that a person must approve before they run, and relays the approvals of delegates."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def held_calls(
 
     Args:
         calls: Calls that could run, references resolved.
-        settings: The configuration in force.
+        settings: The current configuration.
     """
     if settings.approve is None:
         return []
@@ -173,7 +173,7 @@ def approval_events(
 
     Args:
         task: The task that the run continued; None for the first run.
-        answer: The person's answer to it; None for none.
+        answer: The person's answer to it; None if there is none.
     """
     delegate = delegate_name(call["name"])
     events = [_of_delegate(entry, call, step) for entry in result.approvals]
@@ -197,7 +197,7 @@ def is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
 
     Args:
         waiting: The delegate's task that waits now.
-        before: The task that the answer was for; None for none.
+        before: The task that the answer was for; None if there is none.
     """
     request = waiting.get("request", {})
     if "error" in request:

@@ -1,4 +1,4 @@
-"""The newest plan's calls after edits of the messages.
+"""Determines the newest plan's calls after edits of the messages.
 
 At a breakpoint a person may edit the planned calls: change one, remove it, add another, or answer it. The messages
 determine the calls that run; `needs` and faults from the plan apply only to unchanged calls.

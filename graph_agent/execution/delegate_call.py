@@ -1,4 +1,4 @@
-"""Parts of the `delegate` node: progress events, questions to a person, state updates, and middleware."""
+"""Implements parts of the `delegate` node: progress events, questions to a person, state updates, and middleware."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class UsageTally:
 
 
 def waiting_task(remote: RemoteState | None, call: Call) -> RemoteTask | None:
-    """Return the remote task of a call that waits for a person; None for none."""
+    """Return the remote task of a call that waits for a person; None if there is none."""
     return remote["open"].get(call["id"]) if remote else None
 
 
@@ -125,8 +125,8 @@ def delegation_update(
     Args:
         settings: The run's limits for output shown to the model.
         progress: The progress events of the call.
-        waited: The call's task that was waiting for a person; None for none.
-        answer: The person's answer; None for none.
+        waited: The call's task that was waiting for a person; None if there is none.
+        answer: The person's answer; None if there is none.
     """
     name, id_ = delegate_name(call["name"]), call["id"]
     progress = [*progress, *approval_events(call, waited, answer, result, step)]

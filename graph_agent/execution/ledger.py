@@ -1,4 +1,4 @@
-"""Prevention of repeated writes: a writing call that an earlier run may have started is not run again.
+"""Prevents repeated writes: a writing call that an earlier run may have started is not run again.
 
 A run that resumes a wave repeats its unfinished calls. That is safe for a call that reads, that its tool marks as
 idempotent, or that waits for a person. Any other call may have taken effect, so its result is *unknown* unless the call
@@ -249,7 +249,7 @@ def calls_gone_back_to(stopped: CheckpointTuple | None, before: Sequence[Checkpo
     """Return the ids of the calls of a wave that a person went back to; the branch before may have run them.
 
     Args:
-        stopped: The checkpoint of the wave; None for none.
+        stopped: The checkpoint of the wave; None if there is none.
         before: The checkpoints that it was edited or copied from, newest first (`edit_ancestors`).
     """
     origin = before[-1] if before else stopped

@@ -1,5 +1,4 @@
-"""Execution of one call of a wave: at most once if it may write, within the slots and the deadline of the run,
-and through the middleware."""
+"""Executes one call of a wave: at most once if it may write, within slots and deadline, through the middleware."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settlement of calls that an earlier run left open: with their stored result, or with a skipped or unknown one."""
+"""Settles calls that an earlier run left open, with their stored result, or with a skipped or unknown one."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def _stopped_at(
 
 
 async def _before_input(task: Task, *, wave_finished: bool = False) -> CheckpointTuple | None:
-    """Return the checkpoint at which the session stopped before this input; None for none, or without a saver."""
+    """Return the checkpoint at which the session stopped before this input; None without one or without a saver."""
     saver, running = checkpoint_of(task)
     if saver is None or running is None:
         return None

@@ -1,4 +1,4 @@
-"""Loop hooks: their protocol and the built-in hooks."""
+"""Exports the protocol of loop hooks and the built-in hooks."""
 
 from __future__ import annotations
 

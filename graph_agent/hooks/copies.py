@@ -1,4 +1,4 @@
-"""Copies of requests for hooks, so that a hook's mutations do not affect the agent or other hooks."""
+"""Copies requests for hooks, which then cannot change the agent or other hooks, and handles failed hooks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def hook_error(hook: str, error: BaseException, *, kind: str = "middleware") -> 
     Args:
         hook: The hook's name.
         error: The exception, which becomes the cause; a `HookError` about an unusable value becomes the reason.
-        kind: As for `HookError`.
+        kind: Same as for `HookError`.
     """
     if isinstance(error, HookError):
         return HookError(f"The hook {hook} failed: {error}", kind=kind)

@@ -1,4 +1,4 @@
-"""Compression of long tool results in requests; the history keeps them whole."""
+"""Compresses long tool results in requests; the history keeps them whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes middleware apart: its wrap methods, hooks, tools and state."""
+"""Separates middleware into its wrap methods, hooks, tools and state."""
 
 from __future__ import annotations
 
@@ -113,9 +113,9 @@ class AdmittedMiddleware:
 
     name: str
     model: Wrap | None
-    """Its `awrap_model_call`; None for none."""
+    """Its `awrap_model_call`; None if there is none."""
     tool: Wrap | None
-    """Its `awrap_tool_call`; None for none."""
+    """Its `awrap_tool_call`; None if there is none."""
     rewrites: bool
     """Whether it may rewrite replies, so that a reply is not streamed before it has processed the whole reply."""
     hooks: dict[str, MiddlewareNode]

@@ -1,4 +1,4 @@
-"""Hooks that are nodes of the graph, and the order in which the graph runs them."""
+"""Orders the hooks that are nodes of the graph."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MiddlewareNode:
     point: str
     """`before_agent`, `before_model`, `after_model` or `after_agent`."""
     run: Callable[[Mapping[str, Any], RunnableConfig], Coroutine[Any, Any, dict[str, Any]]]
-    """Takes the state and the node's config; returns an update, empty for none."""
+    """Takes the state and the node's config; returns an update, empty if nothing changes."""
     jumps: tuple[str, ...] = ()
     """Destinations that it declares for `jump_to`: `end`, `model`, `tools`."""
     rewrites: bool = False

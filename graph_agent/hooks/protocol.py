@@ -1,4 +1,4 @@
-"""Protocol of loop hooks, which inspect a planning reply before its calls run and may rerun the model.
+"""Defines the protocol of loop hooks, which inspect a planning reply before its calls run and may rerun the model.
 
 ```python
 class Shorter(LoopHook):
@@ -68,13 +68,13 @@ class HookResponse:
     message: AIMessage
     """The reply, as the history would keep it."""
     calls: list[Call]
-    """The calls that would run, each `{"id", "name", "arguments"}` in every mode; empty for none."""
+    """The calls that would run, each `{"id", "name", "arguments"}` in every mode; empty if there are none."""
     usage: Usage
     """Usage of this reply."""
 
     @property
     def text(self) -> str:
-        """Text of the reply without its calls; empty for none."""
+        """Text of the reply without its calls; empty if there is none."""
         return self.message.text
 
     @property

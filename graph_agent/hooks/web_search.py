@@ -1,4 +1,4 @@
-"""A hook that fulfils a model's `web_search` calls with any search function."""
+"""Fulfils a model's `web_search` calls with any search function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Middleware around model requests: planning in every mode, and the answer."""
+"""Wraps middleware around model requests: planning in every mode, and the answer."""
 
 from __future__ import annotations
 
@@ -167,12 +167,12 @@ class ModelMiddleware:
 
         Args:
             model: The current model.
-            request: As for `ask`; it is not sent.
-            offered: As for `ask`.
+            request: Same as for `ask`; it is not sent.
+            offered: Same as for `ask`.
             answer: The answer.
 
         Raises:
-            ConfigError, HookError: As for `ask`.
+            ConfigError, HookError: Same as for `ask`.
         """
 
         if self._guards is None:

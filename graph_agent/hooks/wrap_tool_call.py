@@ -1,4 +1,4 @@
-"""Middleware around tool calls."""
+"""Wraps middleware around tool calls."""
 
 from __future__ import annotations
 

@@ -315,10 +315,10 @@ class InputDeduplicator:
         """Check, before a run begins, that it may have an input.
 
         Args:
-            given: As for `admit`.
+            given: Same as for `admit`.
 
         Raises:
-            InputConflictError, InputSupersededError: As for `admit`.
+            InputConflictError, InputSupersededError: Same as for `admit`.
         """
         newest = await load(self.saver, self.thread)
         if newest is None:

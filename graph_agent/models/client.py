@@ -166,14 +166,14 @@ class ModelClient:
 
         Args:
             request: System prompt, history and the final message that asks for the answer.
-            settings: As for `plan`.
-            mode: As for `plan`.
-            quiet: As for `plan`.
+            settings: Same as for `plan`.
+            mode: Same as for `plan`.
+            quiet: Same as for `plan`.
             schema: JSON schema of the answer; None for free text.
-            watch: As for `plan`.
+            watch: Same as for `plan`.
 
         Raises:
-            Exception: As for `plan`.
+            Exception: Same as for `plan`.
         """
         while True:
             form = self._schema_mode.form(schema) if schema is not None else None
@@ -226,11 +226,11 @@ class ModelClient:
 
         Args:
             sentence: The start of the message; it is streamed before the model call.
-            request: As for `answer`.
-            settings: As for `plan`.
-            mode: As for `plan`.
+            request: Same as for `answer`.
+            settings: Same as for `plan`.
+            mode: Same as for `plan`.
             recover: Returns another model call after one has failed before its first token; None to give up.
-            watch: As for `plan`.
+            watch: Same as for `plan`.
 
         Returns:
             The message, and the model's error if the message is the sentence alone.

@@ -214,7 +214,7 @@ def describe_model_error(exc: BaseException, *, public: bool = False) -> str:
     """Describe the error and its fix in one sentence for a user; text that looks like a secret is masked.
 
     Args:
-        public: Whether the provider's words are left out, as for all that the state of a session holds.
+        public: Whether to omit the provider's words, as in the state of a session.
     """
     if isinstance(exc, HookError):
         return str(exc)

@@ -363,7 +363,7 @@ class ReplyForwarder(StreamWatch):
 
     Args:
         reader: Receives the text; a slow reader delays the reply.
-        visibility: As for `StreamWatch`.
+        visibility: Same as for `StreamWatch`.
     """
 
     def __init__(self, reader: Reader, visibility: Callable[[], Visibility] | None = None) -> None:

@@ -1,1 +1,1 @@
-"""From the history to a plan or an answer: requests to the model, hooks, fallbacks and loop detection."""
+"""Plans from the history, or answers: requests to the model, hooks, fallbacks and loop detection."""

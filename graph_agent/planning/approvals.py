@@ -1,4 +1,4 @@
-"""Approvals in the `plan` node: the request for decisions, and their application to the wave."""
+"""Requests decisions on calls in the `plan` node, and applies them to the wave."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def start_calls(
         update: The pass through `plan`.
         calls: The calls that `chosen` was selected from, references not resolved.
         chosen: Their selection.
-        wave: As for `PlanUpdate.make_ready`.
+        wave: Same as for `PlanUpdate.make_ready`.
     """
     if update.deps.wrap_tool_call is None:
         # Middleware may change a call, or run one of an unknown name.

@@ -1,4 +1,4 @@
-"""Requests for the next wave, in each mode of tool calling."""
+"""Requests the next wave from the model, in each mode of tool calling."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def ask_for_calls(
         mode: How calls are asked for.
         stream: Records the text that the reader receives; call `finish_stream` with it and the plan.
         quiet: Stream nothing of the reply, whatever the configuration.
-        schema: JSON schema that the provider enforces on a reply without calls; None for none.
+        schema: JSON schema that the provider enforces on a reply without calls; None if there is none.
 
     Raises:
         RefusedError: If the model or its provider refuses.
@@ -159,7 +159,7 @@ async def ask_for_plan(
 
     Args:
         limit: Checked before a plan is sent back.
-        answered: As for `check_wave`.
+        answered: Same as for `check_wave`.
 
     Raises:
         PlanningError: If the plan is invalid after its repair.

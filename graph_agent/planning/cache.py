@@ -1,4 +1,4 @@
-"""The plan cache: reuse the plan of an equal request from a LangGraph cache."""
+"""Caches plans: reuses the plan of an equal request from a LangGraph cache."""
 
 from __future__ import annotations
 

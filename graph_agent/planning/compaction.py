@@ -1,4 +1,4 @@
-"""Shortening of requests that exceed a model's context window.
+"""Shortens requests that exceed a model's context window.
 
 Compaction removes old messages, calls always with their results, and adds one note that summarizes them. The system
 prompt and the newest input stay. If that is not enough, tool results are cut. Only requests are shortened; the stored

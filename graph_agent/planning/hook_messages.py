@@ -1,4 +1,4 @@
-"""Messages that hooks add to requests but not to the history: their position, and repair of their open calls."""
+"""Places messages that hooks add to requests but not to the history, and repairs their open calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeated calls: their detection, in O(window) for any history, and the response, up to the end of the input."""
+"""Detects repeated calls, in O(window) for any history, and responds to them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def repetitions(values: Sequence[Any], period: int, *, window: int) -> int:
     Args:
         values: The result of each call, oldest first, compared with `==`.
         period: The length of the pattern.
-        window: As for `find_loop`.
+        window: Same as for `find_loop`.
     """
     return (_repetition(values[-window:], period, window) or 0) // period
 

@@ -1,4 +1,4 @@
-"""The hook loop: show a reply to the hooks in order, and rerun, replace or end as they request."""
+"""Runs the hook loop: shows a reply to the hooks in order, and reruns, replaces or ends as they request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model's reply between the `model` node, the hooks of middleware and `plan`, which acts on what the hooks left."""
+"""Holds the model's reply while middleware hooks run, and applies the reply and messages that they left."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def request_model(update: PlanUpdate, *, begins: bool, settings: LoopConfig) -> 
     Args:
         update: The pass.
         begins: Whether it began a new input, so that `before_agent` hooks run first.
-        settings: The configuration in force.
+        settings: The current configuration.
     """
     loop, outcome = update.loop, update.loop["outcome"]
     loop.pop("next_node", None)

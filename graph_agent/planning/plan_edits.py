@@ -1,4 +1,4 @@
-"""Edits of the newest plan by a person while the graph was interrupted, applied by `plan`.
+"""Applies a person's edits of the newest plan while the graph was interrupted, and the effects after a wave.
 
 The tasks of a resumed wave run their calls as stored in the messages. This module handles the rest: calls without a
 task, results without an event, and a message that providers would refuse.

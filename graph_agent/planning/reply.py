@@ -1,4 +1,4 @@
-"""Parsing of a planning reply into calls or an answer."""
+"""Parses a planning reply into calls or an answer."""
 
 from __future__ import annotations
 

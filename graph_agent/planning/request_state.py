@@ -1,4 +1,4 @@
-"""The planner and the model in force for a node's requests, its fallbacks, and the history as requests hold it.
+"""Selects the planner, tracks the current model and its fallbacks, and prepares the history for requests.
 
 The planner is selected by the environment variable `AGENTIC_LOOP_ENABLED`, else by the configuration.
 """
@@ -145,7 +145,7 @@ def planner_of(session_id: str, settings: LoopConfig, agentic_loop: bool | None)
 
     Args:
         settings: `rollout` is the share of sessions that plan wave by wave; if it is None, `planner` applies.
-        agentic_loop: The operator's setting for every session; None for none.
+        agentic_loop: The operator's setting for every session; None if it is not set.
     """
     if agentic_loop is not None:
         return "wave" if agentic_loop else "dag"
@@ -168,7 +168,7 @@ def agentic_loop_from_env(environ: Mapping[str, str] = os.environ) -> bool | Non
 
 
 class RequestState:
-    """The model in force, how it is called, and the recovery from failed requests.
+    """The current model, how it is called, and the recovery from failed requests.
 
     A failed request can be sent again after one of these changes: the next fallback model, if the model stays
     unavailable; a shorter request, if it is too long, repeated while something can be left out; calls in text, if the
@@ -203,7 +203,7 @@ class RequestState:
         self.result_texts: Mapping[str, str] = {}
         """Message id → text that replaces a tool result in requests."""
         self.summary: str | None = None
-        """The text of the summary in force; None for none."""
+        """The text of the current summary; None if there is none."""
         self._chain = chain
         self._prepared = prepared
         self._text_mode = False
@@ -214,23 +214,23 @@ class RequestState:
         """Use a model of the chain in the requests from now on."""
         self._index, agent = index, self.agent
         self.model = self._chain[index]
-        """The model in force."""
+        """The current model."""
         client = agent.offering(self.model.client)
         if client is not agent.client:
             agent = replace(agent, client=client, planner=self.model.planner, tool_calling=self.model.tool_calling)
         self.deps = agent.without(self.loop.get("withheld", ()))
-        """The agent with the model in force, without withheld tools."""
+        """The agent with the current model, without withheld tools."""
 
     @property
     def mode(self) -> Mode:
-        """How the model in force is asked for calls."""
+        """How the current model is asked for calls."""
         mode = self.deps.mode(self.settings)
         in_text = self._text_mode or self.model.name in self.loop["text_tools"]
         return "text" if mode == "native" and in_text else mode
 
     @property
     def window(self) -> int | None:
-        """Tokens that the model in force can read; None if unknown."""
+        """Tokens that the current model can read; None if unknown."""
         return self.settings.context_window or self.model.window
 
     @property
@@ -276,7 +276,7 @@ class RequestState:
             self._text_mode = False
 
     def use_text_tools(self) -> None:
-        """Ask the model in force for calls in text from now on."""
+        """Ask the current model for calls in text from now on."""
         self.loop = {**self.loop, "text_tools": [*self.loop["text_tools"], self.model.name]}
 
     def record_native_call(self) -> None:

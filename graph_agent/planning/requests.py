@@ -1,4 +1,4 @@
-"""A node's requests to the model: sent, recovered after a failure, and counted."""
+"""Sends a node's requests to the model, recovers after a failure, and counts usage."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ModelRequests:
     A request that fails before its first token is sent again if `RequestState.recover` finds a change that may help.
 
     Args:
-        active: The model in force.
+        active: The current model.
         budget_met: Returns the budget that forbids another request, and its size; None if there is none. Called with
             the usage of these requests and the newest reply.
         forwarder: Builds the watch that forwards one reply to a reader, unless it is quiet; None for no reader.
@@ -136,7 +136,7 @@ class ModelRequests:
         return planned
 
     def _schema_of_plan(self) -> dict[str, Any] | None:
-        """The schema that the provider enforces on a planning reply without calls; None for none."""
+        """The schema that the provider enforces on a planning reply without calls; None if there is none."""
         active, deps = self.active, self.active.deps
         # In text mode the provider would enforce it on calls too.
         if deps.response is None or active.mode != "native" or not deps.may_answer_while_planning(active.settings):

@@ -1,4 +1,4 @@
-"""The answer of an agent with a `response_format`: requested, validated, and sent back for repair."""
+"""Requests the answer of an agent with a `response_format`, validates it, and has it repaired."""
 
 from __future__ import annotations
 

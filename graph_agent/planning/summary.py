@@ -1,4 +1,4 @@
-"""Summaries of the older part of a conversation, which requests hold in its place.
+"""Summarizes the older part of a conversation; requests hold the summary in its place.
 
 When a request would fill a given share of the model's context window, the model summarizes the older part. The summary
 is a `summary` event; the messages and the events of the session stay complete. The loop state refers to the event, so
@@ -46,7 +46,7 @@ _MOST_LINES = 1_000_000
 
 
 def use_summary(requests: ModelRequests, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()) -> None:
-    """Apply the summary in force to requests.
+    """Apply the current summary to requests.
 
     Args:
         requests: The requests of a node, before the first is sent.
@@ -65,9 +65,9 @@ async def renew_summary(
     If the model does not return a summary, requests hold a note in place of the older part for this input.
 
     Args:
-        requests: As for `use_summary`, which was called before, and whose hooks have rewritten the results.
-        stored: As for `use_summary`.
-        new: As for `use_summary`.
+        requests: Same as for `use_summary`, which was called before, and whose hooks have rewritten the results.
+        stored: Same as for `use_summary`.
+        new: Same as for `use_summary`.
         allowed: Whether the input may still request a summary.
 
     Raises:
@@ -180,12 +180,12 @@ def _summary_request(prompts: Prompts, messages: Sequence[AnyMessage], tokens: i
 async def request_summary(
     requests: ModelRequests, older: Sequence[AnyMessage], tokens: int, instructions: str | None = None
 ) -> str:
-    """Have the model in force summarize messages.
+    """Have the current model summarize messages.
 
     Args:
         older: The messages; the first may be the note with the previous summary.
         tokens: The threshold, in estimated tokens.
-        instructions: System message of the request; None for none.
+        instructions: System message of the request; None if there is none.
 
     Raises:
         NoSummaryError: If the model's reply has no text, or refuses.

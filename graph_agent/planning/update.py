@@ -1,4 +1,4 @@
-"""The state update of one pass through `plan`."""
+"""Builds the state update of one pass through `plan`."""
 
 from __future__ import annotations
 

@@ -196,8 +196,8 @@ class CheckpointFence:
         """Whether the newest checkpoint of a thread's root namespace is this run's own, or its base.
 
         Args:
-            newest: As for `admit`.
-            owner: As for `admit`.
+            newest: Same as for `admit`.
+            owner: Same as for `admit`.
         """
         branch = self._branches.get((thread_id, ""))
         if branch is None:

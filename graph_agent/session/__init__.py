@@ -1,4 +1,4 @@
-"""The conversation API: runs, streams, control, history and results of one session.
+"""Exports the conversation API: runs, streams, control, history and results of one session.
 
 The public names are imported on first access, so that reading a database's sessions loads no graph.
 """

@@ -1,4 +1,4 @@
-"""Approvals that a program decides: by a callback, and by a person's earlier `approve(always=True)`."""
+"""Decides on approvals by program: by a callback, and by a person's earlier `approve(always=True)`."""
 
 from __future__ import annotations
 

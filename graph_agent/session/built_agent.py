@@ -1,4 +1,4 @@
-"""The agent behind a compiled graph: its builder and its own state fields."""
+"""Finds the agent behind a compiled graph: its builder and its own state fields."""
 
 from __future__ import annotations
 

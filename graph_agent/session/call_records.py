@@ -1,4 +1,4 @@
-"""State of each call of a session's newest input, also while a wave runs and after a crash."""
+"""Reads the state of each call of a session's newest input, also while a wave runs and after a crash."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def call_records(
 
     Args:
         snapshot: The session's state.
-        stored: Its checkpoint; None for none.
+        stored: Its checkpoint; None if there is none.
         before: The checkpoints before the latest edits (`edit_ancestors`), newest first.
-        run: The session's run in this process; None for none.
+        run: The session's run in this process; None if there is none.
         idle: Whether no run is under way anywhere.
         writes: Whether a call may write, by name; None if unknown.
     """

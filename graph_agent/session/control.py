@@ -1,4 +1,4 @@
-"""Commands to a session from other tasks, threads and processes, and its queue of follow-ups."""
+"""Sends commands to a session from other tasks, threads and processes, and queues follow-ups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Incremental reading of a session's events."""
+"""Reads a session's events incrementally."""
 
 from __future__ import annotations
 

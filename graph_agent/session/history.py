@@ -1,4 +1,4 @@
-"""Session history, read from checkpoints."""
+"""Reads session history from checkpoints."""
 
 from __future__ import annotations
 

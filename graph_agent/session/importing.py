@@ -1,4 +1,4 @@
-"""Import of an exported session (see `exporting`), and removal of sessions."""
+"""Exports, imports and removes whole sessions."""
 
 from __future__ import annotations
 

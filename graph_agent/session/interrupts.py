@@ -1,4 +1,4 @@
-"""Assignment of a person's answers to interrupts, and validation of decisions on calls."""
+"""Assigns a person's answers to interrupts, and validates decisions on calls."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _named(interrupt: Interrupt) -> str:
 def checked_answers(
     answer: Any, graph: CompiledStateGraph[Any, Any, Any, Any], state: StateSnapshot, decided_by: str | None
 ) -> dict[str, Any]:
-    """As `answers_by_id`, for the open interrupts of a session; validates decisions on calls that wait for approval.
+    """Return `answers_by_id` for the open interrupts of a session, with validated decisions on calls.
 
     Args:
         answer: The person's answer.
@@ -92,7 +92,7 @@ def checked_answers(
         The answers by interrupt id, with the person's name in those to approval requests.
 
     Raises:
-        InputError: As for `answers_by_id`, or when a decision does not fit its call or `decided_by` is empty.
+        InputError: Same as for `answers_by_id`, or when a decision does not fit its call or `decided_by` is empty.
     """
     if decided_by is not None and not decided_by.strip():
         raise InputError(f"decided_by={decided_by!r}: give the person's name, or None for `user`.")

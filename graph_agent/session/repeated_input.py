@@ -1,4 +1,4 @@
-"""The run of one input, and its repetition: its mark, the wait for its run elsewhere, and its stored result."""
+"""Runs one input once: its mark, the wait for its run elsewhere, and its stored result."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def input_id_of(given: Any, input_id: str | None, graph: CompiledStateGraph[Any,
 
     Args:
         given: The graph's input, or a person's answer.
-        input_id: The id; None for none.
+        input_id: The id; None if there is none.
         graph: The compiled graph.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Results of runs, and the parts of their streams."""
+"""Defines the parts of a run's stream."""
 
 from __future__ import annotations
 

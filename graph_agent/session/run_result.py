@@ -1,4 +1,4 @@
-"""Results of runs, read from the state of their session."""
+"""Reads results of runs from the state of their session."""
 
 from __future__ import annotations
 

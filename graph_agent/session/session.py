@@ -1,4 +1,4 @@
-"""`Session`: the conversation API for one session of an agent."""
+"""Defines `Session`, the conversation API for one session of an agent."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             given: The user's input, as text or as messages.
             context: Overrides and credentials for this run and its follow-ups.
             state: Values of own state fields (see `state_schema`), which this input sets; None to set none.
-            input_id: The input's id, unique in the session: 1 to 255 printable characters; None for none.
+            input_id: The input's id, unique in the session: 1 to 255 printable characters; None if there is none.
             on_approval: Decides on the calls of this run and its follow-ups, in place of the session's own
                 `on_approval`; None for that.
 
@@ -171,15 +171,15 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         Args:
             answer: The person's answer; a mapping of interrupt id → answer if there are several. None after a crash.
                 Decisions on calls that wait for approval are made with `graph_agent.approvals`.
-            context: As for `run`.
+            context: Same as for `run`.
             decided_by: Name of the person who decided on calls, for the history; None for `user`.
-            input_id: The answer's own id, as for `run`; None for none.
-            on_approval: As for `run`.
+            input_id: The answer's own id, as for `run`; None if there is none.
+            on_approval: Same as for `run`.
 
         Raises:
             InputError: When there is nothing to resume, the answer matches no open interrupt, or a decision does not
                 fit its call. The session then waits as before.
-            InputConflictError, InputSupersededError: As for `run`.
+            InputConflictError, InputSupersededError: Same as for `run`.
             SessionBusyError: When the session is running.
         """
         self._check_stored(on_approval)
@@ -188,7 +188,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
     @with_parameters_of(run)
     def run_sync(self, given: Given, **options: Any) -> RunResult[ResponseT]:
-        """As `run`, with the same options, for a script: blocks until the end.
+        """Behaves like `run` with the same options, but blocks until the end, for a script.
 
         Raises:
             SyncInLoopError: In the thread of a running event loop, as in a notebook: use `await session.run(...)`.
@@ -198,10 +198,10 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
     @with_parameters_of(resume)
     def resume_sync(self, answer: Any = None, **options: Any) -> RunResult[ResponseT]:
-        """As `resume`, and blocking as `run_sync`.
+        """Behaves like `resume`, but blocks until the end.
 
         Raises:
-            SyncInLoopError: As for `run_sync`.
+            SyncInLoopError: Same as for `run_sync`.
         """
         refuse_running_loop("Session.resume_sync", "session.resume")
         return blocking(self.resume)(answer, **options)
@@ -231,13 +231,13 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             given: The user's input, as text or as messages.
             context: Overrides and credentials for this run and its follow-ups.
             control: Lets the run be stopped at its next boundary; it then ends with LangGraph's `GraphDrained`.
-            state: As for `run`.
-            input_id: As for `run`. The parts of a stored result are its events, and its answer as one `Token`; those of
+            state: Same as for `run`.
+            input_id: The input's id, as for `run`. The events of a stored result are streamed, with its answer as one token.
                 a resumed input begin where it is resumed.
-            on_approval: As for `run`. The stream goes on after its decisions, without a `Done` between.
+            on_approval: Same as for `run`. The stream goes on after its decisions, without a `Done` between.
 
         Raises:
-            InputError: As for `run`.
+            InputError: Same as for `run`.
             SessionBusyError: When the session is running; raised by the first part.
             RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
         """
@@ -249,10 +249,10 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
     @with_parameters_of(stream)
     def stream_sync(self, given: Given, **options: Any) -> Iterator[Part[ResponseT]]:
-        """As `stream`, with the same options, for a script. Leaving the loop before the last part stops the run.
+        """Behaves like `stream`, but blocks, for a script. Leaving the loop before the last part stops the run.
 
         Raises:
-            SyncInLoopError: As for `run_sync`.
+            SyncInLoopError: Same as for `run_sync`.
         """
         refuse_running_loop("Session.stream_sync", "session.stream")
         return self._parts_sync(self.stream(given, **options))
@@ -280,7 +280,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         input_id: str | None = None,
         on_approval: OnApproval | None = None,
     ) -> AsyncGenerator[Part[ResponseT]]:
-        """As `resume`, but yield the parts of the run as `stream` does."""
+        """Behaves like `resume`, but yields the parts of the run."""
         self._check_stored(on_approval)
         mark, readership = input_id_of(answer_content(answer), input_id, self._graph), ConsumerTracker()
         parts = self._stream_answer(answer, context, decided_by, control, readership, mark, on_approval)

@@ -1,4 +1,4 @@
-"""Conversion of LangGraph's stream chunks to the parts of a session's or a delegate's run."""
+"""Converts LangGraph's stream chunks to the parts of a session's or a delegate's run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def parts_of_run(
         graph: The compiled graph.
         session_id: The session.
         given: The graph's input.
-        mark: The id of the input; None for none.
+        mark: The id of the input; None if there is none.
     """
     state = await graph.aget_state({"configurable": {"thread_id": session_id}})
     values = state.values

@@ -1,4 +1,4 @@
-"""Summaries of a database's sessions: title, age, turns and status, each read from two checkpoints."""
+"""Summarizes a database's sessions: title, age, turns and status, each read from two checkpoints."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def summarize_session(
         saver: The database's saver.
         session_id: The session.
         newest: Its newest checkpoint.
-        is_running: As for `summarize_sessions`.
+        is_running: Same as for `summarize_sessions`.
     """
     values = newest.checkpoint["channel_values"]
     loop = values.get("loop")

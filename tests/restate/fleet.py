@@ -150,7 +150,7 @@ async def fleet_of_two(
 
     Args:
         server: Restate's server.
-        folder: As for `Fleet`.
+        folder: Same as for `Fleet`.
         name: The object's name.
         command: Returns the arguments of Python that start a worker at an address.
     """

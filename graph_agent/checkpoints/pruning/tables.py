@@ -125,7 +125,7 @@ class Tables(Protocol):
         """Execute statements of a recorder, in one transaction.
 
         Args:
-            confirm: As for `add_copies`.
+            confirm: Same as for `add_copies`.
         """
         ...
 
@@ -149,7 +149,7 @@ class Tables(Protocol):
             batch: The checkpoints.
             newest: The newest checkpoint that is known.
             doomed: All checkpoints that are to be removed; a newer checkpoint must not have one of them as its parent.
-            confirm: As for `add_copies`.
+            confirm: Same as for `add_copies`.
 
         Raises:
             ThreadChangedError: If one has; nothing is removed.

@@ -75,8 +75,8 @@ def rule(keep_last: int = 1, not_before: datetime | None = None) -> Rule:
     """Return a rule that also keeps the answers of inputs with an id for a day.
 
     Args:
-        keep_last: As for `Rule`.
-        not_before: As for `Rule`, with its zone.
+        keep_last: Same as for `Rule`.
+        not_before: Same as for `Rule`, with its zone.
     """
     since = datetime.now(UTC) - _REPEATABLE
     return Rule(keep_last, not_before.isoformat() if not_before is not None else None, since.isoformat())

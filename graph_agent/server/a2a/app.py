@@ -1,4 +1,4 @@
-"""A2A server for one compiled agent graph: routes to mount in an ASGI application."""
+"""Builds an A2A server for one compiled agent graph: routes to mount in an ASGI application."""
 
 from __future__ import annotations
 

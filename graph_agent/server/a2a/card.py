@@ -1,4 +1,4 @@
-"""The agent card of a compiled graph, which lists supported capabilities only."""
+"""Creates the agent card of a compiled graph; it lists supported capabilities only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that other processes on the same database run: watched through the database, cancelled through the Store.
+"""Watches tasks of other processes through the database, and cancels them through the Store.
 
 Only the process that runs a task writes it. Its next update would overwrite an external `canceled`, and the run would
 continue. A cancel request is therefore sent to that process, and the final state that it writes is awaited.

@@ -394,7 +394,7 @@ def _ids(context: RequestContext) -> tuple[str, str]:
 
 
 def _input_id(message: Message | None) -> str | None:
-    """Return a message's id as an input id: a digest of one that is too long or not printable; None for none."""
+    """Return a message's id as an input id: a digest of one that is too long or not printable; None without one."""
     id_ = message.message_id if message is not None else ""
     if not id_ or (len(id_) <= MAX_LENGTH and id_.isprintable()):
         return id_ or None

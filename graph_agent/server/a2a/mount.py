@@ -1,4 +1,4 @@
-"""A2A routes of the application, with its address, keys and limits."""
+"""Mounts A2A routes in the application, with its address, keys and limits."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def a2a_app(
             other origins, and requests to a host name with a dot, are refused.
         drain_s: Seconds that tasks may take to reach their next step boundary after the first SIGTERM; a second one
             stops them at once. None to install no signal handler: then tasks are stopped with the application.
-        options: As for `A2AServer`. With keys, its users are the names of the keys.
+        options: Same as for `A2AServer`. With keys, its users are the names of the keys.
 
     Raises:
         ConfigError: If the graph has no checkpointer.

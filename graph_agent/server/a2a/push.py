@@ -1,4 +1,4 @@
-"""Push notifications, sent independently of the task; only the status code of a receiver's response is read."""
+"""Sends push notifications independently of the task; only the status code of a receiver's response is read."""
 
 from __future__ import annotations
 

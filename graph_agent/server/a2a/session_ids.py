@@ -1,4 +1,4 @@
-"""The session id of a conversation, and whether any process runs that session."""
+"""Derives the session id of a conversation, and checks whether any process runs that session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task storage: a database for state changes, and memory for tasks that change with every token."""
+"""Stores tasks: state changes in a database, tasks that change with every token in memory."""
 
 from __future__ import annotations
 

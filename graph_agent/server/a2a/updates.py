@@ -1,4 +1,4 @@
-"""Updates of a task for its subscribers, converted from the parts of a session's stream."""
+"""Converts the parts of a session's stream to updates of a task for its subscribers."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _about(message: Message) -> dict[str, Any]:
 
 
 def _question_text(question: Any) -> str:
-    """Return the text of a structured question; empty for none.
+    """Return the text of a structured question; empty if there is none.
 
     It is the text of an approval request, or else of the first usual key that holds text.
     """

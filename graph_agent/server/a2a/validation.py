@@ -1,4 +1,4 @@
-"""Validation of requests: size limits, query parameters, and values that cannot be stored."""
+"""Validates requests: size limits, query parameters, and values that cannot be stored."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Limits:
         """Count one request for the duration of the context.
 
         Raises:
-            ProblemError: As for `enter`.
+            ProblemError: Same as for `enter`.
         """
         self.enter(caller)
         try:
@@ -118,8 +118,8 @@ class SharedLimits(Limits):
 
     Args:
         kind: The limited resource; each kind is counted separately.
-        concurrent: As for `Limits`.
-        per_minute: As for `Limits`.
+        concurrent: Same as for `Limits`.
+        per_minute: Same as for `Limits`.
         clock: Monotonic clock in seconds, the same for all processes of this machine.
     """
 

@@ -1,1 +1,1 @@
-"""Chat requests from body to outcome, in types that both chat APIs share."""
+"""Handles chat requests from body to outcome, in types that both chat APIs share."""

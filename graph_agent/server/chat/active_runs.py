@@ -1,4 +1,4 @@
-"""Active runs of a server's process: start, drain and cancellation."""
+"""Starts, drains and cancels the active runs of a server's process."""
 
 from __future__ import annotations
 

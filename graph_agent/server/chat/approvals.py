@@ -1,4 +1,4 @@
-"""Approval requests as chat messages, and the requests that answer them.
+"""Shows approval requests as chat messages, and reads the requests that answer them.
 
 A question of a request without a session ends with a marker that names its thread: the client sends the question back
 with its next message.
@@ -24,7 +24,7 @@ _MARKER = re.compile(r"\[approval ([0-9a-f]{24})\]\s*")
 
 
 def open_question(state: StateSnapshot) -> Interrupt | None:
-    """Return the first open question that a message can answer; None for none, or if calls of the caller are open."""
+    """Return the first open question that a message can answer; None without one, or if client calls are open."""
     interrupts = open_interrupts(state)
     return interrupts[0] if waiting_for(interrupts) == "answer" else None
 
@@ -35,7 +35,7 @@ def question_of(interrupts: Sequence[Interrupt], token: str | None, refused: str
     Args:
         interrupts: The open interrupts.
         token: Name of the thread of a request without a session; None for a session.
-        refused: Why the previous answer was refused; empty for none.
+        refused: Why the previous answer was refused; empty if there is none.
     """
     if not interrupts:
         return ""

@@ -1,4 +1,4 @@
-"""Handling of one chat request, streamed or not, in either API's format."""
+"""Handles one chat request, streamed or not, in either API's format."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ async def frames_of(
         first: The run's first part, if it was read already.
         dialect: The format.
         keepalive_s: Seconds of silence after which a comment is sent.
-        keep: As for `Chat.answer`; also awaited for an answer that ends with an error.
+        keep: Same as for `Chat.answer`; also awaited for an answer that ends with an error.
     """
     start = "".join(dialect.start_frames())
     part = first

@@ -1,4 +1,4 @@
-"""Comparison of a request's own history with that of its session."""
+"""Compares a request's own history with that of its session."""
 
 from __future__ import annotations
 
@@ -95,15 +95,15 @@ class _Exchange:
 
     text: str
     answer: str | None = None
-    """The last text of the answer; None for none, also if the input failed or was stopped."""
+    """The last text of the answer; None if there is none, also if the input failed or was stopped."""
     is_waiting: bool = False
     """Whether the session waits for a person or for the client, so that the last text is a question or a call."""
     has_more: bool = False
     """Whether the client may have other texts before the last one, and messages that answer questions."""
     asked: list[HeldCall] = field(default_factory=list)
-    """Calls that a person was asked about last; empty for none."""
+    """Calls that a person was asked about last; empty if there are none."""
     answered_before: _Exchange | None = None
-    """The newest exchange before this one that has an answer; None for none."""
+    """The newest exchange before this one that has an answer; None if there is none."""
 
     @property
     def is_required(self) -> bool:

@@ -1,4 +1,4 @@
-"""Requests with an `Idempotency-Key`: each is run once, and a repeated one gets the same answer.
+"""Runs each request with an `Idempotency-Key` once; a repeated one gets the same answer.
 
 The key is the input id of the request's run. It belongs to the caller and to the session of the request. A request
 without a session has a thread of its own, named by caller and key.
@@ -58,7 +58,7 @@ async def resolve_once(host: Host, caller: Caller, request: ChatRequest) -> RunS
     """Return the run of a request as `resolve_run`; for a repeated key, the run that resumes or returns the first one.
 
     Raises:
-        ProblemError: As for `resolve_run`.
+        ProblemError: Same as for `resolve_run`.
     """
     if (mark := request.mark) is None:
         return await resolve_run(host, caller, request)

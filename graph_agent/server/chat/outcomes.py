@@ -1,4 +1,4 @@
-"""Outcomes of runs, as the chat APIs report them."""
+"""Reads the outcomes of runs, as the chat APIs report them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat requests, independent of the API that received them."""
+"""Represents a chat request, independent of the API that received it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ChatRequest:
     messages: list[AnyMessage]
     """The request's conversation without system messages; never empty."""
     instructions: str = ""
-    """The system messages, joined; empty for none."""
+    """The system messages, joined; empty if there are none."""
     options: dict[str, Any] = field(default_factory=dict)
     """Fields of `AgentContext` for this run, e.g. `temperature`; unset fields are absent."""
     credentials: Mapping[str, SecretStr] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class ChatRequest:
     decisions: Mapping[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     """Decisions on calls that wait for approval: start of the interrupt's id, and index of the call → decision."""
     pending_token: str | None = None
-    """Token of the request without a session that the decisions belong to; None for none."""
+    """Token of the request without a session that the decisions belong to; None if there is none."""
     adds_all: bool = False
     """Whether all messages are new to an existing session; otherwise those after the agent's last message are."""
     before: Callable[[], Awaitable[None]] | None = None

@@ -1,4 +1,4 @@
-"""One active run of a chat request: its output parts, and how it is drained, cancelled or closed."""
+"""Runs a chat request: yields its output parts; can be drained, cancelled or closed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NODES = ("plan", "finalize")
 
 
 def reasoning_text(message: AIMessage) -> str:
-    """Return the text of a message's reasoning; empty for none, or if the provider shows none."""
+    """Return the text of a message's reasoning; empty if there is none, or if the provider shows none."""
     if isinstance(message.content, str) and not message.additional_kwargs:
         return ""
     return "".join(
@@ -181,11 +181,11 @@ class ServerRun:
         self.state: StateSnapshot | None = None
         """State of the session at the end of the run; None before the end, and for a stopped run."""
         self.following: asyncio.Task[None] | None = None
-        """Task that runs the follow-ups after this run; None for none."""
+        """Task that runs the follow-ups after this run; None if there is none."""
         self.replayed = False
         """Whether the outcome is that of an earlier request with the same idempotency key."""
         self.detached: asyncio.Task[None] | None = None
-        """Task that waits for the run's end after its client has left; None for none."""
+        """Task that waits for the run's end after its client has left; None if there is none."""
         self.release: Callable[[], None] = _release_nothing
         """Releases the resources of the run's request, such as its slot; may be called repeatedly."""
         self.aborted = False

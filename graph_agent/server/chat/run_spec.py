@@ -1,4 +1,4 @@
-"""Mapping of chat requests to runs: a new input, or results for an interrupted run; with a session, or without."""
+"""Maps chat requests to runs: a new input, or results for an interrupted run; with a session, or without."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RunSpec:
     used_before: Usage = field(default_factory=lambda: NO_USAGE)
     """Usage of earlier requests of the same input, which has been reported already."""
     call_token: str | None = None
-    """As `token`, for the calls of a session whose ids are not the model's own."""
+    """The thread's name within the ids of a session's calls, if these ids are not the model's own."""
     marks_questions: bool = False
     """Whether a question for approval names `call_token`."""
     shows_reasoning: bool = False

@@ -1,4 +1,4 @@
-"""Fields and checks common to the bodies of the chat APIs."""
+"""Declares fields and checks common to the bodies of the chat APIs."""
 
 from __future__ import annotations
 

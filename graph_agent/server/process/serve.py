@@ -196,7 +196,7 @@ def serve_a2a(
         db: A database URL that replaces the agent's own; None for the agent's own.
         keys_file: A file with API keys, in addition to those of `GRAPH_AGENT_API_KEYS`.
         settings: Limits and times; `settings.keys` is ignored.
-        log_level: As for `serve`; None leaves uvicorn at WARNING.
+        log_level: Same as for `serve`; None leaves uvicorn at WARNING.
 
     Raises:
         ConfigError: If the keys, a credential or the address cannot be used.

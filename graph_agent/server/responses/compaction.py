@@ -215,7 +215,7 @@ async def estimate_request(
 ) -> int:
     """Estimate the tokens of the first request of an input, with the counter that budgets and compaction use.
 
-    The request has the system prompt, the tools, and the history with the summary in force. It is counted before hooks
+    The request has the system prompt, the tools, and the history with the current summary. It is counted before hooks
     and middleware, and before a summary or a compaction that the input itself would cause.
 
     Args:

@@ -195,7 +195,7 @@ class Sessions:
         Args:
             answer: The answer to its interrupt, or a mapping of interrupt id → answer; None after a stop or a crash.
             credentials: Credentials of this request, for the tools of the run.
-            resources: As for `Runs.run`.
+            resources: Same as for `Runs.run`.
 
         Raises:
             ProblemError: If there is no such session, there is nothing to resume, the answer matches no open
