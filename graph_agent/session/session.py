@@ -232,8 +232,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             context: Overrides and credentials for this run and its follow-ups.
             control: Lets the run be stopped at its next boundary; it then ends with LangGraph's `GraphDrained`.
             state: Same as for `run`.
-            input_id: Same as for `run`. The parts of a stored result are its events, and its answer as one `Token`. The parts
-                of a resumed input begin where it is resumed.
+            input_id: Same as for `run`. The parts of a stored result are its events, and its answer as one `Token`. The
+                parts of a resumed input begin where it is resumed.
             on_approval: Same as for `run`. The stream goes on after its decisions, without a `Done` between.
 
         Raises:
