@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from graph_agent.session.history import SessionMemory
     from graph_agent.session.run_result import RunResult
     from graph_agent.session.session import Session
-    from graph_agent.settings.config import LoopConfig
-    from graph_agent.settings.context import AgentContext
+    from graph_agent.settings.config import AgentContext, LoopConfig
     from graph_agent.tools.idempotency import idempotency_key
     from graph_agent.types import SessionStatus
 
@@ -42,7 +41,7 @@ __all__ = [
 
 _MODULES = {
     "A2ADelegate": "delegates.a2a_delegate",
-    "AgentContext": "settings.context",
+    "AgentContext": "settings.config",
     "GraphDelegate": "delegates.graph_delegate",
     "LoopConfig": "settings.config",
     "LoopHook": "hooks.protocol",

@@ -16,8 +16,7 @@ from typing_extensions import TypeVar, Unpack
 
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.hooks.protocol import LoopHook, Middleware
-from graph_agent.settings.config import LoopConfig
-from graph_agent.settings.context import AgentContext, field_names
+from graph_agent.settings.config import AgentContext, LoopConfig, field_names
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
@@ -296,6 +295,8 @@ def create_graph_agent(
     # A list that was spread, as in [*mcp_tools, own], is found by its tools.
     given = tools if isinstance(tools, Iterable) else ()  # `build_graph` refuses, or takes apart, anything else
     lists = {id(each): each for each in [tools, *(getattr(tool, "source", None) for tool in given)] if each is not None}
+    # A server that answers later leaves `failed`; one that has been opened never joins it.
+    failed = [each for each in lists.values() if getattr(each, "failed", None)]
     graph = build_graph(
         find(model),
         tools=tools,
@@ -310,7 +311,7 @@ def create_graph_agent(
         plan_schema=plan_schema,
         state_schema=state_schema,
         cache=cache,
-        warnings=partial(_servers_down, list(lists.values())),
+        warnings=partial(_servers_down, failed) if failed else tuple,
         resolve=find,
     )
     graph.mcp_states = next((each.states for each in lists.values() if hasattr(each, "states")), None)
@@ -330,8 +331,8 @@ def create_graph_agent(
     )
 
 
-def _servers_down(lists: Sequence[object]) -> list[str]:
-    failed = {server: why for each in lists for server, why in getattr(each, "failed", {}).items()}
+def _servers_down(lists: Sequence[Any]) -> list[str]:
+    failed = {server: why for each in lists for server, why in each.failed.items()}
     return [f"The MCP server {server!r} is down, its tools are missing: {why}" for server, why in failed.items()]
 
 

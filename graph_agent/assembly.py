@@ -34,8 +34,7 @@ from graph_agent.planning.request_state import agentic_loop_from_env
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import system_prompt_source
 from graph_agent.runs.run import is_running, run_of
-from graph_agent.settings.config import LoopConfig
-from graph_agent.settings.context import AgentContext, RunContext
+from graph_agent.settings.config import AgentContext, LoopConfig, RunContext
 from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.custom_state import HookedPlanState, custom_state
 from graph_agent.state.schema import AgentState, LoopState, PlanState

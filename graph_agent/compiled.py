@@ -45,8 +45,7 @@ from graph_agent.runs.fence import DeferredWrites, defers_writes
 from graph_agent.runs.input_ids import InputStoredError
 from graph_agent.runs.registry import is_dispatched, refuse_within, running, running_blocking
 from graph_agent.runs.run import READERSHIP, RUN, AnsweringControl, Run, RunHandle
-from graph_agent.settings.config import LoopConfig
-from graph_agent.settings.context import AgentContext, run_context, with_credentials
+from graph_agent.settings.config import AgentContext, LoopConfig, run_context, with_credentials
 from graph_agent.state.custom_state import NO_OWN_FIELDS, CustomState, begins, check_input, unusable_input
 from graph_agent.state.messages import PushedText
 from graph_agent.types import ContextT, ResponseT

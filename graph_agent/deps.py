@@ -24,8 +24,7 @@ from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import Content, joined, tools_in_text
 from graph_agent.runs.run import Run, run_of
 from graph_agent.settings.budgets import BUDGET_LEFT, tighten_limits
-from graph_agent.settings.config import LoopConfig, Planner
-from graph_agent.settings.context import AgentContext, coerce_context, effective_config
+from graph_agent.settings.config import AgentContext, LoopConfig, Planner, coerce_context, effective_config
 from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.call_events import CallResult
 from graph_agent.state.schema import INITIAL_LOOP, LoopState

@@ -36,8 +36,7 @@ from graph_agent.session.results import DelegatePart
 from graph_agent.session.run_result import open_interrupts, since_last_input
 from graph_agent.session.stream_parts import MODES, StreamParts, is_event
 from graph_agent.settings.budgets import BUDGET_LEFT, cost_of, usage_of
-from graph_agent.settings.config import Price
-from graph_agent.settings.context import AgentContext, coerce_context
+from graph_agent.settings.config import AgentContext, Price, coerce_context
 from graph_agent.state.channels import RemoteTask
 from graph_agent.state.events import StoredEvent, as_value, is_approval
 from graph_agent.types import NO_USAGE, SessionStatus, Usage

@@ -27,7 +27,7 @@ from graph_agent.hooks.pipeline import (
     MiddlewareNode,
     MiddlewareNodes,
 )
-from graph_agent.settings.context import user_context
+from graph_agent.settings.config import user_context
 from graph_agent.tools.invoke import belongs_to_run
 
 _POINTS = (BEFORE_AGENT, BEFORE_MODEL, AFTER_MODEL, AFTER_AGENT)

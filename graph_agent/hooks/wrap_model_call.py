@@ -30,8 +30,7 @@ from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import ModelCall, StructuredPlanner
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import replace_tools_text, tools_in_text
-from graph_agent.settings.config import LoopConfig
-from graph_agent.settings.context import user_context
+from graph_agent.settings.config import LoopConfig, user_context
 from graph_agent.state.channels import write_field
 from graph_agent.state.custom_state import NO_OWN_FIELDS, CustomState, messages_fault, value_fault
 from graph_agent.usage import record_replies

@@ -22,7 +22,7 @@ from graph_agent.runs.inbox import NoteKind
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import spent
 from graph_agent.settings.budgets import LOGGED, STEPS_FOR_A_WAVE, LimitMet, budget_met, has_budget, limit_met
-from graph_agent.settings.context import coerce_context, set_fields
+from graph_agent.settings.config import coerce_context, set_fields
 from graph_agent.state.call_events import (
     announce,
     answers_of_wave,

@@ -15,8 +15,7 @@ from langchain_core.messages import HumanMessage
 from graph_agent.errors import ConfigError
 from graph_agent.runs.inbox import ControlMessage, MemoryInbox, NoteKind
 from graph_agent.runs.run import Run, WorkStoppedError
-from graph_agent.settings.config import LoopConfig
-from graph_agent.settings.context import AgentContext, set_fields
+from graph_agent.settings.config import AgentContext, LoopConfig, set_fields
 from graph_agent.state.events import StoredEvent, event
 from graph_agent.state.messages import STEERING_MARK
 

@@ -21,22 +21,21 @@ from graph_agent.server.admission.gate import OPEN, guard
 from graph_agent.server.admission.shared_limits import limits_of
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.handler import Chat
-from graph_agent.server.errors.problems import stopping
-from graph_agent.server.errors.responses import on_invalid, path_of
 from graph_agent.server.hosting.host import AgentSource, open_host
 from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.server.monitoring.readiness import Readiness
 from graph_agent.server.parameters import SESSION_HEADER, Services
+from graph_agent.server.problems import on_invalid, path_of, stopping
 from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.records import deleting_expired
 from graph_agent.server.settings import CARD_PATH, REST_PATH, RPC_PATH, ServerSettings
 from graph_agent.server.shared_folder import is_to_stop_at_once
 
 _APIS = {
-    "graph_agent.server.openai.responses": ("/v1/chat/", "/v1/models"),
+    "graph_agent.server.openai.chat": ("/v1/chat/", "/v1/models"),
     "graph_agent.server.responses.routes": ("/v1/responses",),
     "graph_agent.server.responses.conversations": ("/v1/conversations",),
-    "graph_agent.server.anthropic.responses": ("/v1/messages",),
+    "graph_agent.server.anthropic.messages": ("/v1/messages",),
     "graph_agent.server.sessions.routes": ("/sessions", "/memory/"),
 }
 """Module of an API's routes → the beginnings of their paths."""

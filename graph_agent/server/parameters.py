@@ -13,15 +13,13 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from graph_agent.server.admission.body import run_in_thread
-from graph_agent.server.admission.gate import caller
-from graph_agent.server.admission.keys import Caller
+from graph_agent.server.admission.gate import Caller, caller
 from graph_agent.server.admission.shared_limits import Limits
 from graph_agent.server.chat.handler import Chat, ChatDialect
 from graph_agent.server.chat.idempotency import with_key
-from graph_agent.server.chat.request import ChatRequest
-from graph_agent.server.chat.schemas import SESSION_ID, check_amount, checked_session_id
-from graph_agent.server.errors.problems import ProblemError, stopping
+from graph_agent.server.chat.schemas import SESSION_ID, ChatRequest, check_amount, checked_session_id
 from graph_agent.server.monitoring.readiness import Readiness
+from graph_agent.server.problems import ProblemError, stopping
 
 SESSION_HEADER = "X-Session-Id"
 """The default name of the header that names a session."""

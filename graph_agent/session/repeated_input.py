@@ -25,7 +25,7 @@ from graph_agent.runs.registry import POLL_S, find_run, is_idle
 from graph_agent.runs.run import RUN, Run, RunHandle
 from graph_agent.session.built_agent import builder_of, custom_state_of
 from graph_agent.session.run_result import RunResult, run_result, typed_result
-from graph_agent.settings.context import AgentContext, effective_config
+from graph_agent.settings.config import AgentContext, effective_config
 from graph_agent.types import SessionStatus
 
 _BEGINNING_S = 1.0

@@ -16,7 +16,7 @@ from langgraph.types import Interrupt, StateSnapshot
 from graph_agent._internal.text import html_table, text_of
 from graph_agent.approvals.requests import request_of
 from graph_agent.session.built_agent import builder_of
-from graph_agent.settings.context import AgentContext
+from graph_agent.settings.config import AgentContext
 from graph_agent.state.call_events import call_name
 from graph_agent.state.events import NOT_RUN, SUCCESSES, PlannedCall, ResultStatus, StoredEvent, is_own, value_of
 from graph_agent.state.messages import failure_error, since_input

@@ -32,7 +32,7 @@ from graph_agent.session.control import SessionCommands, SessionControl
 from graph_agent.session.history import SessionMemory
 from graph_agent.session.repeated_input import InputRun, answer_content, input_id_of, stored_result, wait_for_input
 from graph_agent.session.run_result import Cause, RunResult, open_interrupts, run_result, typed_result
-from graph_agent.settings.context import checked_context
+from graph_agent.settings.config import checked_context
 from graph_agent.state.events import Event
 from graph_agent.types import ContextT, ResponseT, SessionStatus, with_parameters_of
 

@@ -29,7 +29,7 @@ from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.text import as_text, clean, text_of, to_json_safe
 from graph_agent._internal.validation_text import explain
 from graph_agent.errors import CallError, ConfigError, ToolArgumentsError
-from graph_agent.settings.context import user_context
+from graph_agent.settings.config import user_context
 from graph_agent.state.call_events import CallResult
 from graph_agent.state.events import NOT_RUN, SUCCESSES, ResultStatus, as_json, decode, structured_content
 from graph_agent.tools.commands import NO_COMMANDS, CommandEffects, CommandScope

@@ -15,8 +15,8 @@ from graph_agent.a2a.server import A2AServer
 from graph_agent.server import create_app
 from graph_agent.server.a2a.card import agent_card
 from graph_agent.server.admission.gate import OPEN
-from graph_agent.server.errors.problems import STATUS, Kind
 from graph_agent.server.hosting.host import AgentSource
+from graph_agent.server.problems import STATUS, Kind
 from graph_agent.spec.agent_file import DEFAULT_DB
 from scripts.reference.markdown import code, document, table
 

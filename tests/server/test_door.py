@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from graph_agent.errors import ConfigError
 from graph_agent.server import ServerSettings, create_app, of_file
-from graph_agent.server.admission.keys import read_keys
+from graph_agent.server.admission.gate import read_keys
 from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.server.settings import ApiKey
 from tests.server.process import ROOT, Served, serving

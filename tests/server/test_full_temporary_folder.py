@@ -13,8 +13,8 @@ import pytest
 
 from graph_agent.server import shared_folder
 from graph_agent.server.admission.shared_limits import Limits, SharedLimits
-from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.monitoring.metrics import ReservedFile
+from graph_agent.server.problems import ProblemError
 from graph_agent.server.process import supervisor as workers
 from tests.server.process import Served, serving
 from tests.support.chat_client import CHAT, body

@@ -18,12 +18,12 @@ from langchain_core.messages import HumanMessage
 from graph_agent import LoopConfig, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server import create_app
-from graph_agent.server.admission.keys import Caller
+from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.idempotency import resolve_once, with_key
-from graph_agent.server.chat.request import ChatRequest
-from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.hosting.host import AgentSource
+from graph_agent.server.problems import ProblemError
 from graph_agent.session.history import SessionMemory
 from tests.server.hosting import ANONYMOUS, MINE, answered, ask, outcome_of, running, start_run, with_results
 from tests.server.process import Served, serving

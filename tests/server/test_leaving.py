@@ -13,14 +13,14 @@ from langchain_core.messages import HumanMessage
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.server.admission.keys import Caller
+from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.active_runs import Runs
-from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.chat.run_spec import resolve_run
-from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.hosting.host import AgentSource, Host, open_host
 from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import ServerSettings
 from tests.server.hosting import outcome_of
 

@@ -16,8 +16,8 @@ from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.chat.run_spec import RunSpec, resolve_run
-from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host
+from graph_agent.server.problems import ProblemError
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.run_result import run_result
 from tests.server.hosting import ANONYMOUS, MINE, answered, ask, outcome_of, running, with_results

@@ -27,7 +27,7 @@ from graph_agent import (
 )
 from graph_agent.errors import ConfigError
 from graph_agent.server.hosting.host import a2a_context_of
-from graph_agent.settings.context import coerce_context, effective_config
+from graph_agent.settings.config import coerce_context, effective_config
 from graph_agent.spec import load_spec, open_agent
 from tests.support.agents import asks, dialogue, echo, says, thread
 

@@ -8,7 +8,7 @@ import pytest
 from langchain_core.messages import AIMessage
 from langsmith import Client
 
-from graph_agent.models import without_callbacks
+from graph_agent.models import retry
 
 
 class RecordingClient(Client):
@@ -29,7 +29,7 @@ class RecordingClient(Client):
 def unobserved_requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The requests that were sent without callbacks."""
     sent: list[Any] = []
-    original = without_callbacks.request_unobserved
+    original = retry.request_unobserved
 
     async def recording(*args: Any) -> AIMessage:
         sent.append(args)

@@ -18,8 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError
-from graph_agent.server.errors.problems import Kind, ProblemError
-from graph_agent.server.errors.responses import path_of
+from graph_agent.server.problems import Kind, ProblemError, path_of
 
 COLLECT_BYTES = 64_000_000
 """Bytes of answered requests after which garbage is collected: the collector counts objects, not bytes, and some of the

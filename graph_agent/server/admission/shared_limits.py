@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from graph_agent.checkpoints.sqlite_connection import Patience
-from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.shared_folder import is_alive, warn_of_folder
 

@@ -12,9 +12,9 @@ from graph_agent._internal.coalesce import BETWEEN_PIECES_S
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.server.chat.run import RunEnded, ServerRun
 from graph_agent.server.chat.run_spec import RunSpec
-from graph_agent.server.errors.problems import ProblemError, stopping
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.server.problems import ProblemError, stopping
 from graph_agent.session.control import SessionControl
 
 logger = logging.getLogger(__name__)

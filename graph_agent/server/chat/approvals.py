@@ -16,7 +16,7 @@ from langgraph.types import Interrupt, StateSnapshot
 from graph_agent._internal.text import as_text
 from graph_agent.approvals.requests import calls_of_request, is_single_call, request_of
 from graph_agent.approvals.text import question_text
-from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.problems import ProblemError
 from graph_agent.session.interrupts import joint_question
 from graph_agent.session.run_result import open_interrupts, waiting_for
 

@@ -12,12 +12,11 @@ from typing import Any, Protocol, TypeAlias
 from starlette.requests import Request
 from starlette.responses import Response
 
-from graph_agent.server.admission.keys import Caller
+from graph_agent.server.admission.gate import Caller
 from graph_agent.server.admission.shared_limits import Limits
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.idempotency import resolve_once
 from graph_agent.server.chat.outcomes import ChatOutcome
-from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import (
     AnswerText,
     CallEvents,
@@ -28,7 +27,8 @@ from graph_agent.server.chat.run import (
     RunEnded,
     ServerRun,
 )
-from graph_agent.server.errors.problems import ProblemError, stopping
+from graph_agent.server.chat.schemas import ChatRequest
+from graph_agent.server.problems import ProblemError, stopping
 from graph_agent.server.sse import EventStream, comment, progress_comment, wait_for_disconnect
 from graph_agent.state.events import StoredEvent
 

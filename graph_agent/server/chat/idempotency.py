@@ -12,12 +12,12 @@ from dataclasses import replace
 from graph_agent.errors import InputError
 from graph_agent.inputs.deduplicator import InputDeduplicator
 from graph_agent.runs.input_ids import InputId, check_input_id, digest_of
-from graph_agent.server.admission.keys import Caller
+from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.approvals import pending_question
-from graph_agent.server.chat.request import ChatRequest, trailing_results
 from graph_agent.server.chat.run_spec import PENDING_ID, RunSpec, as_shown, resolve_run
-from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.chat.schemas import ChatRequest, trailing_results
 from graph_agent.server.hosting.host import Host
+from graph_agent.server.problems import ProblemError
 from graph_agent.session.run_result import open_interrupts
 
 

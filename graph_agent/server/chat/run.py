@@ -29,7 +29,9 @@ from graph_agent.runs.input_ids import InputStoredError, input_id_in
 from graph_agent.runs.run import Run
 from graph_agent.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
 from graph_agent.server.chat.run_spec import RunSpec
-from graph_agent.server.errors.problems import (
+from graph_agent.server.hosting.host import Host
+from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.server.problems import (
     BusySessionError,
     ProblemError,
     key_reused,
@@ -37,8 +39,6 @@ from graph_agent.server.errors.problems import (
     stopping,
     superseded,
 )
-from graph_agent.server.hosting.host import Host
-from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.session.repeated_input import not_open, wait_for_input
 from graph_agent.state.events import StoredEvent
 from graph_agent.state.messages import new_user_messages

@@ -21,22 +21,22 @@ from graph_agent.errors import InputError
 from graph_agent.runs.control_messages import message_of
 from graph_agent.runs.inbox import ControlMessage
 from graph_agent.runs.run import RUN, RunHandle
-from graph_agent.server.admission.keys import Caller
+from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.approvals import (
     answers_to_approvals,
     open_question,
     pending_question,
 )
 from graph_agent.server.chat.history import continued_input
-from graph_agent.server.chat.request import (
+from graph_agent.server.chat.schemas import (
     ChatRequest,
     check_conversation,
     new_messages,
     results_by_call,
     trailing_results,
 )
-from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host, new_token
+from graph_agent.server.problems import ProblemError
 from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.run_result import open_interrupts, since_last_input
 from graph_agent.tools.client import CLIENT_CALL, ClientResult

@@ -31,8 +31,8 @@ from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.capabilities import may_download_images
 from graph_agent.runs.registry import lock_idle_session
-from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.feeds import CheckpointNotifier, Feeds
+from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import A2A_DEFAULTS, ServerSettings
 from graph_agent.session.event_reader import EventReader
 from graph_agent.settings.config import LoopConfig

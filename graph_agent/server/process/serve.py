@@ -25,7 +25,7 @@ from graph_agent._internal.credential_headers import check_headers
 from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.runs.registry import use_daemon_threads_of_own_loop
 from graph_agent.server.admission.connections import BoundedProtocol, DrainedWebSocketProtocol
-from graph_agent.server.admission.keys import read_keys
+from graph_agent.server.admission.gate import read_keys
 from graph_agent.server.hosting.host import AgentSource, of_file
 from graph_agent.server.process.supervisor import Supervisor, check_workers, sharing
 from graph_agent.server.settings import ServerSettings

@@ -15,9 +15,9 @@ from graph_agent._internal.failure_log import log_failure
 from graph_agent.runs.registry import is_idle
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.handler import Keep, frames_of
-from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import ServerRun
-from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.chat.schemas import ChatRequest
+from graph_agent.server.problems import ProblemError
 from graph_agent.server.responses.records import OPEN, Record, Records
 from graph_agent.server.sse import comment, frame
 from graph_agent.session.control import SessionControl
@@ -267,7 +267,7 @@ def _missing_end(record: Record | None, newest: dict[str, Any]) -> list[dict[str
         ending = "completed" if response["status"] == "completed" else "incomplete"
         return [{"type": f"response.{ending}", "sequence_number": number, "response": response}]
     # Imported where it is used: its schemas are not a part of the start.
-    from graph_agent.server.responses.resource import error_event
+    from graph_agent.server.responses.output import error_event
 
     return [
         {"type": "error", "sequence_number": number, **error_event(ProblemError("internal", error["message"]))},

@@ -12,10 +12,11 @@ from langgraph.types import StateSnapshot
 
 from graph_agent.server.chat.approvals import pending_question
 from graph_agent.server.chat.history import continued_input
-from graph_agent.server.chat.request import ChatRequest, trailing_results
-from graph_agent.server.errors.problems import BusySessionError, ProblemError
+from graph_agent.server.chat.schemas import ChatRequest, trailing_results
 from graph_agent.server.hosting.host import Host
+from graph_agent.server.problems import BusySessionError, ProblemError
 from graph_agent.server.responses.input_items import Conversation
+from graph_agent.server.responses.output import summary_wanted
 from graph_agent.server.responses.records import (
     OPEN,
     Record,
@@ -25,15 +26,15 @@ from graph_agent.server.responses.records import (
     token_of_item,
     token_of_response,
 )
-from graph_agent.server.responses.requests import (
+from graph_agent.server.responses.schemas import (
     ENCRYPTED_REASONING,
+    CreateResponse,
+    InputItem,
     client_tools_of,
     is_agent,
     options_of,
     unsupported_tools_of,
 )
-from graph_agent.server.responses.resource import summary_wanted
-from graph_agent.server.responses.schemas import CreateResponse, InputItem
 
 
 @dataclass(frozen=True, slots=True)

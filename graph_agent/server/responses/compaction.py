@@ -25,18 +25,18 @@ from graph_agent.planning.loop_hooks import HookedRequests
 from graph_agent.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.summary import NoSummaryError, request_summary, use_summary
-from graph_agent.server.admission.keys import Caller
+from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.outcomes import ChatOutcome
-from graph_agent.server.chat.request import ChatRequest, new_messages
-from graph_agent.server.errors.problems import ProblemError, problem_of_run
+from graph_agent.server.chat.schemas import ChatRequest, new_messages
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.parameters import Services
+from graph_agent.server.problems import ProblemError, problem_of_run
 from graph_agent.server.responses.chain import Chains, messages_of
 from graph_agent.server.responses.input_items import as_items, encoded_summary, read_items, replace_references
+from graph_agent.server.responses.output import usage_of as response_usage_of
 from graph_agent.server.responses.records import Records, item_id, new_token, response_id
-from graph_agent.server.responses.resource import usage_of as response_usage_of
 from graph_agent.server.responses.schemas import CompactResponse
-from graph_agent.settings.context import AgentContext, coerce_context, effective_config, set_fields
+from graph_agent.settings.config import AgentContext, coerce_context, effective_config, set_fields
 from graph_agent.state.schema import INITIAL_LOOP, loop_of_new_input
 from graph_agent.tools.invoke import belongs_to_run
 from graph_agent.types import HIDDEN_ID_PREFIX, Usage

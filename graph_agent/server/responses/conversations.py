@@ -12,12 +12,11 @@ from pydantic import Field, model_validator
 from typing_extensions import TypedDict
 
 from graph_agent.server.admission.body import BodyRoute
-from graph_agent.server.admission.gate import caller
-from graph_agent.server.admission.keys import Caller
+from graph_agent.server.admission.gate import Caller, caller
 from graph_agent.server.chat.schemas import SESSION_ID, ListOf, RequestObject, clean_body
-from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.parameters import Services, error_responses, services
+from graph_agent.server.problems import ProblemError
 from graph_agent.server.response_models import ConversationObject, DeletedResponse, ItemPage, OpenAIError
 from graph_agent.server.responses.chain import input_of
 from graph_agent.server.responses.input_items import read_items

@@ -12,22 +12,26 @@ from starlette.responses import JSONResponse, Response
 from graph_agent.server.admission.body import run_in_thread
 from graph_agent.server.chat.handler import REPLAYED
 from graph_agent.server.chat.idempotency import with_key
-from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.chat.run_spec import client_interrupts
-from graph_agent.server.errors.problems import BusySessionError, ProblemError
+from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.parameters import ChatEndpoint
+from graph_agent.server.problems import BusySessionError, ProblemError
 from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.chain import Chains, input_of
 from graph_agent.server.responses.compaction import count_input_tokens
 from graph_agent.server.responses.conversations import Conversations
 from graph_agent.server.responses.idempotency import Key, replay
 from graph_agent.server.responses.input_items import Conversation, as_items, read_items, replace_references
-from graph_agent.server.responses.output import ResponseDialect
+from graph_agent.server.responses.output import ResponseDialect, new_response, summary_wanted
 from graph_agent.server.responses.records import OPEN, Record, Records, new_token
-from graph_agent.server.responses.requests import ENCRYPTED_REASONING, check_supported
-from graph_agent.server.responses.resource import new_response, summary_wanted
-from graph_agent.server.responses.schemas import CountInputTokens, CreateResponse, InputItem
+from graph_agent.server.responses.schemas import (
+    ENCRYPTED_REASONING,
+    CountInputTokens,
+    CreateResponse,
+    InputItem,
+    check_supported,
+)
 from graph_agent.server.sse import EventStream
 from graph_agent.session.run_result import open_interrupts
 

@@ -15,11 +15,11 @@ from graph_agent.errors import SessionBusyError
 from graph_agent.inputs.deduplicator import InputDeduplicator
 from graph_agent.runs.input_ids import InputId, digest_of
 from graph_agent.runs.registry import lock_idle_session
-from graph_agent.server.admission.keys import Caller
+from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.idempotency import token_of_key, with_key
-from graph_agent.server.chat.request import ChatRequest
-from graph_agent.server.errors.problems import ProblemError, key_reused
+from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.hosting.host import Host
+from graph_agent.server.problems import ProblemError, key_reused
 from graph_agent.server.responses.records import KEYS, keys_of_day, response_id
 from graph_agent.server.responses.schemas import CreateResponse
 from graph_agent.server.sse import frame

@@ -16,7 +16,7 @@ from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooMa
 from graph_agent._internal.text import to_json_safe
 from graph_agent.planning.compaction import summary_note
 from graph_agent.server.chat.schemas import document, image, media_type_of
-from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.problems import ProblemError
 from graph_agent.server.responses.schemas import InputItem, Part
 
 _TYPES = ("reasoning", "thinking", "redacted_thinking")

@@ -14,9 +14,9 @@ from typing import Any, Literal, cast
 from typing_extensions import TypedDict
 
 from graph_agent._internal.polling import poll_forever
-from graph_agent.server.admission.keys import Caller
-from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.admission.gate import Caller
 from graph_agent.server.hosting.host import Host
+from graph_agent.server.problems import ProblemError
 
 ItemKind = Literal["msg", "rs", "fc", "mcp", "cmp"]
 _CONVERSATION = re.compile(r"conv_[0-9a-f]{24}")

@@ -9,11 +9,9 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, WebSocket
 from starlette.responses import Response
 
 from graph_agent.server.admission.body import BodyRoute
-from graph_agent.server.admission.gate import admitted_caller, caller
-from graph_agent.server.admission.keys import Caller
-from graph_agent.server.errors.problems import ProblemError
-from graph_agent.server.errors.responses import openai_refusal
+from graph_agent.server.admission.gate import Caller, admitted_caller, caller
 from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, open_part, services
+from graph_agent.server.problems import ProblemError, openai_refusal
 from graph_agent.server.response_models import (
     CompactionObject,
     DeletedResponse,

@@ -18,8 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError
 from graph_agent.server.admission.body import SMALL_BYTES
-from graph_agent.server.errors.problems import ProblemError
-from graph_agent.server.errors.responses import openai_error
+from graph_agent.server.problems import ProblemError, openai_error
 from graph_agent.server.settings import ServerSettings
 
 CONNECTION_S = 3600.0

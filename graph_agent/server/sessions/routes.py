@@ -10,11 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from graph_agent.server.admission.body import BodyRoute
-from graph_agent.server.admission.gate import caller
-from graph_agent.server.admission.keys import Caller
+from graph_agent.server.admission.gate import Caller, caller
 from graph_agent.server.chat.schemas import SESSION_ID, clean_body
-from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.parameters import Services, services
+from graph_agent.server.problems import ProblemError
 from graph_agent.server.response_models import Accepted, ControlError, EventList, SessionIds, SessionInfo, SessionList
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.server.sse import EventStream

@@ -14,13 +14,13 @@ from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.models.errors import public_text, public_value
 from graph_agent.runs.registry import inbox_of, lock_idle_session
-from graph_agent.server.admission.keys import Caller
+from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.run import Part, RunEnded, ServerRun
 from graph_agent.server.chat.run_spec import RunSpec
-from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.feeds import Feeds
 from graph_agent.server.hosting.host import Host
+from graph_agent.server.problems import ProblemError
 from graph_agent.server.sse import comment, frame
 from graph_agent.session.history import SessionMemory, list_threads
 from graph_agent.session.interrupts import checked_answers

@@ -1,1 +1,0 @@
-"""Defines errors of requests, with kinds and HTTP statuses, and the error responses of each API."""
