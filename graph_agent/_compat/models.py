@@ -1,6 +1,6 @@
 """Imports LangChain's private names behind a chat model's request.
 
-As for `_compat`, each has a test that fails when it moves: `tests/internal/test_compat.py`.
+Like those of `_compat`, each has a test that fails when it moves: `tests/internal/test_compat.py`.
 """
 
 from __future__ import annotations

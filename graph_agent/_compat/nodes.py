@@ -1,6 +1,6 @@
 """Imports LangGraph's private names behind the execution of a node and of a conditional edge.
 
-As for `_compat`, each has a test that fails when it moves: `tests/internal/test_compat_nodes.py`.
+Like those of `_compat`, each has a test that fails when it moves: `tests/internal/test_compat_nodes.py`.
 """
 
 from __future__ import annotations

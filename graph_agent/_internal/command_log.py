@@ -23,7 +23,7 @@ class LogStream(Protocol):
         ...
 
     def flush(self) -> None:
-        """Write what is buffered."""
+        """Write the buffered text."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Decides which calls wait for a person, builds the request to the person, and reads the decisions.
+"""Selects the calls that wait for a person, builds the request to the person, and reads the decisions.
 
 A request has the shape of LangChain's `HITLRequest`, and an answer that of its `HITLResponse`:
 `{"decisions": [approve(), reject("Too late."), edit({"path": "b.txt"}), respond("42")]}`.

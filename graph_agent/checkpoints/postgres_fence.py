@@ -49,8 +49,8 @@ _NEWEST_AND_WRITES: LiteralString = (
     f" AND w.checkpoint_id = newest.checkpoint_id) AS writes FROM ({_NEWEST}) AS newest"
 )
 READS_COMMITTED: LiteralString = "current_setting('transaction_isolation') = 'read committed'"
-"""Whether a statement sees what was committed before it, also while it waited for the lock. A database or a role may
-set another default, with which a transaction sees nothing that was committed after its first statement began."""
+"""Whether a statement sees all commits before it, also while it waited for the lock. A database or a role may
+set another default, with which a transaction sees no commit after the begin of its first statement."""
 # Fails with a division by zero, which aborts the transaction, unless the newest checkpoint is one of the run's own.
 _CHECK: LiteralString = (
     f"SELECT 1 / count(*) FROM ({_NEWEST}) AS newest WHERE checkpoint_id = ANY(%s) AND owner IN ('', %s)"

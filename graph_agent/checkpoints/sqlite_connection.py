@@ -1,4 +1,4 @@
-"""Connects to an SQLite file that other processes may lock: one limited wait, and an error that names the file.
+"""Opens an SQLite file that other processes may lock: one limited wait, and an error that names the file.
 
 SQLite waits per statement, and a failed run executes several, each of which would wait again. After a wait has timed
 out, the connections of this process to the same file wait only `_RETRY_S`, until one of them can write again.

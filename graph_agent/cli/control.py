@@ -74,7 +74,7 @@ async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: No
         kind: The kind of the note: `steer` or `follow_up`.
 
     Returns:
-        What was queued, and when it takes effect, in one line.
+        The queued note, and when it takes effect, in one line.
 
     Raises:
         ConfigError: If the database does not exist, cannot be opened, or is in the memory of one process.

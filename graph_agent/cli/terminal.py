@@ -20,7 +20,7 @@ class Terminal:
 
     def __init__(self, *, stderr: bool = False) -> None:
         self.console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=stderr)
-        """The console; what is printed on it directly must be safe."""
+        """The console; text that is printed on it directly must be safe."""
 
     @property
     def is_terminal(self) -> bool:

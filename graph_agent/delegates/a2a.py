@@ -1,4 +1,4 @@
-"""Delegates to one remote agent over A2A."""
+"""Sends delegations to one remote agent over A2A."""
 
 from __future__ import annotations
 

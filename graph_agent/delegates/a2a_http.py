@@ -1,4 +1,4 @@
-"""Connects to one remote agent over HTTP, restricted to configured hosts and to a maximum response size."""
+"""Sends HTTP requests to one remote agent, only to configured hosts and with a maximum response size."""
 
 from __future__ import annotations
 

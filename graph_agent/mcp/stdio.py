@@ -1,4 +1,4 @@
-"""Connects to a server in a child process: one JSON-RPC message per line over standard input and output.
+"""Opens the transport to a server in a child process: one JSON-RPC message per line over standard input and output.
 
 The SDK's client buffers a line without a limit and ends the session at an undecodable byte. This one refuses a too long
 line while it arrives and continues after an unreadable one. Processes start and end as in the SDK.

@@ -1,4 +1,4 @@
-"""Filters from an incomplete reply the part that may be shown, without the sentinel and calls written as text.
+"""Filters an incomplete reply: shows neither the sentinel nor a call written as text.
 
 The sentinel `No more actions.` is the planning reply of a model that makes no calls and gives no answer yet.
 """

@@ -1,1 +1,1 @@
-"""Plans from the history, or answers: requests to the model, hooks, fallbacks and loop detection."""
+"""Makes a plan or an answer from the history: requests to the model, hooks, fallbacks and loop detection."""

@@ -29,7 +29,7 @@ checkpoint, with the messages and events of that input alone."""
 RECENT_INPUTS = "graph_agent_inputs"
 """Key in checkpoint metadata of the inputs before the checkpoint's own, or of the checkpoint that has them."""
 MOST_INPUTS = 32
-"""Maximum number of inputs with an id that a session in a saver without an index recognizes, besides the newest."""
+"""Inputs with an id, in addition to the newest, that a session in a saver without an index recognizes at most."""
 MAX_LENGTH = 255
 """Maximum characters of an input id."""
 

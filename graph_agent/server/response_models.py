@@ -38,7 +38,7 @@ class AnthropicErrorDetail(_Reply):
     type: str
     message: str
     category: str | None = None
-    """As in `OpenAIErrorDetail`."""
+    """The same category as in `OpenAIErrorDetail`."""
 
 
 class AnthropicError(_Reply):

@@ -1,4 +1,4 @@
-"""Decides on approvals by program: by a callback, and by a person's earlier `approve(always=True)`."""
+"""Answers approvals by program: by a callback, and by a person's earlier `approve(always=True)`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports, imports and removes whole sessions."""
+"""Moves whole sessions: exports, imports and removes them."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class RunCall:
     arguments: dict[str, Any]
     """The arguments it ran with, references replaced; those that the model gave for a call that never started."""
     result: Any
-    """As in `RunResult.results`; None without a result."""
+    """The same value as in `RunResult.results`; None without a result."""
     status: ResultStatus | None
     """How it ended; None while it is unfinished."""
     duration_s: float | None

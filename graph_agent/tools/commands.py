@@ -137,7 +137,7 @@ def parent_command(handoffs: Sequence[Handoff]) -> Command[Any]:
 
 
 def as_command(message: ToolMessage, output: CallResult) -> ToolMessage | Command[Any]:
-    """Return a call's result as middleware receives it: a command if it has effects besides its message."""
+    """Return a call's result as middleware receives it: a command if it has further effects than its message."""
     if output.handoff is not None:
         return parent_command([output.handoff])
     if not output.writes and not output.messages:

@@ -4,6 +4,9 @@ Docstrings and comments are read at speed, so they use the verbs of the field wi
 `python tests/checks/register.py [FOLDER ...]` prints the rate per 1,000 words and the files with the most; without a
 folder it checks the package's own code and its tests. No function, class, argument, variable or attribute may have
 such a word in its name.
+
+No docstring or comment may contain a formula in place of a sentence (`FORMULA`). The headline of a module of the
+package begins with a verb whose subject is the module, such as "Parses calls".
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 OWN = ("graph_agent", "nodes", "tests", "benchmarks", "deploy", "examples", "scripts")
-BOUND = 0.3
+BOUND = 0.1
 """Occurrences per 1,000 words at most."""
 MOST_LISTED = 15
 
@@ -34,6 +37,13 @@ DIALECT = re.compile(
     )\b""",
     re.VERBOSE | re.IGNORECASE,
 )
+FORMULA = re.compile(
+    r"""\b(?:none|empty|absent)\ for\ none\b|\bin\ force\b|^As\ `|(?:^|:\ )As\ (?:for|in)\ (?:an?\ )?`""",
+    re.VERBOSE | re.IGNORECASE | re.MULTILINE,
+)
+PACKAGE = ("graph_agent", "nodes")
+HEADLINE = re.compile(r"[A-Z][a-z]+s (?!(?:of|that|which|whose|from|in|on|at|by|with|for|to|over|behind)\b)")
+"""A third-person verb and its object; a plural noun is followed by one of these words, or by a mark."""
 WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 IN_NAME = re.compile(rf"(?:^|_)(?:{SPEECH})(?:_|$)", re.IGNORECASE)
 KEPT = {"says"}
@@ -79,8 +89,19 @@ def names(path: Path) -> Iterator[str]:
             yield f"{path}:{node.lineno}: {name}"
 
 
+def formulas(path: Path) -> Iterator[str]:
+    """Yield each formula of a module, and its headline if that begins with no verb."""
+    source = path.read_text(encoding="utf-8")
+    for text in prose(source):
+        yield from (f"{path}: {match.group()!r} is not a sentence" for match in FORMULA.finditer(text))
+    if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in PACKAGE:
+        headline = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+        if not HEADLINE.match(headline):
+            yield f"{path}: the headline begins with no verb: {headline}"
+
+
 def main(folders: list[str]) -> None:
-    """Print the counts; exit with status 1 above the bound, or for a name."""
+    """Print the counts; exit with status 1 above the bound, or for a name, a formula or a headline."""
     roots = [Path(folder) for folder in folders] or [ROOT / name for name in OWN]
     counts = {path: count(path) for root in roots for path in sorted(root.rglob("*.py")) if not path.is_symlink()}
     words = sum(number for number, _ in counts.values())
@@ -91,6 +112,8 @@ def main(folders: list[str]) -> None:
     )
     if named := [each for path in counts for each in names(path)]:
         sys.exit("\n".join(["Names with a word of everyday speech:", *named]))
+    if found_formulas := [each for path in counts for each in formulas(path)]:
+        sys.exit("\n".join(["Write sentences, as CONTRIBUTING.md describes:", *found_formulas]))
     if rate <= BOUND:
         return
     worst = sorted(counts.items(), key=lambda item: -item[1][1].total())[:MOST_LISTED]

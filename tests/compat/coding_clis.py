@@ -95,7 +95,7 @@ CLIS = {
 
 
 def faults(url: str, key: str, folder: Path, within_s: float) -> dict[str, list[str]]:
-    """Ask each client, if there is time to install it; return what was wrong, by client, and print what was skipped.
+    """Ask each client, if there is time to install it; return the faults by client, and print the skipped ones.
 
     Args:
         url: The server.

@@ -1,4 +1,4 @@
-"""Every regular expression of the package takes steps in proportion to the text, whoever wrote the text.
+"""Every regular expression of the package takes time in proportion to the text, also for hostile texts.
 
 The patterns are collected from the source, so a new one is checked without being listed.
 """

@@ -27,7 +27,7 @@ _TABLES = {
 
 @contextmanager
 def commits(url: str, patch: pytest.MonkeyPatch) -> Iterator[list[Rows]]:
-    """Yield what is committed at each statement of this process, without repetitions; complete after the context."""
+    """Yield the committed rows at each statement of this process, without repetitions; complete after the context."""
     seen: list[Rows] = []
 
     def look() -> None:

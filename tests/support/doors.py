@@ -85,7 +85,7 @@ class Case:
     limits: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the configuration that may end a run."""
     answered: int | None = None
-    """As for `Restarting`."""
+    """Requests that the model answers before it fails; None for all."""
     aborts: bool = False
     """Whether the first call aborts its run."""
     approval: str = "approve"

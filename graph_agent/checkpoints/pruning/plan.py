@@ -1,4 +1,4 @@
-"""Plans which checkpoints of one thread are removed, and what the others need to read as before; pure functions.
+"""Plans the removal of one thread's checkpoints, so that the others read as before. Its functions are pure.
 
 The checkpoints of a namespace are a tree. A delta channel has no value in most checkpoints: its value is rebuilt from
 the writes of the ancestors, back to the last one with a full copy. A kept checkpoint whose parent is removed therefore

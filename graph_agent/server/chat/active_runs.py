@@ -1,4 +1,4 @@
-"""Starts, drains and cancels the active runs of a server's process."""
+"""Manages the active runs of a server's process: starts, drains and cancels them."""
 
 from __future__ import annotations
 
