@@ -30,7 +30,6 @@ from graph_agent.models.stream_filters import has_no_answer, is_blank
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.planning.ask import PlanningError, RefusedError
 from graph_agent.planning.compaction import recap
-from graph_agent.planning.loop_hooks import HookedRequests
 from graph_agent.planning.middleware_replies import composed_answer, stream_unshown
 from graph_agent.planning.plan_edits import handoff_command
 from graph_agent.planning.requests import ModelRequests
@@ -289,7 +288,7 @@ class AnswerUpdate:
         if self.outcome.get("unguarded") and self.deps.guarded:
 
             async def guard(requests: ModelRequests, sentence: str) -> None:
-                self.answer = await self._guarded(requests, await requests.guarded(draft))
+                self.answer = await requests.reviewed(await requests.guarded(draft))
 
             await self._send_before_deadline(guard, "")
         await self._read_structured()
@@ -316,8 +315,7 @@ class AnswerUpdate:
         self.requests, self.answer = requests, None
         try:
             use_summary(requests, self.state["events"])
-            if self.deps.rewriters:
-                await HookedRequests(requests, self.active_run.session_id).rewrite_results()
+            await requests.rewrite_results()
             await renew_summary(requests, self.state["events"], allowed=not sentence)
             with collect_writes(self.written):
                 await work(requests, sentence)
@@ -370,16 +368,10 @@ class AnswerUpdate:
         if is_blank(reply.text):
             self._fail(logged_event(self.step, "empty_answer", _EMPTY))
         else:
-            answer = after_sentence(sentence, await self._guarded(requests, reply))
+            answer = after_sentence(sentence, await requests.reviewed(reply))
             self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
             if streamed:
                 stream_rest(self.answer, streamed)
-
-    async def _guarded(self, requests: ModelRequests, answer: AIMessage) -> AIMessage:
-        """Return an answer as the hooks leave it."""
-        if not self.deps.hooks:
-            return answer
-        return await HookedRequests(requests, self.active_run.session_id).guard(answer)
 
     async def _compose_structured(self, requests: ModelRequests, sentence: str) -> None:
         """Ask for an answer that fits the schema."""
@@ -403,7 +395,7 @@ class AnswerUpdate:
             kind, message = answered.error
             self._fail(logged_event(self.step, kind, message, advises=kind == "response_schema"))
         else:
-            self.answer = await self._guarded(requests, reply)
+            self.answer = await requests.reviewed(reply)
             if self.answer is not reply:
                 self.structured = None
                 await self._read_structured()

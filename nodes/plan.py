@@ -16,13 +16,11 @@ from langgraph.types import Command
 
 from graph_agent.deps import AgentDeps, Task
 from graph_agent.errors import SlowSchemaError, UserError
-from graph_agent.execution.ledger import note_used, used_before
 from graph_agent.models.finish_reasons import cut_off
 from graph_agent.nodes.finalize import failure_event
 from graph_agent.planning.approvals import report_edits, start_calls
 from graph_agent.planning.ask import RefusedError
 from graph_agent.planning.loop_detection import mark_withheld, stop_repetition
-from graph_agent.planning.loop_hooks import HookedRequests
 from graph_agent.planning.middleware_replies import (
     apply_hooks,
     comes_from_hooks,
@@ -95,8 +93,6 @@ async def take_input_or_wave(update: PlanUpdate) -> None:
         apply_after_wave(update)
     elif not await continue_after_edit(update):
         await update.begin_input()
-    if update.deps.hooks:
-        await _count_killed_runs(update)
     update.begins = not update.state.get("wave_finished") and update.loop["step"] == 0
 
 
@@ -210,17 +206,6 @@ AFTER_HOOKS: tuple[Rule, ...] = (
     ask_model,
 )
 """The rules of a pass that follows a reply of the model which hooks of middleware have seen, or their jump."""
-
-
-async def _count_killed_runs(update: PlanUpdate) -> None:
-    """Add the usage of runs that were killed between this plan's reply and a hook's rerun."""
-    used = await used_before(update.task)
-    if not used["model_calls"]:
-        return
-    update.count_usage(used)
-    calls = used["model_calls"]
-    message = f"An interrupted run made {calls} model call(s) for this plan. They count towards the limits."
-    update.events.append(event("warning", update.loop["step"], message=message))
 
 
 def _can_be_steered(update: PlanUpdate) -> bool:
@@ -342,17 +327,12 @@ async def _request_plan(update: PlanUpdate) -> Planned:
         # Before the input's first plan, these are ids of the input before.
         requests.answered = taken if update.loop["step"] else ()
         use_summary(requests, stored, update.events)
-        hooked = HookedRequests(requests, update.run.session_id) if deps.hooks or deps.rewriters else None
-        if hooked is not None:
-            # A summary must not quote what a hook hides from the model.
-            await hooked.rewrite_results()
+        # A summary must not quote what a hook hides from the model.
+        await requests.rewrite_results()
         await renew_summary(requests, stored, update.events)
         requests.active.warn_of_withheld_choice()
         with collect_writes(update.own_writes):
-            if hooked is not None and deps.hooks:
-                planned = await hooked.plan(lambda usage: note_used(update.task, usage))
-            else:
-                planned = await requests.plan()
+            planned = await requests.plan()
     finally:
         update.loop = {**requests.active.loop}
         update.streamed, update.cut_off = requests.stream, requests.cut_off

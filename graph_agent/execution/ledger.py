@@ -27,14 +27,13 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, Pend
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 from langgraph.types import Checkpointer
 
-from graph_agent._compat import checkpointer_of, count_resume_values, is_resuming
+from graph_agent._compat import checkpointer_of, count_resume_values
 from graph_agent.approvals.requests import is_single_call
 from graph_agent.checkpoints.reading import BY_A_PERSON, edit_ancestors, load, put_writes, running_checkpoint
 from graph_agent.deps import Task
 from graph_agent.runs.run import RUN, Run
 from graph_agent.state.schema import INITIAL_LOOP, PlanState
-from graph_agent.types import NO_USAGE, Call, Usage
-from graph_agent.usage import add_usage
+from graph_agent.types import Call
 
 Write = tuple[str, Any]
 """A state field, and the value written to it."""
@@ -323,28 +322,3 @@ def _awaiting_first_answer(edited: CheckpointTuple) -> frozenset[str]:
 
 def _dispatched(at: CheckpointTuple) -> frozenset[str]:
     return frozenset(call["id"] for call in at.checkpoint["channel_values"].get("ready") or [])
-
-
-USED = "graph_agent_used"
-"""Channel name of the notes among a checkpoint's writes; no state field has it."""
-
-
-async def note_used(task: Task, usage: Usage) -> None:
-    """Store the usage since the last note; no effect in a run without checkpoints."""
-    saver, at = checkpoint_of(task)
-    if saver is not None and at is not None:
-        # A separate task id, because LangGraph treats a task with writes as finished.
-        await put_writes(saver, at, [(USED, dict(usage))], f"{USED}:{uuid.uuid4().hex}")
-
-
-async def used_before(task: Task) -> Usage:
-    """Return the usage noted by killed runs of the same plan; zero in a run that does not resume one."""
-    usage = NO_USAGE
-    saver, at = checkpoint_of(task)
-    if saver is None or at is None or not is_resuming(task.config):
-        return usage
-    found = await load(saver, at)
-    for _, channel, noted in (found.pending_writes or []) if found is not None else []:
-        if channel == USED:
-            usage = add_usage(usage, noted)
-    return usage

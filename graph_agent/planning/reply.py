@@ -13,9 +13,10 @@ from graph_agent._internal.text import clean
 from graph_agent.calls import new_call_id, read_text_calls, split_tool_calls, unfinished_call
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import SlowSchemaError
+from graph_agent.hooks.copies import copied
 from graph_agent.models.client import Mode
 from graph_agent.models.finish_reasons import cause_of, cut_off, text_cut_off
-from graph_agent.models.sanitize import with_text, without_call_blocks
+from graph_agent.models.sanitize import with_text, without_call_blocks, without_calls
 from graph_agent.models.stream_filters import after_reasoning, is_blank, may_begin_with_call, without_sentinel
 from graph_agent.parsing.call import with_unique_ids
 from graph_agent.parsing.messages import calls_of, canonical_calls, checked_call
@@ -92,6 +93,19 @@ def plan_of_calls(message: AIMessage, calls: list[Call], usage: Usage, raw_text:
         raw_text=raw_text,
         empty=empty,
     )
+
+
+def plan_of_answer(answer: AIMessage, usage: Usage) -> Planned:
+    """Build the plan of a composed answer, which hooks receive like a planning reply."""
+    return Planned(answer, [], usage, True, "answer", answer.text, answers=True, final=True)
+
+
+def ended_plan(planned: Planned, override: str | AIMessage) -> Planned:
+    """Return a plan that answers with a hook's override: no call is run."""
+    message = without_calls(override) if isinstance(override, AIMessage) else AIMessage(override)
+    # A message that a hook returns twice, or took from the history, would replace the stored one by its id.
+    message = copied(message).model_copy(update={"id": None})
+    return replace(planned, message=message, calls=[], last=True, action="answer", reasoning="", final=True)
 
 
 def action_of(calls: list[Call]) -> str:
@@ -242,13 +256,13 @@ async def is_better(answer: str, text: str, response: ResponseSchema | None) -> 
     Args:
         answer: The result of `answer_in`.
     """
-    return bool(answer) and answer != text and not (response is not None and await fits(response, text))
+    return bool(answer) and answer != text and not (response is not None and await misfit(response, text) is None)
 
 
-async def fits(response: ResponseSchema, text: str) -> bool:
-    """Whether a text fits the schema of the answer."""
+async def misfit(response: ResponseSchema, text: str) -> str | None:
+    """Return why a text does not fit the schema of the answer; None if it does."""
     try:
         await asyncio.to_thread(response.read, text)
-    except (ValueError, SlowSchemaError):
-        return False
-    return True
+    except (ValueError, SlowSchemaError) as error:
+        return str(error)
+    return None

@@ -19,13 +19,14 @@ from langchain_core.messages.utils import count_tokens_approximately
 from graph_agent._internal.failure_log import IN_HISTORY
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import ConfigError
+from graph_agent.hooks.protocol import HookRequest
+from graph_agent.hooks.request_messages import with_texts
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import FALLBACK_SENTENCE, brief_model_error, classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import REFUSAL_WARNING
 from graph_agent.models.pool import BoundModel
 from graph_agent.models.sanitize import SafeMessages, sanitized
 from graph_agent.planning.compaction import compacted_view, shorten, summarized_view
-from graph_agent.planning.hook_messages import with_texts
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import joined
 from graph_agent.settings.config import LoopConfig, Planner
@@ -114,13 +115,6 @@ def _converted(message: AnyMessage, prompts: Prompts) -> AnyMessage:
     return message.model_copy(update={"content": content})
 
 
-def answer_request(
-    deps: AgentDeps, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, planner: Planner
-) -> list[AnyMessage]:
-    """The request for the answer: the plan's request and the closing message, so that a prompt cache holds the rest."""
-    return [*plan_request(deps, history, settings, mode, planner), *closing(deps, mode)]
-
-
 def closing(deps: AgentDeps, mode: Mode) -> list[AnyMessage]:
     """The closing message of the request for the answer; empty for an agent without tools and response format.
 
@@ -207,18 +201,21 @@ class RequestState:
         self._chain = chain
         self._prepared = prepared
         self._text_mode = False
+        self._patch: tuple[HookRequest, BoundModel | None] | None = None
         # A resumed run may bring fewer fallbacks than the one that was interrupted.
         self._use_model(min(loop.get("recovery", {}).get("fallback", 0), len(chain) - 1))
 
     def _use_model(self, index: int) -> None:
         """Use a model of the chain in the requests from now on."""
         self._index, agent = index, self.agent
-        self.model = self._chain[index]
+        request, other = self._patch or (None, None)
+        self.model = other or self._chain[index]
         """The current model."""
         client = agent.offering(self.model.client)
         if client is not agent.client:
             agent = replace(agent, client=client, planner=self.model.planner, tool_calling=self.model.tool_calling)
-        self.deps = agent.without(self.loop.get("withheld", ()))
+        agent = agent.without(self.loop.get("withheld", ()))
+        self.deps = agent if request is None else _with_patch(agent, request)
         """The agent with the current model, without withheld tools."""
 
     @property
@@ -230,7 +227,9 @@ class RequestState:
 
     @property
     def window(self) -> int | None:
-        """Tokens that the current model can read; None if unknown."""
+        """Tokens that the current model can read; None if unknown, and for the model of a hook's request."""
+        if self._patch is not None and self._patch[1] is not None:
+            return None
         return self.settings.context_window or self.model.window
 
     @property
@@ -241,6 +240,8 @@ class RequestState:
     @property
     def history(self) -> Sequence[AnyMessage]:
         """The conversation as requests hold it: with carried messages and rewritten results, summarized and cut."""
+        if self._patch is not None:
+            return self._patch[0].messages
         kept_from, carried = self.loop.get("kept_from"), self.loop.get("request_only_messages")
         messages = with_carried(self.conversation, carried) if carried else self.conversation
         if self.result_texts:
@@ -258,13 +259,38 @@ class RequestState:
     @property
     def prepared_history(self) -> SafeMessages:
         """`history` in the form of requests."""
-        return self._prepared.of(self.history, self.agent.prompts)
+        # A hook's messages would displace those that later requests hold.
+        prepared = self._prepared if self._patch is None else PreparedHistory()
+        return prepared.of(self.history, self.agent.prompts)
 
     def estimated_request_tokens(self) -> int:
         """Return an estimate of the tokens of the next planning request, without its tools."""
         self._prepared.of(self.history, self.agent.prompts)
         head = plan_request(self.deps, SafeMessages(), self.settings, self.mode, self.planner)
         return count_tokens_approximately(head) + self._prepared.estimated_tokens()
+
+    @contextmanager
+    def patched(self, request: HookRequest, model: BoundModel | None) -> Iterator[None]:
+        """Send the request of a hook inside the block.
+
+        Its messages are the hook's, so that neither a shorter history nor another mode changes it after a failure.
+
+        Args:
+            request: The request.
+            model: Its model; None for the current one, which has fallbacks.
+        """
+        self._patch = request, model
+        self._use_model(self._index)
+        try:
+            yield
+        finally:
+            self._patch = None
+            self._use_model(self._index)
+
+    @property
+    def is_patched(self) -> bool:
+        """Whether the requests are those of a hook."""
+        return self._patch is not None
 
     @contextmanager
     def text_mode(self) -> Iterator[None]:
@@ -287,7 +313,10 @@ class RequestState:
 
     def recover(self, error: Exception) -> bool:
         """Change the model, the history or the mode after a failed request; False if no change can help."""
-        match classify_model_error(error):
+        kind = classify_model_error(error)
+        if self._patch is not None:
+            return self._patch[1] is None and kind == "transient" and self.fall_back(error)
+        match kind:
             case "transient":
                 return self.fall_back(error)
             case "auth" | "permission" | "unknown_model":
@@ -299,7 +328,7 @@ class RequestState:
                 return self._ask_in_text(error)
             case "content_filter" | "other":
                 return False
-            case kind:
+            case _:
                 assert_never(kind)
 
     def fall_back(self, error: Exception) -> bool:
@@ -321,7 +350,7 @@ class RequestState:
 
     def fit(self) -> None:
         """Shorten the next request if it is as long as one that the model has refused in this input."""
-        refused = self.loop.get("recovery", {}).get("too_long")
+        refused = self.loop.get("recovery", {}).get("too_long") if self._patch is None else None
         while refused is not None and self.estimated_request_tokens() >= refused and self._shorten(refused):
             pass
 
@@ -392,3 +421,18 @@ class RequestState:
     def record(self, **recovery: Any) -> None:
         """Store keys of `Recovery` in the loop state."""
         self.loop = {**self.loop, "recovery": {**self.loop.get("recovery", {}), **recovery}}  # type: ignore[typeddict-item]  # keys of Recovery
+
+
+def _with_patch(deps: AgentDeps, request: HookRequest) -> AgentDeps:
+    """Return the agent with the tools and options of a hook's request."""
+    options = {**request.optional_params, **request.kwargs}
+    if request.max_tokens is not None:
+        options["max_tokens"] = request.max_tokens
+    return replace(
+        deps,
+        client=deps.client.with_overrides(request.tools, options),
+        planner=deps.planner.with_overrides(options),
+        toolbox=deps.toolbox.offering(request.tools),
+        # A hook may patch the same request differently each time.
+        cache=None,
+    )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal, Self, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 
 from graph_agent.deps import Task
+from graph_agent.hooks.loop_hooks import LoopHooks
+from graph_agent.hooks.protocol import HookRequest, sees_answers
+from graph_agent.hooks.request_messages import CarriedMessages, result_texts
 from graph_agent.models.finish_reasons import REFUSED, is_content_refusal, refusal_text
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import (
@@ -17,6 +21,7 @@ from graph_agent.models.stream_filters import (
     CallFilter,
     LeadingCallFilter,
     SentinelFilter,
+    has_no_answer,
     is_sentinel,
     without_sentinel,
 )
@@ -32,18 +37,29 @@ from graph_agent.planning.ask import (
     finish_refusal,
     finish_stream,
 )
-from graph_agent.planning.reply import Planned, WrittenCall, answer_in, fits, is_better, written_call
-from graph_agent.planning.request_state import PreparedHistory, RequestState, answer_request, planner_of
+from graph_agent.planning.reply import (
+    Planned,
+    WrittenCall,
+    answer_in,
+    ended_plan,
+    is_better,
+    misfit,
+    plan_of_answer,
+    written_call,
+)
+from graph_agent.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.settings.budgets import LimitMet, usage_of
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.messages import stream_rest
-from graph_agent.state.schema import LoopState
+from graph_agent.state.schema import HookWork, LoopState
 from graph_agent.types import NO_USAGE, Usage
 from graph_agent.usage import add_usage, metered
 
 T = TypeVar("T")
 _CROWDED = 0.8
 """Share of the context window from which on the user is warned."""
+PATCHED_MODEL = "RequestPatch.model"
+"""The field named in the error for a patch's model that cannot be built."""
 
 
 class ModelRequests:
@@ -56,10 +72,14 @@ class ModelRequests:
         budget_met: Returns the budget that forbids another request, and its size; None if there is none. Called with
             the usage of these requests and the newest reply.
         forwarder: Builds the watch that forwards one reply to a reader, unless it is quiet; None for no reader.
+        session_id: The session id that hooks receive.
     """
 
-    def __init__(self, active: RequestState, budget_met: Limit, forwarder: Forwarder | None = None) -> None:
+    def __init__(
+        self, active: RequestState, budget_met: Limit, forwarder: Forwarder | None = None, session_id: str = ""
+    ) -> None:
         self.active = active
+        self._session_id = session_id
         self.usage: Usage = NO_USAGE
         """Usage of all replies, unusable ones included."""
         self.stream = StreamWatch()
@@ -89,17 +109,131 @@ class ModelRequests:
         planner = planner_of(task.config["configurable"].get("thread_id", ""), settings, deps.agentic_loop)
         chain = await deps.models.chain(settings)
         prepared = run.shared("prepared history", PreparedHistory)
-        return cls(RequestState(deps, chain, settings, history, loop, planner, prepared), budget_met, run.forwarder)
+        active = RequestState(deps, chain, settings, history, loop, planner, prepared)
+        return cls(active, budget_met, run.forwarder, run.session_id)
 
-    async def plan(self) -> Planned:
-        """Ask for the next wave.
+    async def rewrite_results(self) -> None:
+        """Have the hooks rewrite the tool results of these requests, before the first is sent.
 
         Raises:
+            HookError: If a hook with `on_error = "fail"` fails.
+        """
+        active = self.active
+        if rewriters := active.agent.rewriters:
+            active.result_texts = await result_texts(rewriters, active.history, active.warn, self.count_reply)
+
+    async def plan(self) -> Planned:
+        """Ask for the next wave, and return the reply as the loop hooks leave it.
+
+        Raises:
+            HookError: If a hook with `on_error = "fail"` fails.
             RefusedError: If the model or its provider refuses; the error's message is the answer.
             PlanningError: If a structured plan is invalid after its repair.
-            LimitMetError: If a structured plan is invalid and a limit forbids the repair.
+            LimitMetError: If a structured plan is invalid and a limit forbids the repair, or a limit forbids a rerun.
             Exception: The error of the last provider.
         """
+        return await (self._through_hooks(self._first_plan) if self.active.agent.hooks else self._first_plan())
+
+    async def reviewed(self, answer: AIMessage) -> AIMessage:
+        """Return an answer as the loop hooks leave it; called before the user receives it.
+
+        Raises:
+            HookError: If a hook with `on_error = "fail"` fails.
+            LimitMetError: If a limit forbids a rerun.
+            Exception: As `answer`.
+        """
+        if not any(map(sees_answers, self.active.agent.hooks)):
+            return answer
+        return (await self._through_hooks(answer)).message
+
+    async def _through_hooks(self, first: Callable[[], Awaitable[Planned]] | AIMessage) -> Planned:
+        """Send a request through the loop hooks.
+
+        Args:
+            first: Sends the original request for a plan; or the answer that was composed.
+        """
+        active, carried = self.active, None
+        done: HookWork = active.loop.get("hooks") or {"reruns": 0, "calls": [], "ended": []}
+        work: HookWork = {"reruns": done["reruns"], "calls": [*done["calls"]], "ended": [*done["ended"]]}
+
+        async def handler(request: HookRequest | None, keep: Sequence[AnyMessage]) -> tuple[Planned, HookRequest]:
+            nonlocal carried
+            before = active.loop.get("request_only_messages", [])
+            if request is None:
+                planned = plan_of_answer(first, NO_USAGE) if isinstance(first, AIMessage) else await first()
+                request = self._hook_request(answers=isinstance(first, AIMessage))
+                carried = CarriedMessages(before, active.conversation, request.messages)
+                return planned, request
+            assert carried is not None
+            active.loop = {**active.loop, "request_only_messages": carried.after_rerun(request.messages, keep)}
+            return await self._rerun(request)
+
+        hooks = LoopHooks[Planned](
+            active.agent.hooks,
+            work,
+            limit=lambda planned: self.limit_met(NO_USAGE, planned.message),
+            check_model=lambda model: active.agent.models.ready(model, PATCHED_MODEL),
+            warn=active.warn,
+            count_reply=self.count_reply,
+        )
+        try:
+            planned, request, decision = await hooks.wrap(handler)
+        finally:
+            if work != done:
+                active.loop = {**active.loop, "hooks": work}
+        if decision is None:
+            return planned
+        name, plan = decision
+        deps = active.agent
+        if plan.response_override is None:
+            # The text of a structured plan is its reasoning, and a structured response is not composed while planning.
+            is_answer = deps.response is None and deps.mode(request.settings) != "wave"
+            return replace(planned, ended=True, final=is_answer and not has_no_answer(planned.message.text))
+        planned = ended_plan(planned, plan.response_override)
+        fault = None if deps.response is None else await misfit(deps.response, planned.message.text)
+        if fault is not None:
+            active.warn(f"The answer of the hook {name} does not fit the response format: {fault}")
+        return planned
+
+    def _hook_request(self, *, answers: bool) -> HookRequest:
+        """Return the request that was sent, in the form in which hooks receive it.
+
+        Args:
+            answers: Whether it asked for the answer.
+        """
+        active = self.active
+        options = dict(active.settings.model_options())
+        return HookRequest(
+            model=active.model.client.model,
+            messages=[*active.history, *(closing(active.deps, active.mode) if answers else ())],
+            tools=list(active.deps.toolbox.schemas),
+            max_tokens=options.pop("max_tokens", None),
+            optional_params=options,
+            kwargs={},
+            settings=active.settings,
+            session_id=self._session_id,
+            step=active.loop["step"] + (not answers),
+            phase="answer" if answers else "plan",
+        )
+
+    async def _rerun(self, request: HookRequest) -> tuple[Planned, HookRequest]:
+        """Send a patched request; return its reply, and the request with the model that answered."""
+        active = self.active
+        own = request.model is active.model.client.model
+        with active.patched(request, None if own else await active.agent.models.ready(request.model, PATCHED_MODEL)):
+            if request.phase == "answer":
+                response = active.deps.response
+                answer = await self.answer(quiet=True, schema=response.json_schema if response else None)
+                planned = plan_of_answer(answer, usage_of(answer, request.settings.prices))
+            else:
+                planned = await self._plan()
+                await finish_stream(self.stream, planned)
+        if own:
+            # After a fallback, the next rerun must not go back to the model that failed.
+            request = replace(request, model=active.model.client.model)
+        return replace(planned, extra={**planned.extra, "reruns": request.depth}), request
+
+    async def _first_plan(self) -> Planned:
         planned = await self._plan()
         if self.active.mode == "native":
             if planned.calls:
@@ -147,7 +281,7 @@ class ModelRequests:
     async def _fits(self, planned: Planned) -> bool:
         """Whether a planning reply is an answer on which the provider has enforced the schema."""
         response = self.active.deps.response if self._schema_of_plan() is not None else None
-        return response is not None and await fits(response, planned.raw_text)
+        return response is not None and await misfit(response, planned.raw_text) is None
 
     def _visibility(self) -> type[Visibility]:
         """The rule for the parts of a planning reply that are held back from the reader."""
@@ -361,7 +495,9 @@ class ModelRequests:
     def answer_request(self) -> list[AnyMessage]:
         """The messages of a request for the answer."""
         active = self.active
-        return answer_request(active.deps, active.prepared_history, active.settings, active.mode, active.planner)
+        messages = plan_request(active.deps, active.prepared_history, active.settings, active.mode, active.planner)
+        # The messages of a hook's request hold the closing message already.
+        return [*messages, *(() if active.is_patched else closing(active.deps, active.mode))]
 
     async def guarded(self, answer: AIMessage) -> AIMessage:
         """Return an answer that no request returned as the middleware that rewrites replies leaves it."""

@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, RequestPatch, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.hooks import HookRequest, HookResponse
-from graph_agent.planning.hook_messages import additions, without_open_calls
+from graph_agent.hooks.request_messages import additions, without_open_calls
 from tests.support.agents import asks, echo
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
 

@@ -21,7 +21,6 @@ from graph_agent.hooks.copies import hook_error
 from graph_agent.hooks.pipeline import MiddlewareNode
 from graph_agent.models.errors import classify_model_error
 from graph_agent.planning.compaction import is_note
-from graph_agent.planning.loop_hooks import HookedRequests
 from graph_agent.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.summary import NoSummaryError, request_summary, use_summary
@@ -81,7 +80,7 @@ async def summarize_conversation(
         planner = planner_of("", settings, deps.agentic_loop)
         active = RequestState(deps, chain, settings, state["messages"], INITIAL_LOOP, planner, PreparedHistory())
         requests = ModelRequests(active, lambda *_: None)
-        await HookedRequests(requests, "").rewrite_results()
+        await requests.rewrite_results()
         tokens = max(count_tokens_approximately(active.history), _LEAST_TOKENS)
         if active.window is not None:
             tokens = min(tokens, int(active.window * _WINDOW_SHARE))

@@ -1,0 +1,183 @@
+"""Wraps loop hooks around a request to the model, as middleware does: a rerun calls the handler with a changed one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Generic, Protocol, TypeVar
+
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
+
+from graph_agent.calls import fingerprint
+from graph_agent.hooks.copies import LazyRequestCopy, copied, fail_or_skip
+from graph_agent.hooks.protocol import HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch, sees_answers
+from graph_agent.hooks.request_messages import without_open_calls
+from graph_agent.models.side_calls import run_side_call
+from graph_agent.settings.budgets import LimitMet, LimitMetError
+from graph_agent.state.schema import HookWork
+from graph_agent.types import Call, Usage
+
+
+class Reply(Protocol):
+    """A reply of the model, in any mode of tool calling."""
+
+    @property
+    def message(self) -> AIMessage:
+        """The reply, as the history would keep it."""
+        ...
+
+    @property
+    def calls(self) -> list[Call]:
+        """Its calls."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """Its usage."""
+        ...
+
+
+R = TypeVar("R", bound=Reply)
+Handler = Callable[[HookRequest | None, Sequence[AnyMessage]], Awaitable[tuple[R, HookRequest]]]
+"""Sends a request, None for the original one, and keeps messages for later requests; returns the reply, and the request
+with the model that answered."""
+
+
+class LoopHooks(Generic[R]):
+    """The loop hooks of one pass.
+
+    A rerun is refused, with a warning, if the input has had `max_agentic_loops` reruns, or if the reply repeats calls
+    that were rerun before in this input. The hook that requested it gets no more reruns in this input and is shown only
+    replies without calls, which may be the answer; the current reply goes on to the next hook. A rerun that a limit
+    forbids ends the input at that limit, and the current reply is not used; an answer that ends an input is used.
+
+    Args:
+        hooks: The agent's hooks, in order.
+        work: The record of the input's hook work; updated in place.
+        limit: Returns the limit that forbids another model call after a reply, and its size; None if there is none.
+        check_model: Raises for the model of a patch that cannot be built.
+        warn: Receives warnings for the user.
+        count_reply: Receives each reply of a model that a hook calls itself.
+    """
+
+    def __init__(
+        self,
+        hooks: Sequence[LoopHook],
+        work: HookWork,
+        *,
+        limit: Callable[[R], LimitMet | None],
+        check_model: Callable[[Any], Awaitable[object]],
+        warn: Callable[[str], None],
+        count_reply: Callable[[AIMessage], None],
+    ) -> None:
+        self._hooks = hooks
+        self._work = work
+        self._limit = limit
+        self._check_model = check_model
+        self._warn = warn
+        self._count_reply = count_reply
+
+    async def wrap(self, handler: Handler[R]) -> tuple[R, HookRequest, tuple[str, LoopPlan] | None]:
+        """Send a request, and show its reply to the hooks; the reply of a rerun is shown from the first hook again.
+
+        Returns:
+            The reply; its request; and the decision that replaces it or ends the loop, with the hook's name, or None.
+
+        Raises:
+            HookError: If a hook with `on_error = "fail"` fails.
+            LimitMetError: If a limit forbids a rerun.
+            Exception: The error of the handler.
+        """
+        reply, request = await handler(None, ())
+        first, work = 0, self._work
+        while (found := await self._first_plan(first, reply, request)) is not None:
+            index, plan, patched = found
+            name = type(self._hooks[index]).__name__
+            if plan.response_override is not None or plan.terminate:
+                return reply, request, (name, plan)
+            calls = "\n".join(sorted(map(fingerprint, reply.calls)))
+            if (refused := self._refusal(index, calls, reply, request)) is None:
+                work["reruns"] += 1
+                work["calls"] += [calls] if calls else []
+                reply, request = await handler(replace(patched, depth=request.depth + 1), plan.keep_messages)
+                first = 0
+                continue
+            if index not in work["ended"]:
+                self._warn(f"The hook {name} wants the model asked again, but {refused}.")
+                work["ended"].append(index)
+            first = index + 1
+        return reply, request, None
+
+    def _refusal(self, index: int, calls: str, reply: R, request: HookRequest) -> str | None:
+        """Return why a hook gets no rerun; None if it gets one.
+
+        Args:
+            index: The hook.
+            calls: One key for the reply's calls, independent of order and ids; empty for no calls.
+            reply: The reply.
+            request: Its request.
+
+        Raises:
+            LimitMetError: If a limit forbids a rerun of a planning reply.
+        """
+        work, most = self._work, request.settings.max_agentic_loops
+        counts = "its last reply counts"
+        if index in work["ended"] or calls in work["calls"]:
+            return f"the model makes the same calls again; {counts}"
+        if work["reruns"] >= most:
+            asked = f"the model was asked again {work['reruns']} times"
+            return f"{asked}, which is all that max_agentic_loops allows; {counts}"
+        if (met := self._limit(reply)) is None:
+            return None
+        if request.phase == "answer":
+            # There is no other answer to end the input with.
+            return f"a limit forbids it; {counts}"
+        name = type(self._hooks[index]).__name__
+        self._warn(
+            f"The hook {name} wants the model asked again, but a limit forbids it; its last reply is not followed."
+        )
+        work["ended"].append(index)
+        raise LimitMetError(*met)
+
+    async def _first_plan(self, first: int, reply: R, request: HookRequest) -> tuple[int, LoopPlan, HookRequest] | None:
+        """Return the first hook that requests a change, its plan and the patched request; None if none does."""
+        for index, hook in enumerate(self._hooks[first:], first):
+            # A hook without reruns left may still replace an answer.
+            if index in self._work["ended"] if reply.calls else not sees_answers(hook):
+                continue
+            try:
+                plan = await self._plan_of(hook, reply, request)
+                if plan is None:
+                    continue
+                if not isinstance(plan.response_override, str | AIMessage | None):
+                    raise TypeError(f"response_override is {plan.response_override!r}; give text or an AIMessage")
+                patched = (plan.request_patch or RequestPatch()).apply(request)
+                for message in [*patched.messages, *plan.keep_messages]:
+                    if not isinstance(message, BaseMessage):
+                        raise TypeError(f"A patch's messages hold {message!r}; give LangChain messages")
+                # Copied, because the hook may change its own objects later.
+                messages = copied(without_open_calls(patched.messages))
+                patched = replace(patched, messages=messages, tools=copied(patched.tools))
+                plan = replace(plan, keep_messages=copied(list(plan.keep_messages)))
+                if patched.model is not request.model:
+                    await self._check_model(patched.model)
+            except BaseException as error:  # noqa: BLE001 - a hook may raise anything; its `on_error` selects the response
+                fail_or_skip(hook, error, self._warn)
+            else:
+                return index, plan, patched
+        return None
+
+    async def _plan_of(self, hook: LoopHook, reply: R, request: HookRequest) -> LoopPlan | None:
+        """Call a hook; None if it requests no change."""
+        response = HookResponse(copied(reply.message), copied(reply.calls), copied(reply.usage))
+        lent = LazyRequestCopy.of(request)
+        returned = await run_side_call(hook.should_run, response, lent, on_reply=self._count_reply)
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise TypeError(f"should_run returned {returned!r}; return a pair (bool, context)")
+        wanted, context = returned
+        if not wanted:
+            return None
+        plan = await run_side_call(hook.build_plan, context, response, lent, on_reply=self._count_reply)
+        if not isinstance(plan, LoopPlan):
+            raise TypeError(f"build_plan returned {plan!r}; return a LoopPlan")
+        return plan if plan.response_override is not None or plan.terminate or plan.run_agentic_loop else None
