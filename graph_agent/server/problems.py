@@ -78,9 +78,9 @@ class ProblemError(Exception):
     Args:
         kind: The kind of the reason; determines the HTTP status.
         message: Text for the sender of the request, without secrets or internals of the server.
-        param: The faulty field; None for none.
+        param: The faulty field; None if there is none.
         retry_after_s: Seconds after which the same request may succeed; None if waiting does not help.
-        details: Fields that Anthropic's clients use to recover: `{"error_code", …}`; None for none.
+        details: Fields that Anthropic's clients use to recover: `{"error_code", …}`; None if there is none.
         category: The `kind` of the failed run's `error` event, such as `auth` or `transient`; None if no run failed.
     """
 
@@ -148,7 +148,7 @@ def problem_of_run(error_kind: str) -> ProblemError:
     """Return the problem for a failed run; the details are in the session's history and the server's log.
 
     Args:
-        error_kind: The `kind` of the run's `error` event; empty for none.
+        error_kind: The `kind` of the run's `error` event; empty if there is none.
     """
     kind, message = _RUN_ERRORS.get(error_kind, ("upstream", "The agent could not answer."))
     retry_after_s = 5 if error_kind == "transient" else None

@@ -1,4 +1,4 @@
-"""Messages API of Anthropic: parses its request bodies into `ChatRequest`, and writes messages and stream events."""
+"""Implements Anthropic's Messages API: parses request bodies into `ChatRequest`, writes messages and stream events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat Completions API of OpenAI: parses its request bodies into `ChatRequest`, and writes completions and chunks."""
+"""Implements OpenAI's Chat Completions API: parses request bodies into `ChatRequest`, writes completions and chunks."""
 
 from __future__ import annotations
 

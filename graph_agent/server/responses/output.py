@@ -77,7 +77,7 @@ def _tool(tool: FunctionTool) -> dict[str, Any]:
 
 
 def summary_wanted(body: CreateResponse) -> str | None:
-    """Return the kind of reasoning summary that a request asks for; None for none."""
+    """Return the kind of reasoning summary that a request asks for; None if there is none."""
     return (body.reasoning.summary or body.reasoning.generate_summary) if body.reasoning else None
 
 
