@@ -10,7 +10,7 @@ from importlib import import_module
 import graph_agent
 from graph_agent._internal.extras import defer_packages
 
-_LIBRARIES = ("aiosqlite", "langchain.agents", "langchain_openai", "psycopg_pool")
+_LIBRARIES = ("aiosqlite", "langchain.agents", "langchain_openai", "mcp.server.fastmcp", "psycopg_pool", "uvicorn")
 
 defer_packages()  # sqlite_vec imports numpy, whose threads do not survive a fork
 _MODULES = (module.name for module in pkgutil.walk_packages(graph_agent.__path__, "graph_agent."))

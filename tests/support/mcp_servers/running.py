@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +12,9 @@ from typing import Any
 
 from langchain_core.tools import BaseTool
 
+from tests.support.warm_process import start_python
+
+ROOT = Path(__file__).parents[3]
 SCRIPT = str(Path(__file__).with_name("demo_server.py"))
 
 
@@ -39,7 +41,7 @@ class HttpServer:
     """The demo server over HTTP on a free loopback port, which it keeps when it is started again."""
 
     def __init__(self, folder: Path, transport: str = "streamable-http", *options: str, **env: str) -> None:
-        self._command = [sys.executable, SCRIPT, "--transport", transport, *options]
+        self._command = ["tests.support.mcp_servers.demo_server", "--transport", transport, *options]
         self._env = {**os.environ, **notes(folder), **env}
         self._path = "/mcp" if transport == "streamable-http" else "/sse"
         self._adapters_name = transport.replace("-", "_")
@@ -48,12 +50,15 @@ class HttpServer:
     async def start(self) -> None:
         """Return when it accepts connections."""
         command = [*self._command, "--port", str(self._port)]
-        # Not asyncio's: the process may outlive the loop that a test runs on.
-        self._process = await asyncio.to_thread(
-            subprocess.Popen, command, env=self._env, stdout=subprocess.PIPE, text=True
-        )
-        assert self._process.stdout is not None
-        line = await asyncio.to_thread(self._process.stdout.readline)
+        reader, writer = os.pipe()
+        try:
+            self._process = start_python(
+                command, cwd=ROOT, env=self._env, stdin=subprocess.DEVNULL, stdout=writer, stderr=2
+            )
+        finally:
+            os.close(writer)
+        self._printed = os.fdopen(reader)
+        line = await asyncio.to_thread(self._printed.readline)
         assert line.startswith("PORT "), f"the server did not start: {line!r}"
         self._port = int(line.split()[1])
 
@@ -61,8 +66,7 @@ class HttpServer:
         """Kill it and return when it is gone."""
         self._process.kill()
         self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self._printed.close()
 
     async def ended(self) -> None:
         """Return when the process has exited by itself, and with it its listening socket."""
