@@ -16,7 +16,7 @@ from a2a.types import Task, TaskState, TaskStatus
 from a2a.utils.errors import InternalError
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.checkpoints.open import open_saver
+from graph_agent.persistence import open_saver
 from graph_agent.server.a2a import store as server_store
 from graph_agent.server.a2a.store import LiveTaskStore, open_stores
 from tests.support.a2a_servers import serving_here

@@ -20,7 +20,7 @@ from a2a.types import (
 )
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.checkpoints.open import open_saver
+from graph_agent.persistence import open_saver
 from graph_agent.server.a2a import store as server_store
 from graph_agent.server.a2a.session_ids import task_lease
 from graph_agent.server.a2a.store import open_stores

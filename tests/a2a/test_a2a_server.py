@@ -37,10 +37,10 @@ from starlette.routing import Route
 
 from graph_agent import A2ADelegate, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.a2a.server import a2a_app
-from graph_agent.checkpoints.open import open_saver
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.delegates.a2a_parts import EXTENSION
-from graph_agent.hooks.protocol import HookRequest, HookResponse
+from graph_agent.hooks import HookRequest, HookResponse
+from graph_agent.persistence import open_saver
 from graph_agent.server.a2a.card import agent_card
 from graph_agent.server.a2a.executor import NoSlotError
 from graph_agent.server.a2a.push import open_push_http

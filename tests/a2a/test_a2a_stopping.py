@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from a2a.types import GetTaskRequest, StreamResponse
 
-from graph_agent.checkpoints.open import open_saver
+from graph_agent import SessionMemory
+from graph_agent.persistence import open_saver
 from graph_agent.server.a2a.executor import STOPPED
-from graph_agent.session.history import SessionMemory
-from graph_agent.spec.agent_file import load_spec
-from graph_agent.spec.factory import open_agent
+from graph_agent.spec import load_spec, open_agent
 from tests.server.process import serving
 from tests.support.a2a_client import a2a_client, artifact_texts, event_summary, message_request, send, state_name
 from tests.support.a2a_process import AGENT, a2a_process

@@ -13,7 +13,7 @@ from a2a.types import GetTaskRequest, SendMessageRequest, Task
 from a2a.utils.errors import InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.checkpoints.open import open_saver
+from graph_agent.persistence import open_saver
 from graph_agent.server.a2a.store import open_stores
 from tests.support.a2a_agents import LOOKING, HeldTool, book, weather_agent
 from tests.support.a2a_client import WAYS, a2a_client, artifact_texts, message_request, refusal, send, state_name

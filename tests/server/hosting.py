@@ -10,6 +10,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.server import ServerSettings
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.idempotency import resolve_once
@@ -18,7 +19,6 @@ from graph_agent.server.chat.run import RunEnded, ServerRun
 from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.hosting.host import AgentSource, Host, open_host
 from graph_agent.server.monitoring.metrics import Metrics
-from graph_agent.server.settings import ServerSettings
 
 ANONYMOUS = Caller("")
 MINE: dict[str, Any] = {

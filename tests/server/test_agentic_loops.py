@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from graph_agent import LoopHook, LoopPlan
-from graph_agent.hooks.protocol import HookRequest, HookResponse
+from graph_agent.hooks import HookRequest, HookResponse
 from tests.server.process import PARROT, Served, serving
 
 TOKENS = 15

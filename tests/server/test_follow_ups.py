@@ -15,10 +15,9 @@ import pytest
 from a2a.types import SubscribeToTaskRequest
 from langchain_core.messages import HumanMessage
 
-from graph_agent import create_graph_agent
+from graph_agent import SessionMemory, create_graph_agent
 from graph_agent.server.chat.run_spec import resolve_run
 from graph_agent.server.sessions.sessions import Sessions
-from graph_agent.session.history import SessionMemory
 from tests.server.hosting import ANONYMOUS, MINE, ask, outcome_of, running
 from tests.server.process import Served, eventually, serving
 from tests.support.a2a_client import a2a_client, message_request

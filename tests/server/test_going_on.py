@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 from langchain_core.messages import HumanMessage
 
-from graph_agent import create_graph_agent
+from graph_agent import SessionMemory, create_graph_agent
 from graph_agent.server import ServerSettings
 from graph_agent.server.chat.run_spec import resolve_run
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.sessions.sessions import Sessions
-from graph_agent.session.history import SessionMemory
 from tests.server.hosting import ANONYMOUS, MINE, answered, ask, outcome_of, running, start_run, with_results
 from tests.support.agents import asks
 from tests.support.gates import Gate, GatedModel, gated_tool

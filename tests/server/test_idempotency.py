@@ -15,7 +15,7 @@ import openai
 import pytest
 from langchain_core.messages import HumanMessage
 
-from graph_agent import LoopConfig, create_graph_agent
+from graph_agent import LoopConfig, SessionMemory, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server import create_app
 from graph_agent.server.admission.gate import Caller
@@ -24,7 +24,6 @@ from graph_agent.server.chat.idempotency import resolve_once, with_key
 from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.hosting.host import AgentSource
 from graph_agent.server.problems import ProblemError
-from graph_agent.session.history import SessionMemory
 from tests.server.hosting import ANONYMOUS, MINE, answered, ask, outcome_of, running, start_run, with_results
 from tests.server.process import Served, serving
 from tests.support.agents import asks, echo

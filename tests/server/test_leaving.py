@@ -13,6 +13,7 @@ from langchain_core.messages import HumanMessage
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.server import ServerSettings
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.run import ServerRun
@@ -21,7 +22,6 @@ from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.hosting.host import AgentSource, Host, open_host
 from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.server.problems import ProblemError
-from graph_agent.server.settings import ServerSettings
 from tests.server.hosting import outcome_of
 
 _SOURCE_NAME = "scripted"
