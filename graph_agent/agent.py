@@ -12,22 +12,25 @@ from langchain_core.messages import SystemMessage
 from langgraph.cache.base import BaseCache
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
-from typing_extensions import TypeVar, Unpack
+from typing_extensions import TypedDict, TypeVar, Unpack
 
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.hooks.protocol import LoopHook, Middleware
-from graph_agent.settings.config import AgentContext, LoopConfig, field_names
+from graph_agent.settings.config import AgentContext, LoopConfig
 
 if TYPE_CHECKING:
-    from langchain_core.tools import BaseTool
+    from types import UnionType
 
-    from graph_agent.compiled import AgentStateGraph
+    from langchain_core.tools import BaseTool
+    from langgraph.types import All
+
+    from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph, CompileOptions
     from graph_agent.delegation import Delegate
     from graph_agent.models.pool import Resolve
+    from graph_agent.settings.response_format import ResponseStrategy
     from graph_agent.waves.schema import PlanningResult
 
 
-DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 SystemPrompt: TypeAlias = (
     str | SystemMessage | Callable[[], str | SystemMessage] | Callable[[dict[str, Any]], str | SystemMessage]
 )
@@ -51,67 +54,35 @@ _MOVED = {
 """Arguments of other agent constructors, and what replaces each."""
 
 
-def refuse_unknown_arguments(constructor: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Refuse the arguments that a constructor does not have.
+def refuse_unknown_arguments(name: str, constructor: Callable[..., Any], given: Iterable[str]) -> None:
+    """Refuse arguments that a constructor of this name does not have.
 
     Raises:
         TypeError: With the argument that replaces the first of them, or the nearest one.
     """
-    for name in given:
+    for argument in given:
         known = [each for each in inspect.signature(constructor).parameters if each != "unknown"]
-        if name in LoopConfig.model_fields:
-            fix = f"write config=LoopConfig({name}=…)."
+        if argument in LoopConfig.model_fields:
+            fix = f"write config=LoopConfig({argument}=…)."
         else:
-            fix = f"use {_MOVED[name]}." if name in _MOVED else did_you_mean(name, known)
-        raise TypeError(f"{constructor.__name__}() has no argument {name!r}; {fix}")
+            fix = f"use {_MOVED[argument]}." if argument in _MOVED else did_you_mean(argument, known)
+        raise TypeError(f"{name}() has no argument {argument!r}; {fix}")
 
 
 def build_graph(
     model: BaseChatModel,
     tools: Sequence[BaseTool | Callable[..., Any]] | None = (),
-    *,
-    delegates: Sequence[Delegate] = (),
-    hooks: Sequence[LoopHook | Middleware] = (),
-    middleware: Sequence[Middleware] = (),
-    system_prompt: SystemPrompt | None = DEFAULT_SYSTEM_PROMPT,
-    prompts: Mapping[str, str] | None = None,
-    response_format: Any = None,
-    config: LoopConfig | None = None,
-    context_schema: type[Any] | None = AgentContext,
-    plan_schema: type[PlanningResult] | None = None,
-    state_schema: type[Any] | None = None,
-    cache: BaseCache[Any] | None = None,
-    warnings: Callable[[], Sequence[str]] = tuple,
-    resolve: Resolve | None = None,
-    **unknown: Never,
+    **options: Unpack[GraphOptions],
 ) -> AgentStateGraph:
-    """Build an agent's graph from ready objects.
+    """Build an agent's graph from ready objects; the arguments are those of `create_graph_agent`, except these.
 
     Args:
+        model: The chat model.
         tools: LangChain tools, or callables with a docstring and type hints.
-        delegates: Agents to hand tasks to; each is offered as `delegate_to_<name>`.
-        hooks: `LoopHook`s, which see each planning reply and may rerun the model, in order; and `AgentMiddleware` of
-            the `langchain` package, which wraps model requests and tool calls, outermost first.
-        middleware: `AgentMiddleware`, which joins `hooks` after its items.
-        system_prompt: The system prompt as text or as a `SystemMessage`, whose blocks may have cache marks, or a
-            function that returns it, called at each request; a function with one parameter receives the state:
-            `messages` and the own fields that have a value.
-        prompts: Templates that replace shipped prompts, by name (see `graph_agent.prompts.VARIABLES`).
-        response_format: Shape of the answer, as a pydantic class, a dataclass, a `TypedDict` class, a `Union` of these
-            or a JSON schema; or a `ToolStrategy` or `ProviderStrategy` with one of these.
-            The state's `structured_response` is plain JSON.
-        config: The loop's configuration; None for the defaults.
-        context_schema: Class of a run's context: `AgentContext` or a subclass, or any dataclass, pydantic class or
-            `TypedDict` class (see the guide on sessions).
-        plan_schema: Schema of structured plans: a subclass of `PlanningResult` that types `slots`; None for
-            `PlanningResult` itself.
-        state_schema: A `TypedDict` class with fields of your own for the state, such as a subclass of LangChain's
-            `AgentState`; reducers in `Annotated` apply. None for no own fields.
-        cache: Cache of plans, for runs with a `plan_cache_ttl_s`; the cache argument of `compile()` is LangGraph's
-            own, for nodes.
-        warnings: Returns the present problems of the arguments; reported as `warning` events at each input.
-        resolve: Returns the chat model for a name in `model` and `fallback_models`, here and in a run's context; None
-            to accept chat models only.
+        options: `cache` is the cache of plans, for runs with a `plan_cache_ttl_s`; the cache argument of `compile()` is
+            LangGraph's own, for nodes. `warnings` returns the present problems of the arguments, reported as `warning`
+            events at each input. `resolve` returns the chat model for a name in `model` and `fallback_models`, here
+            and in a run's context; None to accept chat models only.
 
     Returns:
         The graph, not compiled: pass a checkpointer, a store and a cache to its `compile()`.
@@ -120,50 +91,17 @@ def build_graph(
         ConfigError: When the arguments do not fit together.
         TypeError: For an unknown argument; the message names the right one.
     """
-    refuse_unknown_arguments(build_graph, unknown)
-    context_schema = AgentContext if context_schema is None else context_schema
-    field_names(context_schema)
-    if config is not None and not isinstance(config, LoopConfig):
-        raise ConfigError(f"config must be a LoopConfig, not {config!r}; write LoopConfig(**values).")
-    config = config or LoopConfig()
-    if config.plan_cache_ttl_s is not None and cache is None:
-        raise ConfigError("plan_cache_ttl_s is set and there is no cache; pass e.g. cache=InMemoryCache().")
     # Imported here: it loads the nodes, which a program that builds no graph does not need.
     from graph_agent.assembly import assemble
 
-    return assemble(
-        model,
-        tools=tools,
-        delegates=delegates,
-        hooks=hooks,
-        middleware=middleware,
-        system_prompt=DEFAULT_SYSTEM_PROMPT if system_prompt is None else system_prompt,
-        prompts=prompts,
-        response_format=response_format,
-        config=config,
-        context_schema=context_schema,
-        plan_schema=plan_schema,
-        state_schema=state_schema,
-        cache=cache,
-        warnings=warnings,
-        resolve=resolve,
-    )
+    known = inspect.signature(assemble).parameters
+    refuse_unknown_arguments("build_graph", assemble, [name for name in options if name not in known])
+    return assemble(model, tools, **options)
 
 
 if TYPE_CHECKING:
-    from types import UnionType
 
-    from langchain_core.tools import BaseTool
-    from langgraph.types import All
-
-    from graph_agent.compiled import CompiledAgentGraph, CompileOptions
-    from graph_agent.delegation import Delegate
-    from graph_agent.settings.response_format import ResponseStrategy
-    from graph_agent.waves.schema import PlanningResult
-
-    class AgentOptions(CompileOptions, total=False):
-        """The arguments that do not change the type of the agent."""
-
+    class _Options(TypedDict, total=False):
         delegates: Sequence[Delegate]
         hooks: Sequence[LoopHook | Middleware]
         middleware: Sequence[Middleware]
@@ -172,8 +110,20 @@ if TYPE_CHECKING:
         config: LoopConfig | None
         plan_schema: type[PlanningResult] | None
         state_schema: type[Any] | None
+        resolve: Resolve | None
+
+    class AgentOptions(CompileOptions, _Options, total=False):
+        """The arguments that do not change the type of the agent."""
+
         checkpointer: BaseCheckpointSaver[Any] | bool | None
-        resolve: Callable[[Any], BaseChatModel] | None
+
+    class GraphOptions(_Options, total=False):
+        """The arguments of `build_graph`."""
+
+        response_format: Any
+        context_schema: type[Any] | None
+        cache: BaseCache[Any] | None
+        warnings: Callable[[], Sequence[str]]
 
 
 GivenResponseT = TypeVar("GivenResponseT", default=None)
@@ -220,7 +170,7 @@ def create_graph_agent(
     delegates: Sequence[Delegate] = (),
     hooks: Sequence[LoopHook | Middleware] = (),
     middleware: Sequence[Middleware] = (),
-    system_prompt: SystemPrompt | None = DEFAULT_SYSTEM_PROMPT,
+    system_prompt: SystemPrompt | None = None,
     prompts: Mapping[str, str] | None = None,
     response_format: Any = None,
     config: LoopConfig | None = None,
@@ -256,8 +206,8 @@ def create_graph_agent(
         middleware: `AgentMiddleware`, which joins `hooks` after its items.
         system_prompt: The system prompt as text or as a `SystemMessage`, whose blocks may have cache marks, or a
             function that returns it, called at each request; a function with one parameter receives the state:
-            `messages` and the own fields that have a value.
-        prompts: Templates that replace shipped prompts, by name.
+            `messages` and the own fields that have a value. None for "You are a helpful assistant."
+        prompts: Templates that replace shipped prompts, by name (see `graph_agent.prompts.VARIABLES`).
         response_format: Shape of the answer, as a pydantic class, a dataclass, a `TypedDict` class, a `Union` of these
             or a JSON schema; or a `ToolStrategy` or `ProviderStrategy` with one of these.
             `RunResult.structured_response` is an instance of the class; the state holds it as plain JSON.
@@ -282,7 +232,7 @@ def create_graph_agent(
         ConfigError: When the arguments do not fit together, or the model cannot be built.
         TypeError: For an unknown argument; the message names the right one.
     """
-    refuse_unknown_arguments(create_graph_agent, unknown)
+    refuse_unknown_arguments("create_graph_agent", create_graph_agent, unknown)
     _check_storage("checkpointer", checkpointer, BaseCheckpointSaver | bool, "open_saver")
     _check_storage("store", store, BaseStore, "open_store")
     _check_storage("cache", cache, BaseCache, "open_cache")

@@ -32,9 +32,9 @@ from graph_agent.nodes.tools import tools_node
 from graph_agent.planning.middleware_replies import route_of
 from graph_agent.planning.request_state import agentic_loop_from_env
 from graph_agent.prompts import Prompts
-from graph_agent.prompts.system_prompt import system_prompt_source
+from graph_agent.prompts.system_prompt import DEFAULT_SYSTEM_PROMPT, system_prompt_source
 from graph_agent.runs.run import is_running, run_of
-from graph_agent.settings.config import AgentContext, LoopConfig, RunContext
+from graph_agent.settings.config import AgentContext, LoopConfig, RunContext, field_names
 from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.custom_state import HookedPlanState, custom_state
 from graph_agent.state.schema import AgentState, LoopState, PlanState
@@ -62,24 +62,32 @@ class _MiddlewareWrappers(NamedTuple):
 
 def assemble(
     model: BaseChatModel,
+    tools: object = (),
     *,
-    tools: object,
-    delegates: object,
-    hooks: object,
-    middleware: object,
-    system_prompt: object,
-    prompts: Mapping[str, str] | None,
-    response_format: Any,
-    config: LoopConfig,
-    context_schema: type[Any],
-    plan_schema: type[PlanningResult] | None,
-    state_schema: type[Any] | None,
-    cache: BaseCache[Any] | None,
-    warnings: Callable[[], Sequence[str]],
-    resolve: Resolve | None,
+    delegates: object = (),
+    hooks: object = (),
+    middleware: object = (),
+    system_prompt: object = None,
+    prompts: Mapping[str, str] | None = None,
+    response_format: Any = None,
+    config: LoopConfig | None = None,
+    context_schema: type[Any] | None = None,
+    plan_schema: type[PlanningResult] | None = None,
+    state_schema: type[Any] | None = None,
+    cache: BaseCache[Any] | None = None,
+    warnings: Callable[[], Sequence[str]] = tuple,
+    resolve: Resolve | None = None,
 ) -> AgentStateGraph:
     """Build the graph; arguments and errors as for `build_graph`."""
+    context_schema = AgentContext if context_schema is None else context_schema
+    field_names(context_schema)
+    if config is not None and not isinstance(config, LoopConfig):
+        raise ConfigError(f"config must be a LoopConfig, not {config!r}; write LoopConfig(**values).")
+    config = config or LoopConfig()
+    if config.plan_cache_ttl_s is not None and cache is None:
+        raise ConfigError("plan_cache_ttl_s is set and there is no cache; pass e.g. cache=InMemoryCache().")
     plan_schema = PlanningResult if plan_schema is None else plan_schema
+    system_prompt = DEFAULT_SYSTEM_PROMPT if system_prompt is None else system_prompt
     is_own = isinstance(context_schema, type) and issubclass(context_schema, AgentContext)
     if not (isinstance(plan_schema, type) and issubclass(plan_schema, PlanningResult)):
         raise ConfigError(f"plan_schema must be PlanningResult or a subclass of it, not {plan_schema!r}.")
@@ -124,11 +132,9 @@ def assemble(
         whole_replies=wrappers.whole_replies,
         hook_set=wrappers.hook_set,
     )
-    graph = _join(deps, context_schema)
-    graph.user_context = None if is_own else context_schema
-    graph.transformers = wrappers.transformers
-    graph.asks = graph.asks or any(one.asks for one in admitted)
-    return graph
+    inner = [getattr(getattr(delegate, "graph", None), "builder", None) for delegate in toolbox.delegates.values()]
+    asks = config.approve is not None or any(getattr(each, "asks", False) for each in [*inner, *admitted])
+    return _join(deps, AgentStateGraph(deps, context_schema, wrappers.transformers, asks=asks))
 
 
 @functools.lru_cache(maxsize=16)
@@ -203,24 +209,8 @@ def _session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[
     return run
 
 
-def _join(deps: AgentDeps, context_schema: type[Any]) -> AgentStateGraph:
-    own = deps.toolbox.own
-    graph = AgentStateGraph(
-        own.state_schema,
-        context_schema=context_schema,
-        input_schema=own.input_schema,
-        output_schema=own.output_schema,
-    )
-    graph.own = own
-    graph.may_write, graph.writes = deps.toolbox.may_write, deps.toolbox.writes
-    graph.offers = deps.toolbox.schemas
-    graph.response = deps.response
-    graph.model = deps.models.first.client.model
-    graph.config = deps.config
-    graph.deps = deps
-    graph.tool_names = tuple(deps.toolbox.names)
-    inner = [getattr(getattr(delegate, "graph", None), "builder", None) for delegate in deps.toolbox.delegates.values()]
-    graph.asks = deps.config.approve is not None or any(getattr(builder, "asks", False) for builder in inner)
+def _join(deps: AgentDeps, graph: AgentStateGraph) -> AgentStateGraph:
+    """Add the nodes and the edges between them."""
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, HookedPlanState if deps.hook_set else PlanState),
         "tools": (tools_node, Route),

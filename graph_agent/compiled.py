@@ -45,8 +45,8 @@ from graph_agent.runs.fence import DeferredWrites, defers_writes
 from graph_agent.runs.input_ids import InputStoredError
 from graph_agent.runs.registry import is_dispatched, refuse_within, running, running_blocking
 from graph_agent.runs.run import READERSHIP, RUN, AnsweringControl, Run, RunHandle
-from graph_agent.settings.config import AgentContext, LoopConfig, run_context, with_credentials
-from graph_agent.state.custom_state import NO_OWN_FIELDS, CustomState, begins, check_input, unusable_input
+from graph_agent.settings.config import RunContext, run_context, with_credentials
+from graph_agent.state.custom_state import begins, check_input, unusable_input
 from graph_agent.state.messages import PushedText
 from graph_agent.types import ContextT, ResponseT
 
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from langgraph.types import All
 
     from graph_agent.deps import AgentDeps
-    from graph_agent.settings.response_format import ResponseSchema
 
 _MOST_THREADS = 256
 
@@ -79,22 +78,25 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
        server delivers again, under the same `run_id`, is used once.
     """
 
+    builder: AgentStateGraph  # pyright: ignore[reportIncompatibleVariableOverride]  # only its `compile` makes this
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._shown()['name']!r}>"
 
     def _shown(self) -> dict[str, Any]:
         """What describes the agent in a notebook, by heading."""
-        shown: dict[str, Any] = {"name": self.name or "agent"}
-        if isinstance(builder := self.builder, AgentStateGraph):
-            shown |= {"model": _model_name(builder.model), "tools": ", ".join(builder.tool_names) or "none"}
         saver = self.checkpointer
-        return {**shown, "checkpointer": type(saver).__name__ if isinstance(saver, BaseCheckpointSaver) else "none"}
+        return {
+            "name": self.name or "agent",
+            "model": _model_name(self.builder.model),
+            "tools": ", ".join(self.builder.deps.toolbox.names) or "none",
+            "checkpointer": type(saver).__name__ if isinstance(saver, BaseCheckpointSaver) else "none",
+        }
 
     @property
     def input_warnings(self) -> Sequence[str]:
         """The agent's present problems, e.g. a server that is down; each input reports them in `warning` events."""
-        deps = self.builder.deps if isinstance(self.builder, AgentStateGraph) else None
-        return () if deps is None else deps.warnings()
+        return self.builder.deps.warnings()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         # LangGraph's own has an image of the graph, made by a server on the internet.
@@ -309,10 +311,9 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         Raises:
             InputError: With the field and the type of the value.
         """
-        own = self.builder.own if isinstance(self.builder, AgentStateGraph) else NO_OWN_FIELDS
         update = given.update if isinstance(given, Command) else given
-        if own.names and isinstance(update, Mapping):
-            own.check(update)
+        if self.builder.own.names and isinstance(update, Mapping):
+            self.builder.own.check(update)
 
     async def _check_session(self, given: Any, configurable: dict[str, Any]) -> None:
         """Refuse an input that continues nothing, and own fields that a reducer cannot combine with the session's.
@@ -320,11 +321,10 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         Raises:
             InputError: With the right call, or with the field and its value.
         """
-        own = self.builder.own if isinstance(self.builder, AgentStateGraph) else NO_OWN_FIELDS
+        own = self.builder.own
         update, saver = given.update if isinstance(given, Command) else given, self._saver_of(configurable)
-        deps = self.builder.deps if isinstance(self.builder, AgentStateGraph) else None
         fields = self.builder.input_schema.__annotations__
-        is_new = begins(given, fields, hooked=deps is not None and bool(deps.hook_set))
+        is_new = begins(given, fields, hooked=bool(self.builder.deps.hook_set))
         reduced = isinstance(update, Mapping) and not own.reduced.keys().isdisjoint(update)
         if is_new and not (reduced and saver):
             return
@@ -358,8 +358,6 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
     def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return a run's arguments with the agent's own credentials added."""
         builder = self.builder
-        if not isinstance(builder, AgentStateGraph):
-            return kwargs
         context, user = kwargs.get("context"), builder.user_context
         if user is not None:
             inherited = surrounding_context(config) if context is None else None
@@ -370,8 +368,8 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
                 kwargs = {**kwargs, "context": context}
         if not builder.credentials:
             return kwargs
-        schema = AgentContext if builder.deps is None else builder.deps.context_schema
-        return {**kwargs, "context": with_credentials(context, builder.credentials, config, schema)}
+        context = with_credentials(context, builder.credentials, config, builder.deps.context_schema)
+        return {**kwargs, "context": context}
 
     def _configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
         """Merge the `configurable` of the graph, of the surrounding run and of the run's own config."""
@@ -404,7 +402,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
             return kwargs
         if not self.checkpointer and not self._keeps_with_its_parent(configurable):
             return kwargs
-        if isinstance(self.builder, AgentStateGraph) and not self.builder.may_write:
+        if not self.builder.deps.toolbox.may_write:
             saver = self._saver_of(configurable)
             # Such a saver waits only where it must; otherwise a waiting call could start before its plan is stored.
             if not defers_writes(saver):
@@ -418,7 +416,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         return checkpointer_of({"configurable": configurable}) is not None
 
 
-def _model_name(model: BaseChatModel | None) -> str:
+def _model_name(model: BaseChatModel) -> str:
     name = getattr(model, "model_name", None) or getattr(model, "model", None)
     return f"{type(model).__name__} {name}" if isinstance(name, str) else type(model).__name__
 
@@ -535,34 +533,31 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
 
     mcp_states: Callable[[], Awaitable[dict[str, bool]]] | None = None
     """Returns, for each MCP server of the tools, whether it can be called now; None if unknown."""
-    tool_names: tuple[str, ...] = ()
-    """Names of the tools and delegations."""
-    model: BaseChatModel | None = None
-    """The default chat model of a run."""
-    user_context: Any = None
-    """The class of the user that is the `context_schema`; None for `AgentContext` and its subclasses."""
     credentials: Mapping[str, SecretStr] = MappingProxyType({})
     """Credentials of every run; a run's own credentials of the same names win."""
-    may_write = True
-    """Whether some call of this agent may write; False when every tool is marked as reading."""
-    offers: Sequence[dict[str, Any]] = ()
-    """The tools and delegates of the agent, in OpenAI's function format."""
-    response: ResponseSchema | None = None
-    """The schema of the answer; None for text."""
-    config: LoopConfig | None = None
-    """The agent's configuration."""
-    transformers: tuple[Any, ...] = ()
-    """Stream transformers of middleware."""
-    own: CustomState = NO_OWN_FIELDS
-    """The agent's own state fields."""
-    writes: Callable[[str], bool] | None = None
-    """Whether a call may write, by name; None if unknown."""
-    asks = False
-    """Whether calls of this agent, or of a delegate in this process, may wait for a person's approval."""
-    deps: AgentDeps | None = None
-    """The dependencies of the nodes."""
-    edit_fault: Callable[[str, dict[str, Any]], str | None] | None = None
-    """Returns why a person cannot put a call (name, arguments) in the place of another; None without approvals."""
+
+    def __init__(self, deps: AgentDeps, context_schema: type[Any], transformers: Sequence[Any], *, asks: bool) -> None:
+        """`asks` is whether calls of the agent, or of a delegate in this process, may wait for a person's approval."""
+        own = self.own = deps.toolbox.own
+        super().__init__(
+            own.state_schema,
+            context_schema=context_schema,
+            input_schema=own.input_schema,
+            output_schema=own.output_schema,
+        )
+        self.deps = deps
+        self.config, self.response, self.writes = deps.config, deps.response, deps.toolbox.writes
+        # A class of the user; None for `AgentContext` and its subclasses.
+        self.user_context = context_schema if deps.context_schema is RunContext else None
+        self.transformers = transformers
+        self.asks = asks
+        self.edit_fault: Callable[[str, dict[str, Any]], str | None] | None = None
+        """Returns why a person cannot put a call (name, arguments) in the place of another; None without approvals."""
+
+    @property
+    def model(self) -> BaseChatModel:
+        """The default chat model of a run."""
+        return self.deps.models.first.client.model
 
     def compile(
         self, checkpointer: BaseCheckpointSaver[Any] | bool | None = None, **options: Unpack[CompileOptions]

@@ -15,6 +15,7 @@ from graph_agent.prompts import Prompts
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 
 Content: TypeAlias = str | list[str | dict[Any, Any]]
 """Text, or content blocks."""

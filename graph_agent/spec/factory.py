@@ -23,7 +23,7 @@ from graph_agent._internal.yaml_files import expand
 from graph_agent.agent import create_graph_agent
 from graph_agent.approvals.policy import signature_fault
 from graph_agent.checkpoints.open import open_cache, open_saver, open_store
-from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError, located
 from graph_agent.hooks.registry import sort_hooks
 from graph_agent.models.resolve import resolve_model
@@ -122,7 +122,6 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
     cache = await stack.enter_async_context(open_cache(spec.cache)) if spec.cache else None
     # In a thread: reading and importing the file's references must not block a server's event loop.
     graph = await call_in_thread(_build, spec, shared.today, mocked, tools, agents, saver, store, cache)
-    assert isinstance(graph.builder, AgentStateGraph)
     graph.builder.credentials = credentials
     return graph
 

@@ -18,7 +18,6 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from pydantic import SecretStr
 
 from graph_agent import AgentContext, LoopHook, ScriptedChatModel, create_graph_agent
-from graph_agent.compiled import AgentStateGraph
 from graph_agent.server.responses.compaction import StoppedByHookError, summarize_conversation
 
 CONVERSATION: list[AnyMessage] = [
@@ -43,8 +42,6 @@ async def doubled(request: ModelRequest[Any], handler: Any) -> ModelResponse[Any
 
 async def summarize(model: ScriptedChatModel, hooks: list[Any]) -> str:
     builder = create_graph_agent(model, hooks=hooks).builder
-    assert isinstance(builder, AgentStateGraph)
-    assert builder.deps is not None
     context = AgentContext(credentials={"token": SecretStr("t")})
     text, _ = await summarize_conversation(builder.deps, CONVERSATION, "Be brief.", context)
     return text

@@ -119,7 +119,7 @@ async def test_a_delegate_may_have_a_name_and_a_description_of_its_own(folder: P
 
     async with open_agent(load_spec("lead.yaml"), db="") as agent:
         assert isinstance(agent.builder, AgentStateGraph)
-        (offered,) = agent.builder.offers
+        (offered,) = agent.builder.deps.toolbox.schemas
 
     function = offered["function"]
     assert (function["name"], "Measures." in function["description"]) == ("delegate_to_astronomer", True)

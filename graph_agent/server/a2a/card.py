@@ -8,7 +8,7 @@ from importlib import metadata
 from a2a.types import AgentCapabilities, AgentCard, AgentExtension, AgentInterface, AgentSkill
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, TransportProtocol
 
-from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.delegates.a2a_parts import EXTENSION
 from graph_agent.server.settings import REST_PATH, RPC_PATH
 from graph_agent.types import delegate_name, is_delegation
@@ -67,7 +67,7 @@ def agent_card(
 
 
 def _own_skills(graph: CompiledAgentGraph) -> list[AgentSkill]:
-    schemas = graph.builder.offers if isinstance(graph.builder, AgentStateGraph) else []
+    schemas = graph.builder.deps.toolbox.schemas
     return [
         AgentSkill(
             id=function["name"],

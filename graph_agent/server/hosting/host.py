@@ -26,7 +26,7 @@ from starlette.requests import HTTPConnection
 from graph_agent._internal.credential_headers import check_headers, credentials_of
 from graph_agent._internal.polling import poll_forever
 from graph_agent.checkpoints.open import open_saver, open_store, strict_serializer
-from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.capabilities import may_download_images
@@ -35,7 +35,6 @@ from graph_agent.server.hosting.feeds import CheckpointNotifier, Feeds
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import A2A_DEFAULTS, ServerSettings
 from graph_agent.session.event_reader import EventReader
-from graph_agent.settings.config import LoopConfig
 from graph_agent.spec.agent_file import AgentSpec, load_spec, with_sources
 from graph_agent.spec.credentials import CredentialSource, read_credentials
 from graph_agent.spec.delegates import SkillSpec
@@ -178,11 +177,9 @@ class Host:
             ProblemError: If an image has a URL and the client of one of the agent's models downloads images.
         """
         builder = self.kept.builder
-        if not isinstance(builder, AgentStateGraph) or not any(map(_has_image_url, messages)):
-            return
-        fallbacks = builder.config.fallback_models if builder.config is not None else ()
-        models = [model for model in (builder.model, *fallbacks) if model is not None]
-        if any(map(may_download_images, models)):
+        if any(map(_has_image_url, messages)) and any(
+            map(may_download_images, [builder.model, *builder.config.fallback_models])
+        ):
             raise ProblemError(
                 "invalid",
                 "An image is given by an address. The client of this agent's model would download it on this server, "
@@ -196,9 +193,7 @@ class Host:
         Raises:
             ProblemError: If it is above the configured limit.
         """
-        builder = self.kept.builder
-        config = builder.config if isinstance(builder, AgentStateGraph) else None
-        most = (config or LoopConfig()).max_agentic_loops
+        most = self.kept.builder.config.max_agentic_loops
         if limit is not None and limit > most:
             raise ProblemError(
                 "invalid",
@@ -220,21 +215,17 @@ class Host:
     @property
     def tool_names(self) -> tuple[str, ...]:
         """Names of the agent's own tools and delegations."""
-        builder = self.kept.builder
-        return builder.tool_names if isinstance(builder, AgentStateGraph) else ()
+        return tuple(self.kept.builder.deps.toolbox.names)
 
     @property
     def asks(self) -> bool:
         """Whether calls of the agent, or of a delegate in this process, may wait for a person's approval."""
-        builder = self.kept.builder
-        return isinstance(builder, AgentStateGraph) and builder.asks
+        return self.kept.builder.asks
 
     async def mcp_states(self) -> dict[str, str]:
         """Return the state of each MCP server: `ok` or `down`."""
-        builder = self.kept.builder
-        if not isinstance(builder, AgentStateGraph) or builder.mcp_states is None:
-            return {}
-        return {name: "ok" if up else "down" for name, up in (await builder.mcp_states()).items()}
+        states = self.kept.builder.mcp_states
+        return {} if states is None else {name: "ok" if up else "down" for name, up in (await states()).items()}
 
     async def suspend(self, thread: str) -> None:
         """Record that a thread may be deleted after `pending_ttl_s` seconds."""
@@ -328,8 +319,6 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
 
 
 def _compile(graph: CompiledAgentGraph, saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> CompiledAgentGraph:
-    compiled = graph.builder.compile(
+    return graph.builder.compile(
         checkpointer=saver, store=graph.store or store, cache=graph.cache, name=graph.get_name()
     )
-    assert isinstance(compiled, CompiledAgentGraph)
-    return compiled

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from graph_agent._internal.failure_log import is_out_of_space, log_failure
 from graph_agent._internal.signals import Drainable
 from graph_agent.checkpoints.write_probe import SupportsWriteProbe
-from graph_agent.compiled import AgentStateGraph
 from graph_agent.models.pool import OK as OK  # other modules read it here
 from graph_agent.models.pool import endpoint_state
 from graph_agent.server.hosting.host import Host
@@ -61,8 +60,7 @@ class Readiness:
         return {"server": "stopping" if self._runs.draining else OK, **states}
 
     async def _check_model(self) -> dict[str, str]:
-        builder = self._host.kept.builder
-        state, remark = await endpoint_state(builder.model if isinstance(builder, AgentStateGraph) else None)
+        state, remark = await endpoint_state(self._host.kept.builder.model)
         if remark and remark != self._remark:
             logger.warning("The check of /ready of the model: %s; completion requests are %s.", remark, state)
         self._remark = remark

@@ -14,7 +14,6 @@ from langchain_core.tools import BaseTool
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 
-from graph_agent.compiled import AgentStateGraph
 from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.errors import ConfigError, HookError
 from graph_agent.hooks.copies import hook_error
@@ -162,8 +161,6 @@ async def _conversation(host: Host, records: Records, body: CompactResponse) -> 
 
 async def _summary(host: Host, messages: list[AnyMessage], instructions: str | None) -> tuple[str, Usage]:
     builder = host.kept.builder
-    assert isinstance(builder, AgentStateGraph), "the server compiles graphs of this package"
-    assert builder.deps is not None, "every agent has them"
     identified = [message if message.id else message.model_copy(update={"id": str(uuid4())}) for message in messages]
     context = AgentContext(credentials=dict(builder.credentials))
     try:
@@ -256,8 +253,6 @@ async def count_input_tokens(host: Host, caller: Caller, request: ChatRequest) -
         ProblemError: If its tools have names that the agent's have, or the agent's system prompt needs a run.
     """
     builder = host.kept.builder
-    assert isinstance(builder, AgentStateGraph), "the server compiles graphs of this package"
-    assert builder.deps is not None, "every agent has them"
     host.check_client_tools([tool["function"]["name"] for tool in request.client_tools])
     thread = caller.thread(request.session_id or "")
     state = await host.kept.aget_state({"configurable": {"thread_id": thread}})
