@@ -194,7 +194,7 @@ def create_graph_agent(
 
     Two environment variables are read here, once. `DEBUG_MOCK_RESPONSES`, a JSON array of strings, replaces every model
     by one script. `AGENTIC_LOOP_ENABLED` sets one planner for every session: `false` plans everything up front
-    (`planner="dag"`) whatever the value of `tool_calling`; `true` makes structured plans wave by wave.
+    (`planner="dag"`) for any `tool_calling`; `true` makes structured plans wave by wave.
 
     Args:
         model: A chat model, or `"provider:name"`, e.g. `"openai:gpt-4o-mini"`.

@@ -70,7 +70,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
     3. If a tool may write, each plan is stored before its calls run (`durability="sync"`, unless the run sets another;
        also as a subgraph, in its parent's checkpoints), so that no crash hides a call that was made. An agent whose
        tools only read keeps LangGraph's default on other savers. Unless the run sets a durability, the package's
-       SQLite saver waits only for steps whose calls may write, and commits others soon (see `DeferredWrites`).
+       SQLite saver waits only for supersteps whose calls may write, and commits others soon (see `DeferredWrites`).
     4. A blocking entry point raises `SyncInLoopError` in the thread of a running event loop.
     5. Of a run's `configurable`, checkpoints store only LangGraph's own ids.
     6. `graph_agent_input` in a run's `configurable` is the id of its input, as `input_id` of `Session.run`: an input
@@ -410,7 +410,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         return {**kwargs, "durability": "sync"}
 
     def _keeps_with_its_parent(self, configurable: dict[str, Any]) -> bool:
-        """Whether it stores its steps in the checkpoints of a surrounding run that sets no durability."""
+        """Whether it stores its supersteps in the checkpoints of a surrounding run that sets no durability."""
         if self.checkpointer is False or inherits_durability(configurable):
             return False
         return checkpointer_of({"configurable": configurable}) is not None

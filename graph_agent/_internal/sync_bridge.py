@@ -39,7 +39,7 @@ def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """Return a function that runs `coroutine` on the background loop and waits for it.
 
     The coroutine sees the caller's context variables. An exception in the waiting thread, such as `KeyboardInterrupt`,
-    cancels it. So does Ctrl-C in the main thread, if that waits for this thread (see `interruptible`).
+    cancels it. Ctrl-C in the main thread cancels it too, if that waits for this thread (see `interruptible`).
     """
 
     @functools.wraps(coroutine)

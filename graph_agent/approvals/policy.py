@@ -26,7 +26,7 @@ _KEYS = {"allowed_decisions", "description"}
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """The way in which a call is to be approved."""
+    """The way in which a person approves a call."""
 
     allowed: tuple[DecisionType, ...] = DECISIONS
     """The decisions that a person may take."""
@@ -88,7 +88,7 @@ def signature_fault(rule: Callable[..., Any]) -> str | None:
 
 
 async def review_of(call: Call, mark: Any, rules: Sequence[Rule]) -> Review | None:
-    """Return how a call is to be approved; None if it needs no approval.
+    """Return the review of a call; None if it needs no approval.
 
     A call that several rules select is decided by the decisions that all of them allow; if there are none, it can only
     be rejected. A rule that raises selects the call.

@@ -177,7 +177,7 @@ def check_values(checkpoint: Any, metadata: Mapping[str, Any], thread_id: str) -
 def upgraded(found: CheckpointTuple) -> CheckpointTuple:
     """Return a checkpoint with the present names of the loop state's keys and of the channels.
 
-    Each checkpoint is looked at, whatever its format: PostgreSQL stores the values of channels that have not changed
+    Checkpoints of every format are checked: PostgreSQL stores the values of channels that have not changed
     once, so a checkpoint of this version may have a value of an older one.
     """
     values, writes = found.checkpoint["channel_values"], found.pending_writes or []

@@ -59,11 +59,11 @@ async def prune(
 ) -> PruneReport:
     """Remove old checkpoints, and return the space to the file system.
 
-    The state, the events and the open interrupts of each session remain, and so do its first checkpoint and the newest
-    one of each branch. The answers of inputs with an id remain for a day, as such an input may be sent again. Lost
-    are older checkpoints, and with them the possibility to read the session as it was then, or to continue it from
-    there. Every checkpoint that remains reads as before. A session with a run under way is skipped; a run that begins
-    meanwhile waits for a few milliseconds.
+    The state, the events and the open interrupts of each session remain, with its first checkpoint and the newest one
+    of each branch. The answers of inputs with an id remain for a day, as such an input may be sent again. Older
+    checkpoints are lost: the session cannot be read as it was then, nor continued from there. Every checkpoint that
+    remains reads as before. A session with a run under way is skipped; a run that begins meanwhile waits for a few
+    milliseconds.
 
     Args:
         url: `sqlite:///FILE` or `postgresql://…`; the tables may be those of LangGraph's own savers.

@@ -47,8 +47,8 @@ def prune(
 ) -> None:
     """Remove old checkpoints from an agent's database, also while it is in use, and free their space.
 
-    The state, the messages, the events and the open questions of each session remain, and so do its first checkpoint
-    and the newest one of each branch. Sessions with a run under way are skipped.
+    The state, the messages, the events and the open questions of each session remain, with its first checkpoint and
+    the newest one of each branch. Sessions with a run under way are skipped.
     """
     from graph_agent.checkpoints.maintenance import prune as prune_database
     from graph_agent.cli.options import shared_database

@@ -37,7 +37,7 @@ class GraphDelegate:
 
     @property
     def resumes(self) -> bool:
-        """Whether it continues where it stopped: its steps are in the delegating agent's checkpoints, or in its own.
+        """Whether it continues where it stopped: its supersteps are in the caller's checkpoints, or in its own.
 
         A graph compiled with `checkpointer=False` stores nothing, and is run once per call.
         """

@@ -66,7 +66,7 @@ class WaveRecovery:
     undecided: frozenset[str] = frozenset()
     """Ids of the calls that a person has not decided on, and that middleware asks about before it runs them."""
     untouched: frozenset[str] = frozenset()
-    """Ids of the calls that a run had not started when it stopped at the end of a step."""
+    """Ids of the calls that a run had not started when it stopped at the end of a superstep."""
     possibly_started: frozenset[str] | None = None
     """Ids of the calls that may have started without a note; None if any call may have."""
     awaiting_first_answer: frozenset[str] = frozenset()
@@ -197,7 +197,7 @@ async def _load_recovery(task: Task) -> WaveRecovery:
 
 
 async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpointer) -> None:
-    """Store a note of the ready calls that a run has not started, after it stopped at the end of a step.
+    """Store a note of the ready calls that a run has not started, after it stopped at the end of a superstep.
 
     Args:
         run: The stopped run.

@@ -219,12 +219,12 @@ async def _before_input(task: Task, *, wave_finished: bool = False) -> Checkpoin
 
 
 async def _parent(saver: BaseCheckpointSaver[Any], at: CheckpointTuple) -> CheckpointTuple | None:
-    """Return the checkpoint that the step before this one began at; None if it is not stored."""
+    """Return the checkpoint that the superstep before this one began at; None if it is not stored."""
     parent = await load(saver, at.parent_config) if at.parent_config is not None else None
-    # A copy (`update_state` as `__copy__`) has the parent of its original, but the step after it.
+    # A copy (`update_state` as `__copy__`) has the parent of its original, but the superstep after it.
     if parent is None or at.metadata.get("source") == "fork":
         return parent
-    # Where steps were not stored (durability="exit") or were pruned, the parent is an earlier checkpoint.
+    # Where supersteps were not stored (durability="exit") or were pruned, the parent is an earlier checkpoint.
     return parent if parent.metadata.get("step", 0) == at.metadata.get("step", 0) - 1 else None
 
 

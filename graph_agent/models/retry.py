@@ -43,8 +43,8 @@ logger = logging.getLogger(__name__)
 class TokenRelay(AsyncCallbackManagerForLLMRun):
     """The callback manager of a request without callbacks.
 
-    Events other than tokens take LangChain's way, and so does a token without a chunk, which a model that does not
-    stream reports itself.
+    Events other than tokens take LangChain's way. Tokens without a chunk, which a model that does not stream reports
+    itself, take it too.
 
     Args:
         manager: LangChain's manager of the request.

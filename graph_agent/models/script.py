@@ -113,7 +113,7 @@ class Script:
     def _composes_answer(self) -> bool:
         """Whether the newest request asks for the answer after the only reply, which ended planning.
 
-        A script of one text is the answer however it is asked for, so that it also works with `finalize="compose"`.
+        A script of one text is the answer to every request, so that it also works with `finalize="compose"`.
         The sentinel is never the answer.
         """
         if self._steps[0].text.strip() == SENTINEL:

@@ -314,7 +314,7 @@ class StreamWatch(AsyncCallbackHandler):
 
         Args:
             reply: The whole text of the reply.
-            shown: The part for the reader; None if nothing is to be shown, including its calls.
+            shown: The part for the reader; None to show nothing, including its calls.
             id_: Id of the message; None if unknown.
         """
         if self._visibility is None:

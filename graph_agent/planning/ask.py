@@ -92,7 +92,7 @@ async def ask_for_calls(
     Args:
         mode: How calls are asked for.
         stream: Records the text that the reader receives; call `finish_stream` with it and the plan.
-        quiet: Stream nothing of the reply, whatever the configuration.
+        quiet: Stream nothing of the reply, for any configuration.
         schema: JSON schema that the provider enforces on a reply without calls; None if there is none.
 
     Raises:

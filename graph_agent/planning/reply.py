@@ -58,7 +58,7 @@ class Planned:
     empty: bool = False
     """Whether the reply has neither calls nor text."""
     final: bool = False
-    """Whether `message` is the answer whatever the configuration; no calls are run."""
+    """Whether `message` is the answer for any configuration; no calls are run."""
     ended: bool = False
     """Whether the loop ends here, with `calls` not run."""
 

@@ -416,7 +416,7 @@ class RequestState:
         if warned or choice not in self.loop.get("withheld", ()) or choice in self.deps.toolbox.names:
             return
         self.record(free_choice=True)
-        self.warn(f"{choice} is to be called, and is withheld for now; the model is free to choose.")
+        self.warn(f"Tool {choice} is disabled for this input; the tool choice is ignored.")
 
     def record(self, **recovery: Any) -> None:
         """Store keys of `Recovery` in the loop state."""

@@ -301,7 +301,7 @@ class ModelRequests:
         return bool(self.active.deps.toolbox) and not tried and not worked
 
     async def _hint(self, planned: Planned) -> WrittenCall | Literal["sentinel"] | None:
-        """The sign in a reply without calls that the model's server ignores tools, whatever the configuration."""
+        """The sign in a reply without calls that the model's server ignores tools, for any configuration."""
         if not self._may_correct() or await self._fits(planned):
             return None
         if is_sentinel(planned.raw_text):

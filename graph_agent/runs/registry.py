@@ -273,7 +273,7 @@ async def running(
 def _ended_in_time(run: Run) -> Iterator[None]:
     """Cancel the run's task if the run has not ended `2 * GRACE_S` seconds after it was stopped.
 
-    Parts of nodes end earlier, see `Run.stoppable`. LangGraph itself waits for the checkpointer, whatever happens.
+    Parts of nodes end earlier, see `Run.stoppable`. LangGraph itself always waits for the checkpointer.
 
     Raises:
         RunHungError: If the task was cancelled for that reason.

@@ -220,7 +220,7 @@ class Run:
         """Abort the run if a note requests it.
 
         At the first call, aborts sent before the run's start are ignored, as they were meant for an earlier run. Aborts
-        that appear later count whatever their sender's clock.
+        that appear later always count, for any clock of their sender.
 
         Args:
             notes: The current content of the inbox.

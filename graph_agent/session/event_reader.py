@@ -77,7 +77,7 @@ async def read_tail(
 
 
 def _written(at: CheckpointTuple) -> list[StoredEvent] | None:
-    """Return the events that the steps after a checkpoint wrote; None if one of them set the whole history."""
+    """Return the events that the supersteps after a checkpoint wrote; None if one of them set the whole history."""
     writes = [value for _, channel, value in at.pending_writes or [] if channel == "events"]
     return [event for write in writes for event in write] if all(isinstance(each, list) for each in writes) else None
 
@@ -98,7 +98,7 @@ def lacks_events(found: int, before: CheckpointTuple, at: CheckpointTuple) -> bo
 def _counted(at: CheckpointTuple) -> int | None:
     """Return the number of events at a checkpoint if a plan that began there has counted them.
 
-    Other steps write the count of an earlier plan, which the checkpoint itself holds, too.
+    Other supersteps write the count of an earlier plan, which the checkpoint itself holds, too.
     """
     held = _count_in(at.checkpoint["channel_values"].get("loop"))
     written = [_count_in(value) for _, channel, value in at.pending_writes or [] if channel == "loop"]
@@ -183,7 +183,7 @@ class EventReader:
         batches: list[list[Any]] = []
         at: CheckpointTuple | None = newest
         for _ in range(_MAX_CHECKPOINTS):
-            # The steps before a full copy may have been pruned; then its parent is an earlier checkpoint.
+            # The supersteps before a full copy may have been pruned; then its parent is an earlier checkpoint.
             if at is None or at.parent_config is None or "events" in at.checkpoint["channel_values"]:
                 return None
             after, at = at, await self._saver.aget_tuple(at.parent_config)

@@ -77,14 +77,14 @@ class SessionMemory:
         return SessionStatus(values.get("status", SessionStatus.CREATED))
 
     async def list_sessions(self) -> list[str]:
-        """Return the ids of all sessions, most recently begun first."""
+        """Return the ids of all sessions, newest first."""
         return await list_threads(self._saver)
 
 
 async def list_threads(
     saver: BaseCheckpointSaver[Any], *, group: str | None = None, after: str | None = None, limit: int | None = None
 ) -> list[str]:
-    """Return the ids of a saver's threads, most recently begun first.
+    """Return the ids of a saver's threads, newest first.
 
     The savers of `open_saver` read a page by an index; for other savers, one checkpoint of each thread is read.
 
@@ -111,7 +111,7 @@ async def list_threads(
 
 
 async def _all_threads(saver: BaseCheckpointSaver[Any]) -> list[str]:
-    # A thread begins with an input at step -1 or an update at step 0: one row per session, not one per superstep.
+    # A thread begins with an input at superstep -1 or an update at superstep 0: this finds one row per session.
     first_ids: dict[str, str] = {}
     for first in ({"step": -1}, {"step": 0, "source": "update"}):
         async for found in saver.alist(None, filter=first):

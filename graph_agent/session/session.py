@@ -510,7 +510,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         from graph_agent.inputs.deduplicator import InputDeduplicator
         from graph_agent.session.interrupts import answers_by_id, checked_answers
 
-        # After a crash between a step's last write and its checkpoint, `next` is empty, but `tasks` is not.
+        # After a crash between a superstep's last write and its checkpoint, `next` is empty, but `tasks` is not.
         state = await self._graph.aget_state(self._config)
         admission = InputDeduplicator(self._saver, self._graph.aget_state, self.id)
         received = mark is not None and await admission.seen(mark) is not None

@@ -45,7 +45,7 @@ class SessionSummary:
 async def summarize_sessions(
     saver: BaseCheckpointSaver[Any], is_running: Callable[[str], Awaitable[bool]], *, limit: int | None = None
 ) -> list[SessionSummary]:
-    """Return the summaries of the sessions, most recently begun first.
+    """Return the summaries of the sessions, newest first.
 
     Args:
         saver: The database's saver.

@@ -116,7 +116,7 @@ class Position(TypedDict):
     outcome: LoopOutcome | None
     """The reason planning ended; None during planning."""
     events_before: NotRequired[int]
-    """Number of events when the newest plan was begun, so that readers can number the newest events; absent before."""
+    """Number of events when the newest plan began, so that readers can number the newest events; absent before."""
     waiting: list[Call]
     """Calls of the wave that wait for others; empty outside structured planning."""
     last_wave: bool

@@ -91,7 +91,7 @@ def _repaired_start(text: str) -> tuple[dict[str, Any], int]:
 
 
 def _completed(text: str) -> dict[str, Any] | None:
-    """Return the JSON object of which a text is the beginning, cut off inside or after one of its own strings."""
+    """Parse a JSON object that is truncated inside or after a string; None if the text is no such object."""
     whole = _HALF_PAIR.sub(r"\1", _HALF_ESCAPE.sub(r"\1", text))
     for candidate in (text, text + "}", whole + '"}'):
         try:

@@ -26,7 +26,7 @@ OTHERS = {
     "AGENTIC_LOOP_ENABLED": "`true` or `false`: the [planner](../guides/waves.md) of every session of the process.",
     "OPENAI_API_KEY": "Key of the models of `openai:`.",
     "OPENAI_BASE_URL": "URL of a server with OpenAI's API, for the models of `openai:`.",
-    "PGPASSWORD": "Password of a PostgreSQL database; so do the other variables of libpq apply.",
+    "PGPASSWORD": "Password of a PostgreSQL database; the other variables of libpq apply as well.",
 }
 """Variables that belong to no option and no setting → description."""
 

@@ -260,9 +260,7 @@ def at_work(folder: Path, *script: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-STOPPED = "\n> do it\n  step 1: tool_call work\nStopped on request\n\n" + (
-    "Begun, and it is not known whether it took effect: work.\n"
-)
+STOPPED = "\n> do it\n  step 1: tool_call work\nStopped on request\n\nStarted, outcome unknown: work.\n"
 
 
 def test_ctrl_c_aborts_the_run_and_the_session_continues(working: Path) -> None:

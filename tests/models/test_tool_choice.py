@@ -61,7 +61,7 @@ async def test_a_choice_of_a_withheld_tool_becomes_auto(openai_stub: StubFactory
         "Done.",
         "COMPLETED",
         ["theirs"] * 4 + [None, None, "none"],
-        ["theirs is to be called, and is withheld for now; the model is free to choose."],
+        ["Tool theirs is disabled for this input; the tool choice is ignored."],
     )
 
 

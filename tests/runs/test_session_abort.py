@@ -73,7 +73,7 @@ async def test_a_sibling_task_stops_a_wave() -> None:
         True,
         SessionStatus.ABORTED,
         "aborted",
-        "Stopped on request\n\nDone: echo.\nBegun, and it is not known whether it took effect: work.",
+        "Stopped on request\n\nDone: echo.\nStarted, outcome unknown: work.",
         {"1": "x", "2": {"error": NOT_KNOWN}},
         [],
         [
@@ -81,7 +81,7 @@ async def test_a_sibling_task_stops_a_wave() -> None:
             ("ai", ""),
             ("tool", "x"),
             ("tool", NOT_KNOWN),
-            ("ai", "Stopped on request\n\nDone: echo.\nBegun, and it is not known whether it took effect: work."),
+            ("ai", "Stopped on request\n\nDone: echo.\nStarted, outcome unknown: work."),
         ],
         ["tool_result", "tool_result", "agent_response", "status"],
         True,
@@ -321,7 +321,7 @@ async def test_another_process_is_stopped_through_its_database(tmp_path: Path) -
     assert (stopped, json.loads(out), usable) == (
         True,
         {
-            "answer": "Stopped on request\n\nBegun, and it is not known whether it took effect: work.",
+            "answer": "Stopped on request\n\nStarted, outcome unknown: work.",
             "status": "ABORTED",
             "results": {"1": {"error": NOT_KNOWN}},
         },

@@ -43,7 +43,7 @@ class PostgresServer:
     folder: Path
     process: subprocess.Popen[bytes]
     begin: Callable[[], subprocess.Popen[bytes]]
-    """Starts its process anew."""
+    """Restarts its process."""
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def url(self, database: str) -> str:

@@ -206,7 +206,7 @@ class Steps:
             return end
 
         def leave(at: int) -> int:
-            # What follows may enter this repeat anew.
+            # The rest of the pattern may enter this repeat again.
             saved = [*stack]
             end = then(at)
             stack[:] = saved
@@ -373,7 +373,7 @@ def _leads(parts: Any, before: list[str]) -> Iterator[str]:
 _SCREEN, _GROWN = 8, 2_000
 """Repetitions of a first look, and characters of a second at texts that are suspicious in the first."""
 _MOST_STEPS = 400
-"""Steps for each character that a linear pattern may take; a bounded repeat may be tried anew at each."""
+"""Steps for each character that a linear pattern may take; a bounded repeat may be tried again at each."""
 
 
 def slowest_text(pattern: re.Pattern[Any], use: str) -> tuple[str, str, str] | None:

@@ -180,7 +180,7 @@ class A2AServer:
         return self._draining
 
     def drain(self) -> None:
-        """Start no more tasks, and stop each running task at its next step boundary. Thread-safe.
+        """Start no more tasks, and stop each running task at its next superstep boundary. Thread-safe.
 
         A stopped task ends as `failed` with a message; a later message in its conversation continues the session.
         """

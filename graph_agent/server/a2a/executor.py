@@ -102,7 +102,7 @@ class GraphExecutor(AgentExecutor):
     Final states of a task: `completed` with an answer, including an answer at a limit (it begins with the limit's
     sentence, and the metadata has the `stop_reason`); `failed` if the model did not answer; `canceled` if the run was
     aborted; `rejected` if there is nothing to run; `input-required` if the graph waits for a person. While the server
-    shuts down, a run stops at its next step boundary and its task ends as `failed`; the session can be continued.
+    shuts down, a run stops at its next superstep boundary and its task ends as `failed`; the session can be continued.
 
     Args:
         graph: The agent, with a checkpointer.
@@ -142,10 +142,10 @@ class GraphExecutor(AgentExecutor):
         self._draining = False
         self._follow_ups: set[asyncio.Task[None]] = set()
         self._control = RunControl()
-        """Stops the runs of follow-ups at their next step boundary."""
+        """Stops the runs of follow-ups at their next superstep boundary."""
 
     def drain(self) -> None:
-        """Start no more runs, and stop running ones at their next step boundary. Thread-safe."""
+        """Start no more runs, and stop running ones at their next superstep boundary. Thread-safe."""
         self._draining = True
         self._control.request_drain()
         for run in list(self._running.values()):

@@ -252,7 +252,7 @@ def a2a_app(
         graph: The agent, compiled with a checkpointer.
         settings: API keys, origins and limits; None for the defaults, which have no keys: then requests of web pages of
             other origins, and requests to a host name with a dot, are refused.
-        drain_s: Seconds that tasks may take to reach their next step boundary after the first SIGTERM; a second one
+        drain_s: Seconds that tasks may take to reach a superstep boundary after the first SIGTERM; a second one
             stops them at once. None to install no signal handler: then tasks are stopped with the application.
         options: Same as for `A2AServer`. With keys, its users are the names of the keys.
 

@@ -468,7 +468,7 @@ class TaskRun:
         self.scope = RunHandle()
         """Scope of the run; aborts it."""
         self.control = RunControl()
-        """Stops the run at the next step boundary."""
+        """Stops the run at the next superstep boundary."""
         self.ended = asyncio.Event()
 
     @property

@@ -26,8 +26,8 @@ _LONGEST_BETWEEN_PIECES_S = 0.1
 def between_pieces_s(runs: int) -> float:
     """Return the minimum seconds between two pieces of one streamed answer.
 
-    Under load, a piece costs more than the tokens that it joins, so that the runs of a process share a number of pieces
-    a second.
+    Sending a piece costs more than its tokens. Under load, all runs of a process therefore share a rate of
+    pieces.
 
     Args:
         runs: Number of active runs of the process.
@@ -147,7 +147,7 @@ class Runs:
         return self._draining
 
     def drain(self) -> None:
-        """Refuse new runs, and let active ones stop at their next step boundary."""
+        """Refuse new runs, and let active ones stop at their next superstep boundary."""
         self._draining = True
         self.host.notifier.stop()
         for run in self._active:
@@ -179,7 +179,7 @@ class Runs:
 
         Args:
             close: Closes the component.
-            drain: Lets its work stop at the next step boundary; may be called from any thread.
+            drain: Lets its work stop at the next superstep boundary; may be called from any thread.
 
         Returns:
             An idempotent version of `close`.

@@ -206,7 +206,7 @@ def _squeezed(content: str | list[Any]) -> str:
 
 
 def _is_same_json(text: str, other: str) -> bool:
-    """Whether two texts without white space are the same JSON object; a structured answer is written anew."""
+    """Whether two texts without white space are the same JSON object; a structured answer is written again."""
     if not (text.startswith("{") and other.startswith("{")):
         return False
     try:

@@ -258,7 +258,7 @@ class ServerRun:
         return self._over
 
     def drain(self) -> None:
-        """Let the run stop at its next step boundary, from which its session can be resumed."""
+        """Let the run stop at its next superstep boundary, from which its session can be resumed."""
         self._control.request_drain()
 
     async def finish(self) -> None:

@@ -327,7 +327,7 @@ def _decided(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSn
 
 def _has_received(spec: RunSpec, state: StateSnapshot, result_ids: Collection[str]) -> bool:
     """Return whether a run received these results and was stopped before its answer."""
-    # `next` would not do: it is also empty for a task whose step was never stored.
+    # `next` would not do: it is also empty for a task whose superstep was never stored.
     if state.interrupts or not state.tasks:
         return False
     events = since_last_input(state.values.get("events", []))

@@ -50,7 +50,7 @@ class Readiness:
         """Return the state of each part: `ok`, or the fault in one word; `timeout` if the check takes too long.
 
         A database on a full disk is `full`. The cause of a failure is only logged, because the route is public. A
-        model that failed a request within the last minute is not ready, whatever the state of its endpoint.
+        model that failed a request within the last minute is not ready, even if its endpoint answers.
         """
         found = await asyncio.gather(self._model.states(), self._database.states(), self._mcp.states())
         states = {name: state for part in found for name, state in part.items()}

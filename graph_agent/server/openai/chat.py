@@ -202,7 +202,7 @@ def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
 def _system_question(messages: list[Message]) -> list[HumanMessage]:
     """Return a final system message as the user message to answer, if nothing else is open; one message at most.
 
-    Clients that have only a system prompt send such requests, and so do multi-agent clients.
+    Clients that have only a system prompt, and multi-agent clients, send such requests.
     """
     *before, last = messages
     roles = [message.role for message in before if message.role not in _SYSTEM_ROLES]

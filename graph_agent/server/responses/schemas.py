@@ -209,7 +209,7 @@ class CreateResponse(RequestObject):
 
 
 class CountInputTokens(CreateResponse):
-    """A request for a response, whose tokens are to be estimated."""
+    """A request for a response, of which only the tokens are estimated."""
 
     model: str = Field("", description="The agent, which is the default.")
     input: str | ListOf[Item] = Field([], description="Text, or items; nothing by default.")

@@ -202,7 +202,7 @@ class Sessions:
                 interrupt, or the session is running.
         """
         state = await self._state(session_id)
-        # `next` would not do: it is empty if the process died between a step's last write and its checkpoint.
+        # `next` would not do: it is empty if the process died between a superstep's last write and its checkpoint.
         if not state.tasks:
             raise ProblemError(
                 "conflict", f"The session {session_id!r} has nothing to resume: its last input was answered."
