@@ -8,6 +8,7 @@ SCALE ?= 5
 KILLS ?= 20
 ROUNDS ?= 10
 CLIS_S ?= 900
+PYTHON_TESTS ?= -n $(WORKERS) --dist loadgroup tests
 CLUSTER := .venv-cluster
 CLUSTER_PYTHON ?=
 
@@ -36,7 +37,7 @@ define install_services
 	$(INSTALL_CLUSTER) --quiet $$wheels; }; }
 endef
 
-.PHONY: demo demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate compat lint style mypy pyright format notebook notebooks reference docs bench dev clean
+.PHONY: demo demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate compat image lint style mypy pyright format notebook notebooks reference docs bench dev clean
 # Processes that the tests start would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
@@ -68,7 +69,7 @@ test: $(VENV)/.dev  ## Run every test, and the notebooks.
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist loadgroup tests
 
 test-pythons: $(BIN)/python  ## Run every test with every supported Python of the machine, and the newest dependencies.
-	$(RUN) $(BIN)/python tests/checks/pythons.py -n $(WORKERS) --dist loadgroup tests
+	$(RUN) $(BIN)/python tests/checks/pythons.py $(PYTHON_TESTS)
 
 attack: $(VENV)/.dev  ## Kill, pause and cut off workers, skew clocks, fill disks; SCALE=1 lasts about a minute.
 	GRAPH_AGENT_ATTACK_SCALE=$(SCALE) $(RUN) $(BIN)/pytest -m attack tests/attack
@@ -115,6 +116,9 @@ notebooks: $(VENV)/.dev  ## Run the notebooks, and store their outputs where the
 
 reference: $(VENV)/.dev  ## Write docs/reference/ and the schema of the agent file from the code.
 	$(RUN) $(BIN)/python -m scripts.reference
+
+image: $(VENV)/.dev  ## Build the steps of deploy/Dockerfile, and run its command, if this is root and has its Python.
+	$(RUN) $(BIN)/python -m tests.checks.image_steps --if-possible
 
 docs: $(VENV)/.docs  ## Build the documentation into site/; a warning is an error.
 	NO_MKDOCS_2_WARNING=1 $(RUN) $(BIN)/mkdocs build --strict

@@ -20,6 +20,7 @@ import yaml
 
 from tests.support.image import read_stages
 from tests.support.kustomize import Resource, one
+from tests.support.warm_process import Process, start_python
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 _WITHIN_S = 180
@@ -84,7 +85,7 @@ def of_compose(name: str, variables: Mapping[str, str]) -> Container:
 class Running:
     """A container's process."""
 
-    process: subprocess.Popen[bytes]
+    process: Process
     port: int
     log: Path
     environment: dict[str, str]
@@ -104,11 +105,12 @@ class Running:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(_WITHIN_S)
 
-    def run(self, *command: str) -> int:
+    def run(self, program: str, *arguments: str) -> int:
         """Run another program of the image in its environment; return its exit status."""
+        assert program == "python"
         environment = {**self.environment, "GRAPH_AGENT_PORT": str(self.port)}
         done = subprocess.run(
-            _programs(command), env=environment, check=False, timeout=_WITHIN_S, stderr=subprocess.DEVNULL
+            [sys.executable, *arguments], env=environment, check=False, timeout=_WITHIN_S, stderr=subprocess.DEVNULL
         )
         return done.returncode
 
@@ -131,10 +133,15 @@ def started(container: Container, folder: Path, **environment: str) -> Iterator[
     }
     given = {name: str(places.get(value, value)) for name, value in container.environment.items()}
     merged = {**given, **here, "PATH": os.environ["PATH"], "LANGSMITH_TRACING": "false", **environment}
-    command = _programs([str(places.get(word, word)) for word in container.command])
+    program, *arguments = [str(places.get(word, word)) for word in container.command]
     log = home / "log"
     with log.open("wb") as out:
-        process = subprocess.Popen(command, cwd=home, env=merged, stdout=out, stderr=out)
+        process: Process
+        if program == "graph-agent":
+            streams = {"stdin": subprocess.DEVNULL, "stdout": out.fileno(), "stderr": out.fileno()}
+            process = start_python(["graph_agent.cli", *arguments], cwd=home, env=merged, **streams)
+        else:
+            process = subprocess.Popen([sys.executable, *arguments], cwd=home, env=merged, stdout=out, stderr=out)
     try:
         yield Running(process, _listening_port(process, log), log, merged)
     finally:
@@ -156,13 +163,7 @@ def wait_until_ready(running: Running) -> dict[str, Any]:
     raise AssertionError(f"It does not become ready:\n{running.log.read_text()}")
 
 
-def _programs(command: list[str] | tuple[str, ...]) -> list[str]:
-    """A command with the programs of the image replaced by those of this environment."""
-    own = {"python": [sys.executable], "graph-agent": [sys.executable, "-m", "graph_agent.cli"]}
-    return [*own[command[0]], *command[1:]]
-
-
-def _listening_port(process: subprocess.Popen[bytes], log: Path) -> int:
+def _listening_port(process: Process, log: Path) -> int:
     deadline = time.monotonic() + _WITHIN_S
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(psutil.Error):
