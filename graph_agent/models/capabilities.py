@@ -67,21 +67,16 @@ call tools or have variants that do, so they do not match.
 """
 
 
-def choose_tool_calling(
-    model: Any,
-    configured: Literal["auto", "native", "text", "wave"],
-    unknown_default: ToolCalling = "native",
-) -> ToolCalling:
+def choose_tool_calling(model: Any, configured: Literal["auto", "native", "text", "wave"]) -> ToolCalling:
     """Choose how a model is offered tools, without a request to the provider.
 
     Args:
         model: a chat model, bare or wrapped (`bind`, `with_config`, `with_retry`, `with_fallbacks`).
         configured: the configured mode; returned unless it is `auto`.
-        unknown_default: the mode of a model that can bind tools and has no profile entry.
 
     Returns:
         Under `auto`: `native` or `text` by the `tool_calling` entry of the model's profile. Without an entry: `text`
-        for a model that cannot bind tools or belongs to a family without tool calling, else `unknown_default`.
+        for a model that cannot bind tools or belongs to a family without tool calling, else `native`.
     """
     if configured != "auto":
         return configured
@@ -89,7 +84,7 @@ def choose_tool_calling(
     known = (getattr(bare, "profile", None) or {}).get("tool_calling")
     if known is not None:
         return "native" if known else "text"
-    return unknown_default if _can_bind_tools(bare) and not lacks_tools(bare) else "text"
+    return "native" if _can_bind_tools(bare) and not lacks_tools(bare) else "text"
 
 
 def lacks_tools(model: Any) -> bool:

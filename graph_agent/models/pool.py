@@ -80,7 +80,6 @@ class ModelPool:
         around: ModelWrapper = leave_unwrapped,
     ) -> None:
         self._own = own
-        self._config = config
         self._resolve = resolve
         self._schemas = schemas
         self._plan_schema = plan_schema
@@ -141,7 +140,7 @@ class ModelPool:
             given=given,
             client=client,
             planner=planner,
-            tool_calling=choose_tool_calling(model, "auto", self._config.tool_calling_default),
+            tool_calling=choose_tool_calling(model, "auto"),
             takes_tools=bool((model.profile or {}).get("tool_calling")),
             window=window if isinstance(window, int) and window > 0 else None,
         )

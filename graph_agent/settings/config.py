@@ -87,6 +87,9 @@ class LoopConfig(CheckedModel):
     """
 
     model_config = ConfigDict(json_schema_extra=describe_fields)
+    removed_fields: ClassVar[Mapping[str, str]] = {
+        "tool_calling_default": "set 'tool_calling', or the entry 'tool_calling' of the model's profile.",
+    }
 
     max_steps: Annotated[PositiveInt, Unit("plans")] = 5
     """Plans per input, tested after the wave."""
@@ -101,8 +104,6 @@ class LoopConfig(CheckedModel):
     """
     tool_calling: ToolCalling = "auto"
     """How the model is asked for calls; `auto` reads the model's profile, offline."""
-    tool_calling_default: Literal["native", "text"] = "native"
-    """The mode of `auto` for a model without a profile."""
     finalize: Finalize = "auto"
     """Which reply is the answer.
 
@@ -272,6 +273,7 @@ class AgentContext(CheckedModel):
     """
 
     _described_as: ClassVar[str] = "context ({})"
+    removed_fields: ClassVar[Mapping[str, str]] = LoopConfig.removed_fields
 
     credentials: dict[str, SecretStr] = Field(default={}, description="Secrets by name, for the tools that use them.")
     client_tools: list[dict[str, Any]] = Field(
@@ -297,7 +299,6 @@ class AgentContext(CheckedModel):
     on_limit: OnLimit | None = None
     on_failure: OnFailure | None = None
     tool_calling: ToolCalling | None = None
-    tool_calling_default: Literal["native", "text"] | None = None
     finalize: Finalize | None = None
     max_parallel_calls: PositiveInt | None = None
     tool_timeout_s: PositiveFloat | None = None
@@ -492,9 +493,11 @@ def effective_config(
     """
     context = coerce_context(given, schema)
     own = {} if context is None else set_fields(context)
-    values = {**own, **(changed or {})}
+    # An earlier version may have stored a field that is removed since.
+    changed = {name: value for name, value in (changed or {}).items() if name not in LoopConfig.removed_fields}
+    values = {**own, **changed}
     if approve or values.get("approve"):
-        added = tuple(dict.fromkeys([*approve, *own.get("approve", ()), *(changed or {}).get("approve", ())]))
+        added = tuple(dict.fromkeys([*approve, *own.get("approve", ()), *changed.get("approve", ())]))
         if built.approve is None:
             raise ConfigError(
                 f"approve={list(added)!r}: this agent was built without approvals, so its calls cannot wait for a "

@@ -122,7 +122,7 @@ def loop_fields_from(environment: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         ConfigError: If a variable names no field, or its value is not YAML or is invalid.
     """
-    fields = {loop_variable_of(name): name for name in LoopConfig.model_fields}
+    fields = {loop_variable_of(name): name for name in (*LoopConfig.model_fields, *LoopConfig.removed_fields)}
     found = {}
     for variable, text in environment.items():
         if not variable.startswith(LOOP_PREFIX) or not text.strip():

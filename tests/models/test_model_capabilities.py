@@ -80,12 +80,6 @@ def test_the_configured_tool_calling_wins(configured: Literal["native", "text", 
     assert [choose_tool_calling(model, configured) for model in models] == [configured] * 3
 
 
-def test_the_default_applies_to_models_without_a_profile() -> None:
-    models = [Binding(), Binding(profile=CAN), Plain()]
-
-    assert [choose_tool_calling(model, "auto", "wave") for model in models] == ["wave", "native", "text"]
-
-
 TOOL = {"type": "function", "function": {"name": "echo", "parameters": {"type": "object", "properties": {}}}}
 
 REJECTIONS = [

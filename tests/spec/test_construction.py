@@ -189,6 +189,23 @@ def test_another_mode_for_one_run_leaves_the_planner_out() -> None:
     assert effective_config(built, {"tool_calling": "native"}) == LoopConfig(tool_calling="native")
 
 
+@pytest.mark.parametrize(("model", "where"), [(LoopConfig, "LoopConfig"), (AgentContext, "context (AgentContext)")])
+def test_a_removed_field_names_its_replacement(model: Any, where: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        model(tool_calling_default="text")
+
+    assert str(caught.value) == (
+        f"{where}: the field 'tool_calling_default' was removed: set 'tool_calling', or the entry 'tool_calling' of "
+        "the model's profile."
+    )
+
+
+def test_a_removed_field_that_a_session_stores_is_ignored() -> None:
+    stored = {"tool_calling_default": "text", "max_steps": 3}
+
+    assert effective_config(LoopConfig(), None, changed=stored) == LoopConfig(max_steps=3)
+
+
 def test_a_misspelt_field_is_named_with_the_nearest() -> None:
     with pytest.raises(ConfigError) as caught:
         LoopConfig(max_step=3)  # type: ignore[call-arg]  # the error is under test
