@@ -123,7 +123,9 @@ def test_every_page_is_reachable_from_the_readme() -> None:
 
 
 def test_named_make_commands_are_targets() -> None:
-    named = {name for page in PAGES for name in re.findall(r"\bmake ([\w-]+)", page.read_text(encoding="utf-8"))}
+    named = {
+        name for page in PAGES for name in re.findall(r"(?:`|^)make ([\w-]+)", page.read_text(encoding="utf-8"), re.M)
+    }
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
     assert (named - targets, {"demo", "demo-waves", "demo-team", "test"} <= named) == (set(), True)

@@ -4,36 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from examples.research_team.offline_model import make_analyst, make_coordinator, make_librarian
 from examples.research_team.planets import calculate, look_up
-from examples.research_team.team import ask, team
+from examples.research_team.team import agent, ask, team
 from graph_agent import GraphDelegate, LoopConfig, create_graph_agent
 from tests.support.agents import asks, says
+from tests.support.cli import run_cli
+
+ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "DEBUG_MOCK_RESPONSES"):
-        monkeypatch.delenv(name, raising=False)
+# One team serves the tests that change nothing of it, also when they are spread over workers.
+pytestmark = pytest.mark.xdist_group("research_team")
 
 
-async def answers(*questions: str, **environments: Mapping[str, str]) -> list[list[str]]:
+@pytest.fixture(scope="module", autouse=True)
+def _offline() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("OPENAI_API_KEY", "DEBUG_MOCK_RESPONSES"):
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def team_url(_offline: None) -> AsyncIterator[str]:
+    """The address of the team's coordinator."""
+    async with team() as url:
+        yield url
+
+
+async def answers(url: str, *questions: str) -> list[list[str]]:
     """The team's output for each question, line by line; the answer is the last line."""
-    async with asyncio.timeout(120), team(**environments) as url:
+    async with asyncio.timeout(120):
         return [[line async for line in ask(url, question)] for question in questions]
 
 
-async def test_the_team_shares_the_work() -> None:
+async def test_the_team_shares_the_work(team_url: str) -> None:
     heavier, both = await answers(
-        "How many times heavier is Jupiter than Saturn?", "How long is a day on Mars, and what is 24.7 - 24?"
+        team_url, "How many times heavier is Jupiter than Saturn?", "How long is a day on Mars, and what is 24.7 - 24?"
     )
 
     assert (
@@ -67,50 +83,39 @@ async def test_the_team_answers_in_every_mode(planner: str, finalize: Any) -> No
 
 async def test_each_process_takes_a_script_of_its_own() -> None:
     coordinator = [asks(("1", "delegate_to_librarian", {"task": "Pluto?"})), "No more actions.", "Ask again later."]
-    (lines,) = await answers(
-        "Is Pluto a planet?",
+    async with team(
         coordinator={"DEBUG_MOCK_RESPONSES": json.dumps(coordinator)},
         librarian={"DEBUG_MOCK_RESPONSES": json.dumps(["It depends."])},
-    )
+    ) as url:
+        (lines,) = await answers(url, "Is Pluto a planet?")
 
     assert lines == ["  delegate_to_librarian: started", "  delegate_to_librarian: success", "Ask again later."]
 
 
 async def test_a_specialist_that_dies_is_a_result_for_the_coordinator() -> None:
-    nowhere = {"ANALYST_URL": "http://127.0.0.1:9"}
-    (lines,) = await answers("What is 24.7 - 24?", coordinator=nowhere)
+    nowhere = dict.fromkeys(("ANALYST_URL", "LIBRARIAN_URL"), "http://127.0.0.1:9")
+    async with agent("coordinator", nowhere) as url:
+        (lines,) = await answers(url, "What is 24.7 - 24?")
 
     assert lines == ["  delegate_to_analyst: started", "  delegate_to_analyst: error", "Nobody could tell."]
 
 
-async def test_an_occupied_port_is_reported_by_the_team() -> None:
-    async with team() as url:
-        port = url.rpartition(":")[2]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "graph_agent.cli.app",
-            "a2a",
-            "--config",
-            "examples/research_team/analyst.yaml",
-            "--port",
-            port,
-            stderr=asyncio.subprocess.PIPE,
-            env=dict(os.environ),
-        )
-        _, output = await process.communicate()
+async def test_an_occupied_port_is_reported_by_the_team(team_url: str) -> None:
+    port = team_url.rpartition(":")[2]
 
-    assert (process.returncode, output.decode().strip()) == (
+    config = "examples/research_team/analyst.yaml"
+    done = await asyncio.to_thread(run_cli, ROOT, "a2a", "--config", config, "--port", port)
+
+    assert (done.returncode, done.stderr.strip()) == (
         2,
         f"error: --host 127.0.0.1 --port {port}: Address already in use; take another port.",
     )
 
 
-async def test_an_early_disconnect_leaves_no_task_behind() -> None:
-    async with asyncio.timeout(180), team() as url:
-        async with aclosing(ask(url, "How many moons has Mars?")) as lines:
-            async for _ in lines:
-                break
-        again = [line async for line in ask(url, "How many moons has Mars?")]
+async def test_an_early_disconnect_leaves_no_task_behind(team_url: str) -> None:
+    async with asyncio.timeout(180), aclosing(ask(team_url, "How many moons has Mars?")) as lines:
+        async for _ in lines:
+            break
+    (again,) = await answers(team_url, "How many moons has Mars?")
 
     assert again[-1] == "Mars: moons 2."
