@@ -21,8 +21,8 @@ from graph_agent.compiled import AgentStateGraph
 from graph_agent.deps import AgentDeps, ToolCallWrapper
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.execution.current_wave import FIELDS, current_wave
+from graph_agent.hooks.loop_hooks import sort_hooks
 from graph_agent.hooks.pipeline import NO_HOOKS, MiddlewareNode, MiddlewareNodes
-from graph_agent.hooks.registry import sort_hooks
 from graph_agent.models.pool import ModelPool, ModelWrapper, Resolve, leave_unwrapped, require_chat_model
 from graph_agent.nodes.delegate import delegate_node
 from graph_agent.nodes.finalize import finalize_node

@@ -25,7 +25,7 @@ from graph_agent.approvals.policy import signature_fault
 from graph_agent.checkpoints.open import open_cache, open_saver, open_store
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError, located
-from graph_agent.hooks.registry import sort_hooks
+from graph_agent.hooks.loop_hooks import sort_hooks
 from graph_agent.models.resolve import resolve_model
 from graph_agent.models.scripted import MockChatModel, mock_model_from_env
 from graph_agent.prompts import PromptTemplate, read_prompt_file
