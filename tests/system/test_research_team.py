@@ -93,7 +93,7 @@ async def test_each_process_takes_a_script_of_its_own() -> None:
 
 
 async def test_a_specialist_that_dies_is_a_result_for_the_coordinator() -> None:
-    nowhere = dict.fromkeys(("ANALYST_URL", "LIBRARIAN_URL"), "http://127.0.0.1:9")
+    nowhere: dict[str, str] = dict.fromkeys(("ANALYST_URL", "LIBRARIAN_URL"), "http://127.0.0.1:9")
     async with agent("coordinator", nowhere) as url:
         (lines,) = await answers(url, "What is 24.7 - 24?")
 
