@@ -97,9 +97,10 @@ async def keep_ids_above_newest(saver: BaseCheckpointSaver[Any], thread_id: str,
 async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple | None) -> list[CheckpointTuple]:
     """Return the checkpoints that `update_state` edited or copied into this one, newest first; empty if there are none.
 
-    Other copies of the same original are included. An edit or a copy of a checkpoint with newer ones of another kind is
-    excluded: it goes back in time, to repeat the work from there. So is the fork that a replay of an older checkpoint
-    stores.
+    People who edit or copy a stopped session in LangGraph Studio need it: finished calls keep their results, and calls
+    held by a breakpoint still run. Other copies of the same original are included. An edit or a copy of a checkpoint
+    with newer ones of another kind is excluded: it goes back in time, to repeat the work from there. So is the fork
+    that a replay of an older checkpoint stores.
 
     Args:
         found: The checkpoint; None if there is none.

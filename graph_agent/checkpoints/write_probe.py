@@ -1,4 +1,7 @@
-"""Probes whether a database accepts writes, with a write that is rolled back."""
+"""Probes whether a database accepts writes, with a write that is rolled back.
+
+Operators need it: `/ready` reports a full or damaged disk to the load balancer before a request fails.
+"""
 
 from __future__ import annotations
 

@@ -286,6 +286,7 @@ class AgentContext(CheckedModel):
     client_tool_choice: str | None = Field(
         default=None, description="The tool that each plan must call, by name, or `any`; None for the model's choice."
     )
+    # The servers set it from `parallel_tool_calls` (OpenAI) and `disable_parallel_tool_use` (Anthropic).
     parallel_client_calls: bool = Field(
         default=True,
         description="Whether several of `client_tools` may be called at once; if not, only the first call runs.",
