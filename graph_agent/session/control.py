@@ -135,12 +135,10 @@ class SessionCommands:
             return False
         if await self._was_taken_elsewhere():
             return True
-        config: RunnableConfig = {"configurable": {**self._thread["configurable"], ABORTED: True}}
         try:
-            ended = await self._graph.ainvoke(None, config)
+            return await SessionControl(self._graph, self.id).settle()
         except SessionBusyError:
             return await self.abort()  # a run has begun since the check
-        return bool(ended.get("status") == SessionStatus.ABORTED)
 
     async def _was_taken_elsewhere(self) -> bool:
         """Whether a run in a process whose lock is not visible here has taken an abort out of the Store."""
@@ -174,6 +172,15 @@ class SessionCommands:
 
 class SessionControl(SessionCommands):
     """The commands to a session, and its queue of notes, for programs that run follow-ups themselves."""
+
+    async def settle(self) -> bool:
+        """Abort a session that no program runs: its open calls get a result. Return whether its input was aborted.
+
+        Raises:
+            SessionBusyError: When the session is running.
+        """
+        config: RunnableConfig = {"configurable": {**self._thread["configurable"], ABORTED: True}}
+        return bool((await self._graph.ainvoke(None, config)).get("status") == SessionStatus.ABORTED)
 
     async def next_follow_up(self) -> ControlMessage | None:
         """Return the follow-up to run now; None when none is queued, or the newest input was not answered."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langchain_core.messages import HumanMessage
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Interrupt, StateSnapshot
 
@@ -20,8 +22,9 @@ from graph_agent.approvals.requests import (
 )
 from graph_agent.errors import DecisionError, InputError, SlowSchemaError
 from graph_agent.session.built_agent import builder_of
-from graph_agent.session.repeated_input import is_by_id, not_open
 from graph_agent.session.run_result import open_interrupts
+
+_INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def joint_question(interrupts: Sequence[Interrupt]) -> tuple[list[Interrupt], Any]:
@@ -67,6 +70,34 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
         known = ", ".join(f"{interrupt.id} ({_named(interrupt)})" for interrupt in asked)
         raise InputError(f"Several interrupts are open; answer with a mapping of id to answer. Open: {known}.")
     return {asked[0].id: answer}
+
+
+def answer_content(answer: Any) -> Any:
+    """Return what identifies an answer: its value, without interrupt ids, and text as in an input of that text.
+
+    A client that repeats an answer after a crash may not know any more which question it belongs to.
+    """
+    values = list(answer.values()) if is_by_id(answer) else [answer]
+    if len(values) == 1 and isinstance(values[0], str):
+        return {"messages": [HumanMessage(values[0])]}
+    return values
+
+
+def is_by_id(answer: Any) -> bool:
+    """Whether LangGraph interprets an answer as a mapping by interrupt id."""
+    return (
+        isinstance(answer, Mapping)
+        and bool(answer)
+        and all(isinstance(key, str) and _INTERRUPT_ID.fullmatch(key) for key in answer)
+    )
+
+
+def not_open(unknown: Sequence[str], known: Sequence[str]) -> str:
+    """Return the text of the error for an answer to interrupts that are not open; `known` are those that are."""
+    return (
+        f"The answer is for interrupts that are not open: {', '.join(unknown)}. Open: {', '.join(known) or 'none'}. "
+        "Nothing was changed; answer those that are open."
+    )
 
 
 def _named(interrupt: Interrupt) -> str:

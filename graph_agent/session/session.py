@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
-from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
-from langgraph.types import Command, Interrupt
+from langgraph.types import Interrupt
 
 from graph_agent._internal.closing_stream import ClosingStream, ConsumerTracker
-from graph_agent._internal.failure_log import log_failure
 from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
 from graph_agent._internal.text import check_session_id
-from graph_agent.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.runs.control_messages import message_of
-from graph_agent.runs.inbox import ControlMessage
-from graph_agent.runs.input_ids import InputId, InputStoredError
-from graph_agent.runs.registry import refuse_within
-from graph_agent.runs.run import READERSHIP, WATCHED, Run
+from graph_agent.errors import ConfigError, InputError
 from graph_agent.session.built_agent import NO_SAVER, builder_of, custom_state_of
-from graph_agent.session.control import SessionCommands, SessionControl
+from graph_agent.session.control import SessionCommands
+from graph_agent.session.driver import RunDriver, RunOptions
 from graph_agent.session.history import SessionMemory
-from graph_agent.session.repeated_input import InputRun, answer_content, input_id_of, stored_result, wait_for_input
-from graph_agent.session.run_result import Cause, RunResult, open_interrupts, run_result, typed_result
-from graph_agent.settings.config import checked_context
+from graph_agent.session.run_result import RunResult, open_interrupts
 from graph_agent.state.events import Event
 from graph_agent.types import ContextT, ResponseT, SessionStatus, with_parameters_of
 
@@ -40,13 +28,6 @@ if TYPE_CHECKING:
     from graph_agent.compiled import CompiledAgentGraph
     from graph_agent.session.auto_approval import OnApproval
     from graph_agent.session.results import Part
-
-
-logger = logging.getLogger(__name__)
-_FOLLOW_UP_S = 10.0
-"""Maximum seconds to look for a follow-up after an input."""
-_LATE_FOLLOW_UP_S = 2.0
-"""The same after an input whose deadline has passed."""
 
 Given = str | Sequence[BaseMessage]
 
@@ -112,14 +93,10 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         # Imported here: it loads the parsers of decisions.
         from graph_agent.session.auto_approval import AutoApproval
 
-        self._approval = AutoApproval(on_approval)
         self._memory = SessionMemory(graph)
         super().__init__(graph, session_id)
-        self._control = SessionControl(graph, session_id)
-        own = builder_of(graph)
-        self._own_context = own is None or own.user_context is None
-        self._configurable: dict[str, Any] = {**(configurable or {}), "thread_id": session_id}
-        self._config: RunnableConfig = {"configurable": self._configurable}
+        self.driver = RunDriver(graph, session_id, configurable=configurable, approval=AutoApproval(on_approval))
+        """Drives the session's runs."""
 
     async def run(
         self,
@@ -155,7 +132,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         """
         self._check_stored(on_approval)
         graph_input = self._with_state(given, state)
-        return await self._to_end(graph_input, context, input_id_of(graph_input, input_id, self._graph), on_approval)
+        mark = self.driver.input_id(graph_input, input_id)
+        return await self.driver.run(graph_input, RunOptions(context, on_approval=on_approval), mark)
 
     async def resume(
         self,
@@ -183,8 +161,9 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             SessionBusyError: When the session is running.
         """
         self._check_stored(on_approval)
-        mark = input_id_of(answer_content(answer), input_id, self._graph)
-        return await self._to_end(await self._answer(answer, decided_by, mark), context, mark, on_approval)
+        mark = self.driver.answer_id(answer, input_id)
+        given = partial(self.driver.answer, answer, decided_by, mark)
+        return await self.driver.run(given, RunOptions(context, on_approval=on_approval), mark)
 
     @with_parameters_of(run)
     def run_sync(self, given: Given, **options: Any) -> RunResult[ResponseT]:
@@ -242,10 +221,10 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
         """
         self._check_stored(on_approval)
-        readership = ConsumerTracker()
         graph_input = self._with_state(given, state)
-        mark = input_id_of(graph_input, input_id, self._graph)
-        return ClosingStream(self._stream(graph_input, context, control, readership, mark, on_approval), readership)
+        mark, readership = self.driver.input_id(graph_input, input_id), ConsumerTracker()
+        options = RunOptions(context, control, on_approval, readership)
+        return ClosingStream(self.driver.parts(graph_input, options, mark), readership)
 
     @with_parameters_of(stream)
     def stream_sync(self, given: Given, **options: Any) -> Iterator[Part[ResponseT]]:
@@ -282,24 +261,10 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
     ) -> AsyncGenerator[Part[ResponseT]]:
         """Behaves like `resume`, but yields the parts of the run."""
         self._check_stored(on_approval)
-        mark, readership = input_id_of(answer_content(answer), input_id, self._graph), ConsumerTracker()
-        parts = self._stream_answer(answer, context, decided_by, control, readership, mark, on_approval)
-        return ClosingStream(parts, readership)
-
-    async def _stream_answer(
-        self,
-        answer: Any,
-        context: Any,
-        decided_by: str | None,
-        control: RunControl | None,
-        readership: ConsumerTracker,
-        mark: InputId | None,
-        on_approval: OnApproval | None,
-    ) -> AsyncGenerator[Part[ResponseT]]:
-        given = await self._answer(answer, decided_by, mark)
-        async with aclosing(self._stream(given, context, control, readership, mark, on_approval)) as parts:
-            async for part in parts:
-                yield part
+        mark, readership = self.driver.answer_id(answer, input_id), ConsumerTracker()
+        given = partial(self.driver.answer, answer, decided_by, mark)
+        options = RunOptions(context, control, on_approval, readership)
+        return ClosingStream(self.driver.parts(given, options, mark), readership)
 
     async def run_follow_ups(
         self, *, context: ContextT | Mapping[str, Any] | None = None, control: RunControl | None = None
@@ -315,67 +280,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             answered.
         """
         self._check_stored()
-        refuse_within(self.id)
-        results: list[RunResult[ResponseT]] = []
-        await self._run_queued(results, context, control)
-        return results
-
-    async def _stream(
-        self,
-        given: Any,
-        context: Any,
-        control: RunControl | None,
-        readership: ConsumerTracker,
-        mark: InputId | None = None,
-        on_approval: OnApproval | None = None,
-    ) -> AsyncGenerator[Part[ResponseT]]:
-        # Imported here: only streams need them.
-        from graph_agent.session.results import Done, Token
-        from graph_agent.session.stream_parts import MODES, parts_of_run, stored_parts
-
-        refuse_within(self.id)
-        note: ControlMessage | None = None
-        while True:
-            run, has_streamed = self._input_run(note, context, mark), False
-            try:
-                stream_parts = await parts_of_run(self._graph, self.id, given, mark)
-                with run.opened({**self._configurable, READERSHIP: readership, WATCHED: True}) as config:
-                    stream = self._graph.astream(
-                        given,
-                        config,
-                        context=checked_context(context, own=self._own_context),
-                        stream_mode=MODES,
-                        control=control,
-                    )
-                    async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
-                        async for mode, payload in chunks:
-                            for part in stream_parts.take(mode, payload):
-                                has_streamed = has_streamed or isinstance(part, Token)
-                                yield part
-                    for part in stream_parts.rest():
-                        yield part
-            except InputStoredError as stored:
-                run.set_stored(stored_result(stored.state, self._graph, context))
-                for part in stored_parts(stored.state, self.id):
-                    yield part
-                has_streamed = True
-            except SessionBusyError:
-                if note is None and await self._waits_for(mark):
-                    continue
-                if note is None:
-                    raise
-                return  # the run that has the session takes the follow-up
-            result = await run.result()
-            if mark is not None and not has_streamed and result.answer:
-                yield Token(result.answer)  # streamed by the run that is resumed
-            mark = None
-            if (resumed := await self._decided(run, on_approval)) is not None:
-                given, note = resumed, None
-                continue
-            yield Done(result)
-            if run.aborted or (note := await self._next_follow_up(control, run)) is None:
-                return
-            given = _input([message_of(note)])
+        return await self.driver.run_follow_ups(RunOptions(context, control))
 
     def _check_stored(self, on_approval: OnApproval | None = None) -> None:
         """Raise `ConfigError` for an agent without a checkpointer, unless approvals are decided within a run."""
@@ -410,133 +315,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
     async def interrupts(self) -> list[Interrupt]:
         """Return the open interrupts, which `resume` answers; empty if the session does not wait."""
         self._check_stored()
-        return open_interrupts(await self._graph.aget_state(self._config))
-
-    async def _to_end(
-        self, given: Any, context: Any, mark: InputId | None, on_approval: OnApproval | None
-    ) -> RunResult:
-        refuse_within(self.id)
-        run = await self._run_one(given, context, mark=mark, on_approval=on_approval)
-        result, follow_ups = await run.result(), list[RunResult]()
-        try:
-            if not run.aborted:
-                await self._run_queued(follow_ups, context, after=run, on_approval=on_approval)
-        except Exception as error:  # noqa: BLE001 - an error of a follow-up must not hide the answer of the input before it
-            log_failure(logger, f"A follow-up of the session {self.id!r}", error)
-        return replace(result, follow_ups=tuple(follow_ups))
-
-    async def _run_queued(
-        self,
-        results: list[RunResult],
-        context: Any,
-        control: RunControl | None = None,
-        after: InputRun | None = None,
-        on_approval: OnApproval | None = None,
-    ) -> None:
-        """Run the queued follow-ups, `after` an input; append each result to `results` when it ends."""
-        run = after
-        while (note := await self._next_follow_up(control, run)) is not None:
-            try:
-                given = _input([message_of(note)])
-                run = await self._run_one(given, context, control, note, on_approval=on_approval)
-            except SessionBusyError:
-                return  # the run that has the session takes the follow-up
-            results.append(await run.result())
-            if run.aborted:
-                return
-
-    async def _next_follow_up(self, control: RunControl | None, after: InputRun | None) -> ControlMessage | None:
-        if control is not None and control.drain_requested:
-            return None
-        if after is not None and after.is_store_silent:
-            logger.warning("Follow-ups of the session %r stay queued: its Store does not answer.", self.id)
-            return None
-        try:
-            async with asyncio.timeout(_LATE_FOLLOW_UP_S if after is not None and after.is_late else _FOLLOW_UP_S):
-                return await self._control.next_follow_up()
-        except TimeoutError as error:
-            # The deadline of the input before it does not cover this.
-            log_failure(logger, f"Looking for follow-ups of the session {self.id!r}", error)
-            return None
-
-    async def _run_one(
-        self,
-        given: Any,
-        context: Any,
-        control: RunControl | None = None,
-        note: ControlMessage | None = None,
-        mark: InputId | None = None,
-        on_approval: OnApproval | None = None,
-    ) -> InputRun:
-        """Run an input, and resume it as long as its approvals need no person."""
-        while True:
-            run = self._input_run(note, context, mark)
-            try:
-                with run.opened(self._configurable) as config:
-                    await self._graph.ainvoke(
-                        given, config, context=checked_context(context, own=self._own_context), control=control
-                    )
-            except InputStoredError as stored:
-                run.set_stored(stored_result(stored.state, self._graph, context))
-            except SessionBusyError:
-                if not await self._waits_for(mark):
-                    raise
-                continue
-            if (resumed := await self._decided(run, on_approval)) is None:
-                return run
-            given, note, mark = resumed, None, None
-
-    async def _decided(self, run: InputRun, on_approval: OnApproval | None) -> Any:
-        """Return the graph's input that resumes an ended run; None if it does not wait, or waits for a person."""
-        asked = [] if run.aborted else (await run.result()).interrupts
-        answers = await self._approval.answers(asked, on_approval)
-        return await self._answer(answers, None, None) if answers else None
-
-    async def _waits_for(self, mark: InputId | None) -> bool:
-        """Wait for the end of the run of an input; False for an input without an id, and if another input runs."""
-        return mark is not None and await wait_for_input(self._saver, self.id, mark)
-
-    def _input_run(self, note: ControlMessage | None, context: Any, mark: InputId | None = None) -> InputRun:
-        async def read(run: Run | None) -> RunResult:
-            result = typed_result(await self._result(run), self._graph, context)
-            has_failed = result.status == SessionStatus.FAILED and run is not None and run.cause is not None
-            return replace(result, cause=Cause(run.cause)) if has_failed and run is not None else result
-
-        return InputRun(read, partial(self._control.check_next, note) if note is not None else None, mark)
-
-    async def _answer(self, answer: Any, decided_by: str | None, mark: InputId | None) -> Any:
-        """Return the graph's input that resumes the session; None for an answer that it has received already."""
-        # Imported here: only answers need them.
-        from graph_agent.inputs.deduplicator import InputDeduplicator
-        from graph_agent.session.interrupts import answers_by_id, checked_answers
-
-        # After a crash between a superstep's last write and its checkpoint, `next` is empty, but `tasks` is not.
-        state = await self._graph.aget_state(self._config)
-        admission = InputDeduplicator(self._saver, self._graph.aget_state, self.id)
-        received = mark is not None and await admission.seen(mark) is not None
-        if not state.tasks and not received:
-            raise InputError(f"Session {self.id!r} has nothing to resume: its last input has ended.")
-        if answer is None:
-            return None
-        try:
-            checked = checked_answers(answer, self._graph, state, decided_by)
-            asked = open_interrupts(state)
-            self._approval.remember(answers_by_id(answer, asked), asked, decided_by)
-            return Command(resume=checked)
-        except InputError:
-            if not received:
-                raise
-            return None
-
-    async def _result(self, run: Run | None = None) -> RunResult:
-        """Return the newest result, or that of a run whose last checkpoint is no longer the session's newest."""
-        state = await self._graph.aget_state(self._config)
-        newest = state.config["configurable"].get("checkpoint_id")
-        if run is not None and (end := run.fence.end_before(self.id, newest)) is not None:
-            state = await self._graph.aget_state({"configurable": {**self._configurable, "checkpoint_id": end}})
-            if state.tasks:
-                raise run.fence.lost(self.id, f"its newest checkpoint is {newest}, and this run has not ended")
-        return run_result(state, custom_state_of(self._graph).outputs)
+        return open_interrupts(await self.driver.state())
 
 
 def _input(given: Given) -> dict[str, Any]:

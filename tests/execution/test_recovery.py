@@ -169,7 +169,7 @@ async def test_the_answer_at_a_limit_is_retried_and_recorded_once(
 
     session = Session(graph, "s1")
 
-    result = await session._result()
+    result = await session.driver.result()
     failed = [event for event in await session.events() if event["type"] == "error"]
     assert (result.answer, result.stop_reason, len(failed), list(texts.values())) == (
         answer,
@@ -185,7 +185,7 @@ async def test_usage_at_a_limit_is_counted_once() -> None:
     graph = create_graph_agent(model, tools=[echo], config=LoopConfig(max_steps=1), checkpointer=InMemorySaver())
     await graph.ainvoke(says("hi"), thread(callbacks=[handler]))
 
-    usage = (await Session(graph, "s1")._result()).usage
+    usage = (await Session(graph, "s1").driver.result()).usage
 
     total = sum(counted["total_tokens"] for counted in handler.usage_metadata.values())
     assert (usage["model_calls"], usage["total_tokens"]) == (2, total)

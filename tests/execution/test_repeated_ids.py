@@ -41,7 +41,7 @@ async def test_a_call_without_a_result_is_pending_though_one_before_it_had_one()
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
-    meanwhile, records = await talk._result(), [(call.name, call.state) for call in await talk.calls()]
+    meanwhile, records = await talk.driver.result(), [(call.name, call.state) for call in await talk.calls()]
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
 

@@ -84,7 +84,7 @@ async def test_every_later_request_is_shorter(hook: HistoryCompression, sent: li
 
     model.assert_spent()
     whole = [event["content"] for event in await talk.events() if event["type"] == "tool_result"]
-    messages = (await talk._graph.aget_state(talk._config)).values["messages"]
+    messages = (await talk.driver.state()).values["messages"]
     stored = [len(message.text) for message in messages if isinstance(message, ToolMessage)]
     assert (answers, lengths(model), [len(text) for text in whole], stored) == (
         ["Done.", "Done again."],

@@ -79,7 +79,7 @@ def ended(result: RunResult) -> tuple[str, str]:
 
 
 async def messages_of(session: Session) -> list[tuple[str, str]]:
-    return dialogue((await session._graph.aget_state(session._config)).values["messages"])
+    return dialogue((await session.driver.state()).values["messages"])
 
 
 async def edits(session: Session) -> list[tuple[str, str, Any]]:

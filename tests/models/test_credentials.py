@@ -82,7 +82,7 @@ async def test_a_credential_reaches_the_tool_that_declares_it_and_nothing_else(
         session = Session(graph, "s1")
         state = await graph.aget_state(thread())
         history = [snapshot async for snapshot in graph.aget_state_history(thread())]
-        visible = (streamed, await session.events(), await session._result(), state, history)
+        visible = (streamed, await session.events(), await session.driver.result(), state, history)
         # Read before the saver closes: the write-ahead log is there only while it is open.
         stored = [(file.name, file.read_bytes()) for file in files(tmp_path)]
 

@@ -66,7 +66,7 @@ async def test_the_status_of_a_call_that_was_cut_off(
     await talk.run("go")
 
     recorded = next(event for event in await talk.events() if event["type"] == "tool_result")
-    message = (await graph.aget_state(talk._config)).values["messages"][2]
+    message = (await talk.driver.state()).values["messages"][2]
     assert (recorded["status"], message.status, [record.state for record in await talk.calls()]) == (
         status,
         "error",

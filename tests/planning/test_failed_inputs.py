@@ -87,7 +87,7 @@ async def test_the_last_message_reports_the_error_and_the_finished_calls(
 
         state = await graph.ainvoke(says("hi"), thread())
 
-        result = (await Session(graph, "s1")._result(), await Session(graph, "s1").events())
+        result = (await Session(graph, "s1").driver.result(), await Session(graph, "s1").events())
     last, events = state["messages"][-1], [event for event in result[1] if event["type"] in ("error", "agent_response")]
     report = f"This request failed. {answer}{done}"
     assert (last.type, last.text, last.response_metadata, state["status"], state["stop_reason"]) == (

@@ -207,7 +207,7 @@ async def test_a_result_that_is_longer_than_the_window_is_cut_in_the_request(
     result = await session.run("Tell me a story.")
 
     results = [event for event in await session.events() if event["type"] == "tool_result"]
-    message = (await session._graph.aget_state(session._config)).values["messages"][2]
+    message = (await session.driver.state()).values["messages"][2]
     assert ([len(event["content"]) for event in results], len(message.text), warnings_of(await session.events())) == (
         [5_200] * parts,
         5_200,

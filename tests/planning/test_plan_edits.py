@@ -267,7 +267,7 @@ async def test_a_later_step_with_the_same_ids_is_edited_too() -> None:
 
     found = await agent.end()
 
-    result = await agent.talk._result()
+    result = await agent.talk.driver.result()
     assert (found["ran"], result.results, found["faults"]) == (
         ["one", "other", "two"],
         {"1": "wrote one", "2": "wrote two", "1#2": "wrote other", "2#2": "denied"},
@@ -282,7 +282,7 @@ async def test_a_plan_can_be_replaced_by_an_answer() -> None:
 
     found = await agent.end()
 
-    result = await agent.talk._result()
+    result = await agent.talk.driver.result()
     assert (found, result.answer, dialogue((await agent.graph.aget_state(thread())).values["messages"])) == (
         ended([], {}),
         "I will not.",
@@ -300,7 +300,7 @@ async def test_a_plan_without_calls_and_text_is_planned_again(text: str, finaliz
 
     found = await agent.end()
 
-    result = await agent.talk._result()
+    result = await agent.talk.driver.result()
     removed = [event["content"] for event in await agent.talk.events() if event["type"] == "tool_result"]
     asked = [message.type for message in agent.model.requests[1].messages if message.type != "system"]
     assert (found, result.answer, removed, asked) == (ended([], {}), "Nothing was done.", [REMOVED] * 2, ["human"])

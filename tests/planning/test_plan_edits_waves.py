@@ -96,7 +96,7 @@ async def test_a_wave_of_levels_runs_as_edited(
     unwritten = ("Not run", "denied", "Delegated")
     texts = {id_: text if text.startswith(unwritten) else f"wrote {text}" for id_, text in expected.items()}
     ran = sorted(text for text in expected.values() if not text.startswith(unwritten))
-    assert (found, (await agent.talk._result()).pending) == (ended(ran, texts), [])
+    assert (found, (await agent.talk.driver.result()).pending) == (ended(ran, texts), [])
 
 
 @st.composite
@@ -151,7 +151,7 @@ def test_whatever_is_edited_each_call_has_one_result(
             await agent.edit(*messages, as_node=how)
             await agent.graph.ainvoke(None, thread())
         recorded = await agent.events_of("tool_result", "delegation_response")
-        return await agent.found(), recorded, (await agent.talk._result()).pending
+        return await agent.found(), recorded, (await agent.talk.driver.result()).pending
 
     found, recorded, pending = asyncio.run(play())
 

@@ -64,7 +64,7 @@ async def detected(talk: Session) -> list[tuple[list[str], int, str]]:
 
 async def notices(talk: Session) -> list[str]:
     """The messages of the history that are for the model alone."""
-    state = await talk._graph.aget_state(talk._config)
+    state = await talk.driver.state()
     return [m.text for m in state.values["messages"] if (m.id or "").startswith("do-not-render-")]
 
 

@@ -92,7 +92,7 @@ async def test_a_deadline_in_the_answer_keeps_the_streamed_text(clock: Clock) ->
 
     texts = [part.text async for part in talk.stream("go", context={"deadline_s": 1000}) if part.type == "token"]
 
-    result = await talk._result()
+    result = await talk.driver.result()
     assert (texts, gate.cancelled, result.answer, result.status, result.stop_reason) == (
         ["Half"],
         True,

@@ -122,7 +122,7 @@ async def test_the_streamed_part_of_an_answer_is_kept() -> None:
     await talk.abort()
     await run
 
-    result = await talk._result()
+    result = await talk.driver.result()
     assert (tokens[0], result.answer, result.status, await takes_new_input(talk)) == (
         "Half",
         "Half\n\nStopped on request",
@@ -274,7 +274,7 @@ async def test_a_session_that_waits_for_a_person_is_settled(marks: Any, error: s
     waiting = await talk.run("go")
 
     stopped = await talk.abort()
-    result = await talk._result()
+    result = await talk.driver.result()
 
     assert (
         [interrupt.value for interrupt in waiting.interrupts],
@@ -301,7 +301,7 @@ async def test_a_session_that_was_cut_off_in_a_wave_is_settled(ledger: bool) -> 
     await asyncio.gather(run, return_exceptions=True)
 
     stopped = await talk.abort()
-    result = await talk._result()
+    result = await talk.driver.result()
 
     assert (stopped, result.status, result.results, await takes_new_input(talk)) == (
         True,
@@ -402,7 +402,7 @@ async def test_a_session_that_a_killed_process_left_is_settled(tmp_path: Path) -
 
     async with opened(tmp_path / "s.db", GO_ON) as talk:
         stopped = await talk.abort()
-        result = await talk._result()
+        result = await talk.driver.result()
         usable = await takes_new_input(talk)
 
     assert (stopped, result.status, result.results, (tmp_path / "log").read_text(), usable) == (

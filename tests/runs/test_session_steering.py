@@ -108,10 +108,10 @@ async def test_steering_of_an_idle_session_is_delivered_with_the_next_input() ->
     await talk.run("one")
 
     await talk.steer("Be brief.")
-    before = await talk._control.pending("steer")
+    before = await talk.driver.control.pending("steer")
     await talk.run("two")
 
-    assert (before, await talk._control.pending("steer"), dialogue(await stored_messages(talk))) == (
+    assert (before, await talk.driver.control.pending("steer"), dialogue(await stored_messages(talk))) == (
         ["Be brief."],
         [],
         [("human", "one"), ("ai", "One."), ("human", "two"), ("human", "Be brief."), ("ai", "Two.")],
@@ -240,7 +240,7 @@ async def test_an_abort_during_the_answer_keeps_follow_ups_queued() -> None:
     await talk.follow_up("and")
 
     first = await talk.run("one")
-    queued = await talk._control.pending("follow_up")
+    queued = await talk.driver.control.pending("follow_up")
     await talk.run("two")
 
     assert (first.answer, queued, [content for _, content in await conversation_events(talk)]) == (

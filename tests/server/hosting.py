@@ -13,9 +13,9 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server import ServerSettings
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.active_runs import Runs
-from graph_agent.server.chat.idempotency import resolve_once
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.run import RunEnded, ServerRun
+from graph_agent.server.chat.run_spec import resolve_once
 from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.hosting.host import AgentSource, Host, open_host
 from graph_agent.server.monitoring.metrics import Metrics

@@ -20,7 +20,7 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server import create_app
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.active_runs import Runs
-from graph_agent.server.chat.idempotency import resolve_once, with_key
+from graph_agent.server.chat.run_spec import resolve_once, with_key
 from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.hosting.host import AgentSource
 from graph_agent.server.problems import ProblemError

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
 from graph_agent import ScriptedChatModel, Session
 from graph_agent.errors import ConfigError, SessionBusyError
-from graph_agent.runs.run import Run
-from graph_agent.session.results import Done, RunResult, Token
+from graph_agent.session.results import Done, Token
 from tests.support.sessions import new_session
 
 
@@ -33,7 +33,7 @@ async def test_a_stream_that_is_left_at_its_own_answer_leaves_the_follow_up_queu
         async for part in parts:
             if isinstance(part, Done):
                 break
-    queued = await talk._control.pending("follow_up")
+    queued = await talk.driver.control.pending("follow_up")
 
     results = await talk.run_follow_ups()
 
@@ -66,18 +66,20 @@ async def test_a_follow_up_that_raises_leaves_the_answer_before_it(caplog: pytes
     assert (result.answer, result.follow_ups, "There is no prompt left." in caplog.text) == ("One.", (), True)
 
 
-async def test_a_result_is_read_before_another_run_can_begin() -> None:
+async def test_a_result_is_read_before_another_run_can_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     refused: list[str] = []
 
-    class Reading(Session):
-        async def _result(self, run: Run | None = None) -> RunResult:
-            try:
-                await Session(self._graph, self.id).run("two")
-            except SessionBusyError:
-                refused.append("two")
-            return await super()._result(run)
-
     talk = new_session(ScriptedChatModel(["One."]))
-    result = await Reading(talk._graph, "s1").run("one")
+    read = talk._graph.aget_state
+
+    async def run_and_read(config: Any) -> Any:
+        try:
+            await Session(talk._graph, talk.id).run("two")
+        except SessionBusyError:
+            refused.append("two")
+        return await read(config)
+
+    monkeypatch.setattr(talk._graph, "aget_state", run_and_read)
+    result = await talk.run("one")
 
     assert (result.answer, refused) == ("One.", ["two"])

@@ -72,7 +72,7 @@ async def test_a_change_made_while_the_model_plans_counts_from_the_next_call() -
 async def test_fewer_steps_end_the_input_at_once() -> None:
     talk = await changed_in_the_wave(ScriptedChatModel([WORK, "So far."]), max_steps=1)
 
-    assert (await talk._result()).answer == at_step_limit(1, "So far.")
+    assert (await talk.driver.result()).answer == at_step_limit(1, "So far.")
 
 
 async def test_more_steps_let_it_go_on() -> None:
@@ -157,7 +157,7 @@ async def test_invalid_options_are_refused_before_sending(fields: dict[str, Any]
     with pytest.raises(ConfigError, match=complaint):
         await talk.configure(**fields)
 
-    assert await (await talk._control._inbox()).read("s1") == []
+    assert await (await talk.driver.control._inbox()).read("s1") == []
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class Watched:
         if how == "resume" and state.tasks:
             return await self.session.resume()
         if how == "resume" and state.created_at:
-            return await self.session._result()
+            return await self.session.driver.result()
         return await self.session.run("go on")
 
     async def untrue(self, stored: Before, *, ledger: bool) -> list[str]:

@@ -47,7 +47,7 @@ class Gate:
 
 async def _settled(session: Session) -> bool:
     """Whether every call under way but the held one has its result stored."""
-    state = await session._graph.aget_state(session._config)
+    state = await session.driver.state()
     return all(task.name != "tools" or task.result is not None for task in state.tasks[:-1])
 
 
@@ -65,7 +65,7 @@ async def test_new_input_during_a_wave_settles_every_call_truthfully() -> None:
     model = ScriptedChatModel([two_levels(), DONE, "Answer."])
     session = waves(model, tools=[echo, gate.tool])
     await gate.cancel_inside(session)
-    stopped = await session._result()
+    stopped = await session.driver.result()
 
     result = await session.run("never mind")
 
@@ -143,7 +143,7 @@ async def test_a_wave_goes_on_between_its_levels_after_a_restart(tmp_path: Path)
 
     async with open_saver(url) as saver:
         reopened = session([DONE, "Answer."], saver)
-        waiting = await reopened._result()
+        waiting = await reopened.driver.result()
         result = await reopened.resume()
         events = await reopened.events()
 

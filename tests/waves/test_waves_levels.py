@@ -249,7 +249,7 @@ async def test_a_recursion_limit_met_between_levels_leaves_no_orphan(
 
     await session._graph.ainvoke(says("go"), thread(recursion_limit=recursion_limit))
 
-    result = await session._result()
+    result = await session.driver.result()
     messages = (await session._graph.aget_state(thread())).values["messages"]
     statuses = [status for (status,) in of_type(await session.events(), "tool_result", "status")]
     assert (

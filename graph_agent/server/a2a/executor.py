@@ -16,7 +16,6 @@ from a2a.types import Message, Task, TaskState
 from a2a.utils.errors import InternalError, InvalidParamsError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 from langchain_core.messages import AnyMessage, HumanMessage
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import Interrupt
@@ -35,7 +34,6 @@ from graph_agent.errors import (
     SessionLostError,
     UserError,
 )
-from graph_agent.inputs.deduplicator import InputDeduplicator
 from graph_agent.runs.input_ids import MAX_LENGTH, InputId
 from graph_agent.runs.run import RUN, RunHandle
 from graph_agent.server.a2a.cross_process import CancelRequests
@@ -45,7 +43,6 @@ from graph_agent.server.a2a.updates import TaskReporter, question_ids
 from graph_agent.server.a2a.validation import request_credentials
 from graph_agent.server.settings import A2A_DEFAULTS
 from graph_agent.session.interrupts import joint_question
-from graph_agent.session.repeated_input import input_id_of
 from graph_agent.session.results import Done
 from graph_agent.session.run_result import RunResult
 from graph_agent.session.session import Session
@@ -176,22 +173,21 @@ class GraphExecutor(AgentExecutor):
             InvalidParamsError: If it belongs to another message of the conversation, or to one without an answer that a
                 later one has replaced.
         """
-        session = self._session(context, RunHandle())
+        driver = self._session(context, RunHandle()).driver
         try:
             given = {"messages": _input(context.message)}
-            mark = input_id_of(given, _input_id(context.message), self._graph)
+            mark = driver.input_id(given, _input_id(context.message))
         except InputError:
             return  # the task reports it
-        saver = self._graph.checkpointer
-        if mark is None or not isinstance(saver, BaseCheckpointSaver):
+        if mark is None:
             return
         try:
             for session_id, other in list(self._marks.values()):
-                if session_id == session.id:
+                if session_id == driver.id:
                     mark.names(other, session_id)
             # Before the first await: of two messages with one id that arrive together, the second is refused.
-            self._marks[context] = session.id, mark
-            await InputDeduplicator(saver, self._graph.aget_state, session.id).check(given, mark)
+            self._marks[context] = driver.id, mark
+            await driver.inputs.check(given, mark)
         except InputConflictError:
             self._marks.pop(context, None)
             raise InvalidParamsError(message=_REUSED.format(id=mark.id)) from None
@@ -236,10 +232,10 @@ class GraphExecutor(AgentExecutor):
         finally:
             self._end(task_id, run)
 
-    async def _still_asked(self, context: RequestContext, question: Message) -> tuple[Interrupt, ...]:
+    async def _still_asked(self, context: RequestContext, question: Message) -> list[Interrupt]:
         """Return the session's open interrupts if a question is about any of them; empty otherwise."""
-        open_now = await self._open_interrupts(self._session(context, RunHandle()))
-        return open_now if question_ids(question) & {each.id for each in open_now} else ()
+        open_now = await self._session(context, RunHandle()).interrupts()
+        return open_now if question_ids(question) & {each.id for each in open_now} else []
 
     def _begin(self, task_id: str) -> TaskRun:
         run = self._running[task_id] = TaskRun()
@@ -318,17 +314,11 @@ class GraphExecutor(AgentExecutor):
     async def forget(self, user: str, task: Task) -> None:
         """Abort a task's session if it still waits for the answer to the task's question."""
         session = Session(self._graph, self._session_ids(user, task.context_id))
-        if question_ids(task.status.message).isdisjoint(each.id for each in await self._open_interrupts(session)):
+        if question_ids(task.status.message).isdisjoint(each.id for each in await session.interrupts()):
             return
-        scope = RunHandle()
-        scope.abort()
         # A run that holds the session has answered or dropped the question; it belongs to another task.
         with suppress(SessionBusyError):
-            await self._graph.ainvoke(None, {"configurable": {"thread_id": session.id, RUN: scope}})
-
-    async def _open_interrupts(self, session: Session) -> tuple[Interrupt, ...]:
-        """Return the session's open interrupts."""
-        return (await self._graph.aget_state({"configurable": {"thread_id": session.id}})).interrupts
+            await session.driver.control.settle()
 
     def _session(self, context: RequestContext, scope: RunHandle) -> Session:
         task_id, context_id = _ids(context)
@@ -346,7 +336,7 @@ class GraphExecutor(AgentExecutor):
         context = {**self._context, "credentials": credentials} if credentials else self._context
         if waiting is not None:
             parts = session.stream_resume(
-                _answer_to(question_ids(waiting.status.message), await self._open_interrupts(session), message),
+                _answer_to(question_ids(waiting.status.message), await session.interrupts(), message),
                 context=context,
                 # The name is never the message's own, because the history records it.
                 decided_by=request.call_context.user.user_name or DEFAULT_DECIDER,

@@ -15,7 +15,6 @@ from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.server.problems import ProblemError, stopping
-from graph_agent.session.control import SessionControl
 
 logger = logging.getLogger(__name__)
 
@@ -120,21 +119,18 @@ class Runs:
     def _start_follow_ups(self, run: ServerRun) -> None:
         if run.spec.session_id is None:
             return
-        run.following = asyncio.create_task(self._run_follow_ups(run.spec), name="follow-ups")
+        run.following = asyncio.create_task(self._run_follow_ups(run), name="follow-ups")
         self._following.add(run.following)
         run.following.add_done_callback(self._following.discard)
 
-    async def _run_follow_ups(self, spec: RunSpec) -> None:
+    async def _run_follow_ups(self, run: ServerRun) -> None:
         """Run the follow-ups queued in a session one after the other; their answers go to its history."""
-        control = SessionControl(self.host.kept, spec.thread)
         try:
-            while (note := await control.next_follow_up()) is not None:
-                check = functools.partial(control.check_next, note)
-                async with self._start(spec.for_follow_up(note, check), streams=False) as run:
+            while not run.input.aborted and (note := await run.driver.next_after(run.input)) is not None:
+                check = functools.partial(run.driver.control.check_next, note)
+                async with self._start(run.spec.for_follow_up(note, check), streams=False) as run:
                     while not isinstance(await run.part(), RunEnded):
                         pass
-                if run.aborted:
-                    return
         except ProblemError:
             # Already logged; or the server stops; or another run holds the session and takes the follow-up.
             return

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.admission.shared_limits import Limits
 from graph_agent.server.chat.active_runs import Runs
-from graph_agent.server.chat.idempotency import resolve_once
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.run import (
     AnswerText,
@@ -27,6 +26,7 @@ from graph_agent.server.chat.run import (
     RunEnded,
     ServerRun,
 )
+from graph_agent.server.chat.run_spec import resolve_once
 from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.problems import ProblemError, stopping
 from graph_agent.server.sse import EventStream, comment, progress_comment, wait_for_disconnect
@@ -123,7 +123,7 @@ class Chat:
             first = await run.part(_HEADERS_WITHIN_S)
             if isinstance(first, RunEnded) and first.outcome.problem is not None:
                 raise first.outcome.problem
-            headers |= REPLAYED if run.replayed else {}
+            headers |= REPLAYED if run.input.replayed else {}
             settings = self.runs.host.settings
             return EventStream(
                 frames_of(first, run, request, dialect, settings.keepalive_s, keep),
@@ -175,7 +175,7 @@ class Chat:
         if outcome.problem is not None:
             raise outcome.problem
         run.release()
-        headers |= REPLAYED if run.replayed else {}
+        headers |= REPLAYED if run.input.replayed else {}
         body = dialect.body(outcome, progress if request.progress_as_field else [])
         if keep is not None:
             await keep(run)

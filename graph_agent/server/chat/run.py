@@ -25,21 +25,21 @@ from graph_agent._internal.failure_log import log_failure
 from graph_agent.checkpoints.reading import load
 from graph_agent.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
 from graph_agent.models.stream_watch import ReplyForwarder, StreamForwarder
-from graph_agent.runs.input_ids import InputStoredError, input_id_in
-from graph_agent.runs.run import Run
+from graph_agent.runs.input_ids import input_id_in
 from graph_agent.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
 from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.server.problems import (
     BusySessionError,
+    Kind,
     ProblemError,
     key_reused,
     problem_of_failure,
     stopping,
     superseded,
 )
-from graph_agent.session.repeated_input import not_open, wait_for_input
+from graph_agent.session.driver import RunDriver, RunOptions
 from graph_agent.state.events import StoredEvent
 from graph_agent.state.messages import new_user_messages
 from graph_agent.types import NO_USAGE
@@ -178,20 +178,16 @@ class ServerRun:
         on_end: Callable[[ServerRun], None] | None = None,
     ) -> None:
         self.spec = spec
-        self.state: StateSnapshot | None = None
-        """State of the session at the end of the run; None before the end, and for a stopped run."""
+        self.driver = RunDriver(spec.graph, spec.thread)
+        self.input = self.driver.input_run(spec.scope)
+        """The run of the request's input."""
         self.following: asyncio.Task[None] | None = None
         """Task that runs the follow-ups after this run; None if there is none."""
-        self.replayed = False
-        """Whether the outcome is that of an earlier request with the same idempotency key."""
         self.detached: asyncio.Task[None] | None = None
         """Task that waits for the run's end after its client has left; None if there is none."""
         self.release: Callable[[], None] = _release_nothing
         """Releases the resources of the run's request, such as its slot; may be called repeatedly."""
-        self.aborted = False
-        """Whether an abort was requested, even if the answer was already complete."""
         self._on_end = on_end
-        spec.scope.after = self._read_state
         self._begun = asyncio.Event()
         self._before = spec.scope.before
         spec.scope.before = self._begin
@@ -304,11 +300,10 @@ class ServerRun:
             status, last = "REFUSED", key_reused()
         except InputSupersededError:
             status, last = "REFUSED", superseded(self.spec.session_label)
-        except UnknownInterruptError as error:
-            # The question was answered between the reading of the session and its lock.
-            status, last = "REFUSED", ProblemError("conflict", not_open(error.interrupt_ids, error.pending_ids))
         except UserError as error:
-            status, last = "REFUSED", ProblemError("invalid", str(error))
+            # An unknown question was answered between the reading of the session and its lock.
+            kind: Kind = "conflict" if isinstance(error.__cause__, UnknownInterruptError) else "invalid"
+            status, last = "REFUSED", ProblemError(kind, str(error))
         except ProblemError as problem:
             status, last = "REFUSED", problem
         except asyncio.CancelledError:
@@ -325,13 +320,9 @@ class ServerRun:
             log_failure(logger, "Cleaning up after a run", failure)
         self._metrics.count_run(status, time.perf_counter() - started)
         self._over = True
-        if self._on_end is not None and self.state is not None and not self.aborted:
+        if self._on_end is not None and self.input.state is not None and not self.input.aborted:
             self._on_end(self)
         await self._emit(last)
-
-    async def _read_state(self, run: Run) -> None:
-        # Read while the session is still locked; later, another run of the session may have started.
-        self.state, self.aborted = await self.spec.graph.aget_state(self.spec.config), run.aborted
 
     async def _emit(self, part: Part | BaseException) -> None:
         await self._pieces.flush()
@@ -348,20 +339,18 @@ class ServerRun:
         if not spec.is_structured:
             # A structured answer may take several attempts; only the last one is sent, as a whole.
             spec.scope.forwarder = partial(StreamForwarder if self._streams else ReplyForwarder, self._on_text)
-        try:
-            while not await self._run_graph():
-                pass
-        except InputStoredError as stored:
-            self.state, self.replayed = stored.state, True
-            before = await self._emit_commentary(stored.state)
+        await self._consume_stream()
+        state = self.input.state
+        assert state is not None, "a run that reaches its end reads its state"
+        if self.input.replayed:
+            before = await self._emit_commentary(state)
             spec = replace(spec, used_before=before.get("usage", NO_USAGE))
-        assert self.state is not None, "a run that reaches its end reads its state"
-        if self.state.interrupts:
+        if state.interrupts:
             await self._send_plan()
-        outcome = read_outcome(spec, self.state, {id_: "".join(pieces) for id_, pieces in self._sent.items()})
+        outcome = read_outcome(spec, state, {id_: "".join(pieces) for id_, pieces in self._sent.items()})
         if outcome.rest and self._sent and not outcome.continues:
             await self._emit(MessageBreak())
-        if not self.replayed:
+        if not self.input.replayed:
             self._metrics.count_tokens(outcome.input_tokens, outcome.output_tokens)
         return outcome
 
@@ -393,41 +382,27 @@ class ServerRun:
             is_new, config = earlier.metadata.get("source") == "input", earlier.parent_config
         return {}
 
-    async def _run_graph(self) -> bool:
-        """Run the graph to its end; False after waiting for another run of the same input."""
-        try:
-            await self._consume_stream()
-        except SessionBusyError:
-            mark = self.spec.scope.mark
-            if mark is None or not await wait_for_input(self._host.saver, self.spec.thread, mark):
-                raise
-            return False
-        return True
-
     async def _consume_stream(self) -> None:
         spec = self.spec
         shows_reasoning = spec.shows_reasoning and not spec.is_structured
         reader = ReasoningReader(lambda text: self._emit(ReasoningPiece(text)))
-        config = spec.config.copy()
-        if shows_reasoning:
-            config["callbacks"] = [reader]
-        stream = spec.graph.astream(
-            spec.graph_input,
-            config,
+        options = RunOptions(
             # Failures are reported by the outcome.
-            context={**spec.context, "on_failure": "answer"},
-            stream_mode=["custom", "updates"],
-            control=self._control,
+            {**spec.context, "on_failure": "answer"},
+            self._control,
+            modes=("custom", "updates"),
+            callbacks=[reader] if shows_reasoning else [],
             # A request without a session cannot be resumed: only its end is read.
             durability="exit" if spec.graph is self._host.stateless else None,
         )
-        async for mode, payload in stream:
-            if mode == "updates":
-                self._metrics.count(payload, self._open_calls)
-                if events := _call_events(payload):
-                    await self._emit_calls(events)
-            elif isinstance(payload, dict) and payload.get("type") == "progress":
-                await self._emit(ProgressUpdate(payload))
+        async with contextlib.aclosing(self.driver.chunks(self.input, spec.graph_input, options)) as chunks:
+            async for mode, payload in chunks:
+                if mode == "updates":
+                    self._metrics.count(payload, self._open_calls)
+                    if events := _call_events(payload):
+                        await self._emit_calls(events)
+                elif isinstance(payload, dict) and payload.get("type") == "progress":
+                    await self._emit(ProgressUpdate(payload))
 
     async def _on_text(self, text: str, message_id: str | None) -> None:
         # Text before calls, and an answer superseded by steering, are separate messages.

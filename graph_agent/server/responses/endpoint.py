@@ -11,9 +11,8 @@ from starlette.responses import JSONResponse, Response
 
 from graph_agent.server.admission.body import run_in_thread
 from graph_agent.server.chat.handler import REPLAYED
-from graph_agent.server.chat.idempotency import with_key
 from graph_agent.server.chat.run import ServerRun
-from graph_agent.server.chat.run_spec import client_interrupts
+from graph_agent.server.chat.run_spec import client_interrupts, with_key
 from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.parameters import ChatEndpoint
 from graph_agent.server.problems import BusySessionError, ProblemError
@@ -266,7 +265,7 @@ class _Keeper:
 
     async def keep(self, run: ServerRun) -> None:
         """Store the response of a run that has ended, unless an earlier request with the same key has stored it."""
-        if run.replayed and await self.records.find(self.dialect.token) is not None:
+        if run.input.replayed and await self.records.find(self.dialect.token) is not None:
             return
         record = self.record(run)
         await self.records.put(self.dialect.token, record)
@@ -275,7 +274,7 @@ class _Keeper:
 
     def record(self, run: ServerRun) -> Record:
         """Return the record of the response as it is now."""
-        state = run.state
+        state = run.input.state
         interrupts = client_interrupts(open_interrupts(state)) if state is not None else []
         return {
             "response": {**self.dialect.response, "output": list(self.dialect.response["output"])},

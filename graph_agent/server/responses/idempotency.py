@@ -16,7 +16,7 @@ from graph_agent.inputs.deduplicator import InputDeduplicator
 from graph_agent.runs.input_ids import InputId, digest_of
 from graph_agent.runs.registry import lock_idle_session
 from graph_agent.server.admission.gate import Caller
-from graph_agent.server.chat.idempotency import token_of_key, with_key
+from graph_agent.server.chat.run_spec import token_of_key, with_key
 from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.problems import ProblemError, key_reused

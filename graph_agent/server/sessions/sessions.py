@@ -231,8 +231,8 @@ class Sessions:
         async with self._runs.run(spec, streams=False, resources=resources) as run:
             while not isinstance(await self._part(run), RunEnded):
                 pass
-        assert run.state is not None, "a run that reaches its end reads its state"
-        return self._info(session_id, run.state)
+        assert run.input.state is not None, "a run that reaches its end reads its state"
+        return self._info(session_id, run.input.state)
 
     async def delete(self, session_id: str) -> None:
         """Delete a session.

@@ -1,0 +1,420 @@
+"""Drives the runs of one session: each input with an id runs once, and the queued follow-ups run after it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config
+from langgraph.errors import UnknownInterruptError
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command, StateSnapshot
+
+from graph_agent._compat import STRICT_RESUME
+from graph_agent._internal.failure_log import log_failure
+from graph_agent.checkpoints.reading import load
+from graph_agent.errors import InputError, SessionBusyError
+from graph_agent.runs.control_messages import message_of
+from graph_agent.runs.input_ids import InputId, InputStoredError, check_input_id, digest_of, input_id_in
+from graph_agent.runs.registry import POLL_S, find_run, is_idle, refuse_within
+from graph_agent.runs.run import READERSHIP, RUN, WATCHED, Run, RunHandle
+from graph_agent.session.built_agent import builder_of, custom_state_of
+from graph_agent.session.control import SessionControl
+from graph_agent.session.run_result import Cause, RunResult, open_interrupts, run_result, typed_result
+from graph_agent.settings.config import checked_context, effective_config
+from graph_agent.types import SessionStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from langchain_core.callbacks import BaseCallbackHandler
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.runtime import RunControl
+    from langgraph.types import Durability, StreamMode
+
+    from graph_agent._internal.closing_stream import ConsumerTracker
+    from graph_agent.inputs.deduplicator import InputDeduplicator
+    from graph_agent.runs.inbox import ControlMessage
+    from graph_agent.session.auto_approval import AutoApproval, OnApproval
+    from graph_agent.session.results import Part
+    from graph_agent.session.stream_parts import StreamParts
+
+logger = logging.getLogger(__name__)
+_FOLLOW_UP_S = 10.0
+"""Maximum seconds to look for a follow-up after an input."""
+_LATE_FOLLOW_UP_S = 2.0
+"""The same after an input whose deadline has passed."""
+_BEGINNING_S = 1.0
+"""Seconds in which the run of another process may commit its input, so that it is recognized."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of the run of an input, and of the follow-ups after it."""
+
+    context: Any = None
+    """Overrides and credentials."""
+    control: RunControl | None = None
+    """Lets the runs be stopped at their next superstep boundary."""
+    on_approval: OnApproval | None = None
+    """Decides on calls that wait for approval, in place of the driver's own callback; None for that."""
+    readership: ConsumerTracker | None = None
+    """State of the stream whose consumer reads every part; None if only the results are read."""
+    modes: Sequence[StreamMode] = ()
+    """LangGraph's stream modes of `RunDriver.chunks`, for a run without `readership`."""
+    callbacks: Sequence[BaseCallbackHandler] = ()
+    durability: Durability | None = None
+    """LangGraph's durability; None for the graph's own."""
+
+
+@dataclass(eq=False, slots=True)
+class InputRun:
+    """The run of one input. The graph reports its end while no other run of the session can begin."""
+
+    handle: RunHandle
+    """Handle of the run, with its input id; aborting it stops this run only."""
+    state: StateSnapshot | None = None
+    """State of the session at the end of the input; None before, and for a stopped run.
+
+    A graph of another package does not report its end."""
+    replayed: bool = False
+    """Whether the input was not run, because it has a result."""
+    aborted: bool = False
+    """Whether the run was aborted, also if its answer was complete before."""
+    ended: Run | None = None
+    """The graph's run, once it has ended."""
+    parts: StreamParts | None = None
+    """The converter of its chunks; None before its start, and without a consumer of its parts."""
+
+
+class RunDriver:
+    """Drives the runs of one session, for every program that runs an input: `Session`, the server and its A2A tasks.
+
+    Args:
+        graph: The compiled agent, with its checkpointer.
+        session_id: The session.
+        configurable: Additional keys of the runs' `configurable`.
+        approval: Answers approval requests without a person; None for no answers.
+    """
+
+    def __init__(
+        self,
+        graph: CompiledStateGraph[Any, Any, Any, Any],
+        session_id: str,
+        *,
+        configurable: Mapping[str, Any] | None = None,
+        approval: AutoApproval | None = None,
+    ) -> None:
+        self.id = session_id
+        """The session's id."""
+        self._graph = graph
+        self._saver = cast("BaseCheckpointSaver[Any]", graph.checkpointer)
+        self._approval = approval
+        self._configurable: dict[str, Any] = {**(configurable or {}), "thread_id": session_id}
+
+    @cached_property
+    def control(self) -> SessionControl:
+        """The session's commands, and its queue of notes."""
+        return SessionControl(self._graph, self.id)
+
+    def input_id(self, given: Any, input_id: str | None) -> InputId | None:
+        """Return the mark of an input; None without an id.
+
+        Args:
+            given: The graph's input, or what identifies an answer.
+            input_id: The id; None if there is none.
+
+        Raises:
+            InputError: When the id is not valid, or the graph does not store ids.
+        """
+        if input_id is None:
+            return None
+        if builder_of(self._graph) is None:
+            raise InputError(f"input_id={input_id!r}: only graphs of create_graph_agent() store input ids.")
+        return InputId(check_input_id(input_id), digest_of(given))
+
+    def answer_id(self, answer: Any, input_id: str | None) -> InputId | None:
+        """Return the mark of a person's answer; None without an id."""
+        # Imported here: only answers need it.
+        from graph_agent.session.interrupts import answer_content
+
+        return self.input_id(answer_content(answer), input_id) if input_id is not None else None
+
+    @property
+    def inputs(self) -> InputDeduplicator:
+        """Finds the session's inputs by their ids."""
+        # Imported here: only inputs with an id, and answers, need it.
+        from graph_agent.inputs.deduplicator import InputDeduplicator
+
+        return InputDeduplicator(self._saver, self._graph.aget_state, self.id)
+
+    async def state(self) -> StateSnapshot:
+        """Return the session's state."""
+        return await self._graph.aget_state({"configurable": self._configurable})
+
+    async def answer(self, answer: Any, decided_by: str | None, mark: InputId | None) -> Any:
+        """Return the graph's input that resumes the session; None for an answer that it has received already.
+
+        Args:
+            answer: The person's answer; None after a crash.
+            decided_by: Name of the person, for the history; None for `user`.
+            mark: The answer's own id; None if there is none.
+
+        Raises:
+            InputError: When there is nothing to resume, or the answer does not fit the open interrupts.
+        """
+        # Imported here: only answers need it.
+        from graph_agent.session.interrupts import answers_by_id, checked_answers
+
+        # After a crash between a superstep's last write and its checkpoint, `next` is empty, but `tasks` is not.
+        state = await self.state()
+        received = mark is not None and await self.inputs.seen(mark) is not None
+        if not state.tasks and not received:
+            raise InputError(f"Session {self.id!r} has nothing to resume: its last input has ended.")
+        if answer is None:
+            return None
+        try:
+            checked = checked_answers(answer, self._graph, state, decided_by)
+            if self._approval is not None:
+                asked = open_interrupts(state)
+                self._approval.remember(answers_by_id(answer, asked), asked, decided_by)
+            return Command(resume=checked)
+        except InputError:
+            if not received:
+                raise
+            return None
+
+    async def run(self, given: Any, options: RunOptions, mark: InputId | None = None) -> RunResult:
+        """Run an input and its follow-ups as `parts`; return their results. An error of a follow-up is logged."""
+        results: list[RunResult] = []
+        try:
+            async for part in self.parts(given, options, mark):
+                results += [part.result] if part.type == "done" else []
+        except Exception as error:
+            if not results:
+                raise
+            # It must not hide the answer of the input before it.
+            log_failure(logger, f"A follow-up of the session {self.id!r}", error)
+        return replace(results[0], follow_ups=tuple(results[1:]))
+
+    async def run_follow_ups(self, options: RunOptions) -> list[RunResult]:
+        """Run the queued follow-ups; return their results, none if the session is running."""
+        refuse_within(self.id)
+        if (note := await self.next_after(None, options.control)) is None:
+            return []
+        parts = self.parts(_input_of(note), options, note=note)
+        return [part.result async for part in parts if part.type == "done"]
+
+    async def parts(
+        self, given: Any, options: RunOptions, mark: InputId | None = None, note: ControlMessage | None = None
+    ) -> AsyncGenerator[Part[Any]]:
+        """Run an input, then the follow-ups that are queued by then; yield the parts of each, `Done` last.
+
+        A run is resumed as long as its approvals need no person. A follow-up whose parts are not consumed stays queued.
+
+        Args:
+            given: The graph's input, or a function that returns it when the first part is requested.
+            options: Options of the runs. Without `readership`, the only parts are `Done`.
+            mark: The input's id; None if there is none.
+            note: The follow-up that the input is; None for another input.
+
+        Raises:
+            InputError: If the answer names an interrupt that another run has answered, or that never existed.
+            SessionBusyError: If another input of the session is running.
+        """
+        # Imported here: a program that only starts needs neither.
+        from graph_agent.session.results import Done, Token
+        from graph_agent.session.stream_parts import stored_parts
+
+        given = await cast("Callable[[], Awaitable[Any]]", given)() if callable(given) else given
+        refuse_within(self.id)
+        builder, is_follow_up = builder_of(self._graph), note is not None
+        own_context = builder is None or builder.user_context is None
+        options = replace(options, context=checked_context(options.context, own=own_context))
+        while True:
+            run, has_streamed = self.input_run(mark=mark, note=note), False
+            try:
+                async with aclosing(self.chunks(run, given, options)) as chunks:
+                    async for mode, payload in chunks:
+                        for part in run.parts.take(mode, payload) if run.parts is not None else ():
+                            has_streamed = has_streamed or isinstance(part, Token)
+                            yield part
+            except SessionBusyError:
+                if is_follow_up:
+                    return  # the run that has the session takes the follow-up
+                raise
+            result = await self.result(run, options.context)
+            if options.readership is not None:
+                assert run.parts is not None
+                for part in stored_parts(run.state, self.id) if run.replayed and run.state else run.parts.rest():
+                    yield part
+                if mark is not None and not (run.replayed or has_streamed) and result.answer:
+                    yield Token(result.answer)  # streamed by the run that is resumed
+            mark, asked = None, [] if run.aborted else result.interrupts
+            if self._approval and (answers := await self._approval.answers(asked, options.on_approval)):
+                given, note = await self.answer(answers, None, None), None
+                continue
+            yield Done(result)
+            if run.aborted or (note := await self.next_after(run, options.control)) is None:
+                return
+            given, is_follow_up = _input_of(note), True
+
+    def input_run(
+        self, handle: RunHandle | None = None, *, mark: InputId | None = None, note: ControlMessage | None = None
+    ) -> InputRun:
+        """Return the run of an input, for `chunks`.
+
+        Args:
+            handle: Its handle, of which `after` is set; None for one that an abort of the surrounding run reaches.
+            mark: The input's id; None if there is none, or for that of `handle`.
+            note: The follow-up that the input is; None for another input, or with a `handle`.
+        """
+        if handle is None:
+            parent = self._configurable.get(RUN) or ensure_config().get("configurable", {}).get(RUN)
+            before = partial(self.control.check_next, note) if note is not None else None
+            handle = RunHandle(parent=parent, before=before, mark=mark)
+        run = InputRun(handle)
+        handle.after = partial(self._read_end, run)
+        return run
+
+    async def chunks(self, run: InputRun, given: Any, options: RunOptions) -> AsyncGenerator[tuple[str, Any]]:
+        """Run an input to its end, and yield the chunks of LangGraph's stream; set the fields of `run`.
+
+        An input with an id that another program runs is waited for. One that has its result is not run.
+
+        Args:
+            run: The run, of `input_run`.
+            given: The graph's input.
+            options: Options of the run.
+
+        Raises:
+            InputError, SessionBusyError: Same as for `parts`.
+        """
+        modes, mark = options.modes, run.handle.mark
+        configurable = {**self._configurable, RUN: run.handle, STRICT_RESUME: True}
+        if options.readership is not None:
+            configurable |= {READERSHIP: options.readership, WATCHED: True}
+        config: RunnableConfig = {"configurable": configurable}
+        if options.callbacks:
+            config["callbacks"] = [*options.callbacks]
+        while True:
+            try:
+                if options.readership is not None:
+                    from graph_agent.session.stream_parts import MODES, parts_of_run
+
+                    modes, run.parts = MODES, await parts_of_run(self._graph, self.id, given, mark)
+                with run.handle.attached():
+                    stream = self._graph.astream(
+                        given,
+                        config,
+                        context=options.context,
+                        stream_mode=[*modes],
+                        control=options.control,
+                        durability=options.durability,
+                    )
+                    async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
+                        async for chunk in chunks:
+                            yield chunk
+                return
+            except InputStoredError as stored:
+                run.state, run.replayed = stored.state, True
+                return
+            except UnknownInterruptError as error:
+                from graph_agent.session.interrupts import not_open
+
+                raise InputError(not_open(error.interrupt_ids, error.pending_ids)) from error
+            except SessionBusyError:
+                if mark is None or not await self._wait_for(mark):
+                    raise
+
+    async def _wait_for(self, mark: InputId) -> bool:
+        """Wait for the end of the run of an input, in this process or another; poll for one in another process.
+
+        Returns:
+            False when the session runs another input.
+
+        Raises:
+            InputConflictError: When the session runs a different input with the same id.
+        """
+        begun = time.monotonic()
+        while True:
+            if (run := await find_run(self._saver, self.id)) is not None:
+                if not mark.names(run.mark, self.id):
+                    return False
+                await asyncio.wait([asyncio.wrap_future(run.ended)])
+                return True
+            if await is_idle(self._saver, self.id):
+                return True
+            newest = await load(self._saver, {"configurable": {"thread_id": self.id, "checkpoint_ns": ""}})
+            is_same = newest is not None and mark.names(input_id_in(newest.metadata), self.id)
+            if not is_same and time.monotonic() - begun > _BEGINNING_S:
+                return False
+            await asyncio.sleep(POLL_S)
+
+    async def next_after(self, run: InputRun | None, control: RunControl | None = None) -> ControlMessage | None:
+        """Return the follow-up to run after an input; None if there is none, and if it cannot be found in time.
+
+        Args:
+            run: The run of the input; None for that of another program.
+            control: The control of the runs: a drained one has no further follow-up.
+        """
+        if control is not None and control.drain_requested:
+            return None
+        ended = run.ended if run is not None else None
+        if ended is not None and ended.inbox.is_silent:
+            logger.warning("Follow-ups of the session %r stay queued: its Store does not answer.", self.id)
+            return None
+        try:
+            # The deadline of the input before it does not cover this.
+            async with asyncio.timeout(_LATE_FOLLOW_UP_S if ended is not None and ended.left_s == 0 else _FOLLOW_UP_S):
+                return await self.control.next_follow_up()
+        except TimeoutError as error:
+            log_failure(logger, f"Looking for follow-ups of the session {self.id!r}", error)
+            return None
+
+    async def _read_end(self, run: InputRun, ended: Run) -> None:
+        """Read the state at the end of a run.
+
+        If the lock was lost, another run may have continued the session, so the state is that of the last checkpoint
+        of the input's own run.
+        """
+        run.ended, run.aborted, state = ended, ended.aborted, await self.state()
+        newest = state.config["configurable"].get("checkpoint_id")
+        if (end := ended.fence.end_before(self.id, newest)) is not None:
+            state = await self._graph.aget_state({"configurable": {**self._configurable, "checkpoint_id": end}})
+            if state.tasks:
+                raise ended.fence.lost(self.id, f"its newest checkpoint is {newest}, and this run has not ended")
+        run.state = state
+
+    async def result(self, run: InputRun | None = None, context: Any = None) -> RunResult:
+        """Return the result of an input.
+
+        Args:
+            run: The run of the input, which has ended; None for the session's newest input.
+            context: The run's context.
+
+        Raises:
+            RunFailedError: When the input was run before and failed, and `on_failure="raise"` is set.
+        """
+        run = run or InputRun(RunHandle())
+        state = run.state or await self.state()
+        result = run_result(state, custom_state_of(self._graph).outputs)
+        has_failed, builder = result.status == SessionStatus.FAILED, builder_of(self._graph)
+        if run.replayed and has_failed and builder is not None and builder.config is not None:
+            changed = state.values["loop"].get("config_overrides")
+            if effective_config(builder.config, context, changed=changed).on_failure == "raise":
+                result.raise_for_status()
+        result = typed_result(result, self._graph, context)
+        cause = run.ended.cause if run.ended is not None else None
+        return replace(result, cause=Cause(cause)) if has_failed and cause is not None else result
+
+
+def _input_of(note: ControlMessage) -> dict[str, Any]:
+    return {"messages": [message_of(note)]}
