@@ -222,6 +222,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "extended card": ("GetExtendedAgentCard", {}, "UNSUPPORTED_OPERATION"),
     "history below zero": ("GetTask", {"id": "DONE", "historyLength": -1}, "INVALID_PARAMS"),
+    "history too long": ("GetTask", {"id": "DONE", "historyLength": 2**31}, "INVALID_PARAMS"),
+    "unknown state": ("ListTasks", {"status": "BAD"}, "INVALID_PARAMS"),
     "page of none": ("ListTasks", {"pageSize": 0}, "INVALID_PARAMS"),
     "page too large": ("ListTasks", {"pageSize": 101}, "INVALID_PARAMS"),
     "page that is none": ("ListTasks", {"pageToken": "%%%"}, "INVALID_PARAMS"),

@@ -18,7 +18,7 @@ from a2a.server.context import ServerCallContext
 from a2a.server.routes.common import ServerCallContextBuilder
 from a2a.server.tasks import TaskStore
 from a2a.types import ListTasksRequest, Message, Part, SendMessageRequest, Task, TaskState
-from a2a.utils.error_handlers import build_rest_error_payload
+from a2a.utils.error_handlers import build_error_details, build_rest_error_payload
 from a2a.utils.errors import (
     JSON_RPC_ERROR_CODE_MAP,
     A2AError,
@@ -385,7 +385,8 @@ def refused_over_jsonrpc(request: Any, error: A2AError) -> Response:
     """Return the JSON-RPC error for a refused request; an invalid request has status 400."""
     id_ = request.get("id") if isinstance(request, dict) else None
     known = isinstance(id_, int | str) and find_lone_surrogate(id_) is None
-    shown = {"code": JSON_RPC_ERROR_CODE_MAP[type(error)], "message": error.message}
+    code = JSON_RPC_ERROR_CODE_MAP[type(error)]
+    shown = {"code": code, "message": error.message, "data": build_error_details(error)}
     status = 400 if isinstance(error, InvalidRequestError) else 200
     return JSONResponse({"jsonrpc": "2.0", "id": id_ if known else None, "error": shown}, status)
 
