@@ -115,7 +115,6 @@ class RunDriver:
         self.id = session_id
         """The session's id."""
         self._graph = graph
-        self._saver = cast("BaseCheckpointSaver[Any]", graph.checkpointer)
         self._approval = approval
         self._configurable: dict[str, Any] = {**(configurable or {}), "thread_id": session_id}
 
@@ -153,7 +152,9 @@ class RunDriver:
         # Imported here: only inputs with an id, and answers, need it.
         from graph_agent.inputs.deduplicator import InputDeduplicator
 
-        return InputDeduplicator(self._saver, self._graph.aget_state, self.id)
+        return InputDeduplicator(
+            cast("BaseCheckpointSaver[Any]", self._graph.checkpointer), self._graph.aget_state, self.id
+        )
 
     async def state(self) -> StateSnapshot:
         """Return the session's state."""
@@ -343,16 +344,16 @@ class RunDriver:
         Raises:
             InputConflictError: When the session runs a different input with the same id.
         """
-        begun = time.monotonic()
+        begun, saver = time.monotonic(), cast("BaseCheckpointSaver[Any]", self._graph.checkpointer)
         while True:
-            if (run := await find_run(self._saver, self.id)) is not None:
+            if (run := await find_run(saver, self.id)) is not None:
                 if not mark.names(run.mark, self.id):
                     return False
                 await asyncio.wait([asyncio.wrap_future(run.ended)])
                 return True
-            if await is_idle(self._saver, self.id):
+            if await is_idle(saver, self.id):
                 return True
-            newest = await load(self._saver, {"configurable": {"thread_id": self.id, "checkpoint_ns": ""}})
+            newest = await load(saver, {"configurable": {"thread_id": self.id, "checkpoint_ns": ""}})
             is_same = newest is not None and mark.names(input_id_in(newest.metadata), self.id)
             if not is_same and time.monotonic() - begun > _BEGINNING_S:
                 return False
