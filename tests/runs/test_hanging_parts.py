@@ -22,7 +22,7 @@ from graph_agent._internal import sync_bridge
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import RunHungError
 from graph_agent.runs import registry
-from graph_agent.session import session as session_module
+from graph_agent.session import driver
 from tests.support.agents import asks, echo
 from tests.support.gates import nothing_under_way, until
 
@@ -225,7 +225,7 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("graph_agent._internal.sync_bridge", "graph_agent.runs.registry"):
         monkeypatch.setattr(f"{module}.GRACE_S", 0.3)
     monkeypatch.setattr(registry, "POLL_S", 0.02)
-    monkeypatch.setattr(session_module, "_FOLLOW_UP_S", 0.3)
+    monkeypatch.setattr(driver, "_FOLLOW_UP_S", 0.3)
 
 
 @contextlib.contextmanager
