@@ -73,7 +73,6 @@ async def plan_node(
     """
     update = PlanUpdate(Task.of(state, config, runtime, deps))
     deps = update.deps
-    update.run.begin_step()
     for rule in AFTER_HOOKS if deps.hook_set and comes_from_hooks(update) else RULES:
         if (decision := await rule(update)) is not None:
             logger.debug("%s: %s", rule.__name__, decision.value)

@@ -114,8 +114,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
         recorder = Recorder(self.serde)
         stored = recorder.put(config, checkpoint, metadata, new_versions)
         self._queue(config, deferred, recorder, checkpoint["id"])
-        # The checkpoint of the input is committed with the next one, before the first plan.
-        if deferred.must_commit and metadata.get("source") != "input":
+        if deferred.waits(metadata.get("source")):
             await deferred.flush()
         return stored
 

@@ -172,8 +172,7 @@ class SharedSqliteSaver(SqliteSaver):
         job = partial(self._store, config, recorder.statements, checkpoint["id"])
         committed = partial(_record_stored, config, checkpoint["id"])
         deferred = deferred_of(config)
-        # The checkpoint of the input is committed with the next one, before the first plan.
-        if deferred is None or (deferred.must_commit and metadata.get("source") != "input"):
+        if deferred is None or deferred.waits(metadata.get("source")):
             await self._writer.run(job, group=deferred, committed=committed)
         else:
             self._writer.defer(job, deferred, committed)

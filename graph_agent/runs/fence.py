@@ -258,7 +258,8 @@ class DeferredWrites:
     namespace: str = ""
     """The run's checkpoint namespace; a graph inside the run defers nothing under `durability="sync"`."""
     must_commit: bool = True
-    """Whether a checkpoint must be committed before the saver returns; initially, since a resumed call may write."""
+    """Whether the next checkpoint must be committed before the saver returns: the first, which holds the input, and
+    the plan of a call that may write."""
     error: BaseException | None = None
     """Why a write of the run failed; all later writes of the run are refused with it. None if none failed."""
     _commit: Callable[[], Awaitable[None]] | None = None
@@ -278,6 +279,17 @@ class DeferredWrites:
             raise self.error
         self._commit = commit
         self._queued += 1
+
+    def waits(self, source: str | None) -> bool:
+        """Whether a checkpoint must be committed before the saver returns; true once for each `must_commit`.
+
+        Args:
+            source: The checkpoint's source. LangGraph's `input` is committed with the next one, before the first plan.
+        """
+        if source == "input":
+            return False
+        waits, self.must_commit = self.must_commit, False
+        return waits
 
     def finish(self) -> None:
         """Record that a queued write is committed or has failed."""

@@ -123,16 +123,11 @@ class Run:
         self.fence = CheckpointFence(self.id)
         """Refuses its writes when another run has continued the session."""
 
-    def begin_step(self) -> None:
-        """Record that `plan` begins a step; the results of the last one are stored as durably as they must be."""
-        if self.deferred is not None:
-            self.deferred.must_commit = False
-
     def plan_calls(self, ids: Iterable[str], *, stored_first: bool) -> None:
         """Record calls as made ready in this run; a model may reuse the ids of earlier calls.
 
         Args:
-            stored_first: Whether their plan, and then their results, must be committed before the run continues.
+            stored_first: Whether their plan must be committed before they run.
         """
         if self.deferred is not None and stored_first:
             self.deferred.must_commit = True
