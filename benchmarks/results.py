@@ -36,6 +36,7 @@ MODULES = (
     "a2a",
     "postgres",
     "long_session",
+    "growth",
 )
 _VERSIONS = ("langgraph", "langchain-core", "langchain", "pydantic", "fastapi", "uvicorn", "a2a-sdk")
 _INTRODUCTION = """\

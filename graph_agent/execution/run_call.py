@@ -188,7 +188,7 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
             check_finite(tool, call["arguments"])
             arguments = toolbox.inject(tool, call, task.config, task.runtime)
             with recorded_return_value(given):
-                work = toolbox.invokers[tool.name](arguments, call["id"], task.config)
+                work = toolbox.invoker(tool.name)(arguments, call["id"], task.config)
                 returned = await await_within(work, timeout_s, f"The tool {tool.name!r}")
             output = read_output(returned, call, given, scope=CommandScope.of(toolbox.own, task.config))
             handled = tool.handle_validation_error and not given.has_begun and output.status == "error"

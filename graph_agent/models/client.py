@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
@@ -43,6 +43,51 @@ ANY_TOOL = "any"
 _TOOL_CHOICE = re.compile(r"tool[_ ]choice", re.IGNORECASE)
 
 
+class ToolSchemas(Sequence[dict[str, Any]]):
+    """Tools in OpenAI's function format, which are converted when the first of them is read.
+
+    The conversion of 1,000 functions takes ten times as long as the rest of building an agent.
+
+    Args:
+        names: The tools' names, in order; they are known without the schemas.
+        make: Returns the schemas, in the same order.
+    """
+
+    def __init__(self, names: Sequence[str], make: Callable[[], list[dict[str, Any]]]) -> None:
+        self.names = list(names)
+        self._make = make
+        self._made: list[dict[str, Any]] | None = None
+
+    @classmethod
+    def of(cls, schemas: Sequence[dict[str, Any]]) -> ToolSchemas:
+        """Return schemas that exist already; the same object if it is one of this class."""
+        if isinstance(schemas, ToolSchemas):
+            return schemas
+        given = list(schemas)
+        return cls([schema["function"]["name"] for schema in given], lambda: given)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Sequence) and self._all() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # two equal lists of schemas may be two objects
+
+    def _all(self) -> list[dict[str, Any]]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+
 class ModelClient:
     """A chat model with its offered tools, under aliases that its provider accepts.
 
@@ -77,16 +122,12 @@ class ModelClient:
         Raises:
             ConfigError: If two tool names have the same alias.
         """
-        self.schemas = list(schemas)
+        self.schemas = ToolSchemas.of(schemas)
         """The offered tools, under their own names."""
         # Earlier names are kept: the history may hold calls of tools that are no longer offered.
-        self._names = list(dict.fromkeys([*self._names, *(schema["function"]["name"] for schema in schemas)]))
+        self._names = list(dict.fromkeys([*self._names, *self.schemas.names]))
         self._aliases = ToolAliases(self._names)
-        self._schemas = [
-            {**schema, "function": {**function, "name": self._aliases.to_alias(function["name"])}}
-            for schema in schemas
-            for function in [schema["function"]]
-        ]
+        self._aliased_schemas: list[dict[str, Any]] | None = None
         self._renames = [name for name in self._names if self._aliases.to_alias(name) != name]
         self._bound: BoundedCache[tuple[Any, ...], BoundModel] = BoundedCache()
         self._narrower = {}
@@ -285,7 +326,7 @@ class ModelClient:
         self, phase: Phase, settings: LoopConfig, *, mode: Mode, form: ResponseFormat | None = None
     ) -> BoundModel:
         key = (phase, mode, settings.model_options(), repr(form), repr(self._none_choice))
-        with_tools = bool(self._schemas) and mode == "native"
+        with_tools = bool(self.schemas) and mode == "native"
         return self._bound.get(key, lambda: self._bind(phase, settings, form, with_tools=with_tools))
 
     def _bind(self, phase: Phase, settings: LoopConfig, form: ResponseFormat | None, *, with_tools: bool) -> BoundModel:
@@ -303,17 +344,26 @@ class ModelClient:
         elif phase == "plan" and (choice := self._possible_choice()) is not None:
             options["tool_choice"] = choice
         if form is not None:
-            options |= self._schema_mode.options(form, {**options, "tools": self._schemas})
-        bound = self.model.bind_tools(self._schemas, **options)
+            options |= self._schema_mode.options(form, {**options, "tools": self._provider_schemas()})
+        bound = self.model.bind_tools(self._provider_schemas(), **options)
         return unwrap_binding(bound)
+
+    def _provider_schemas(self) -> list[dict[str, Any]]:
+        """Return the offered tools under their aliases."""
+        if self._aliased_schemas is None:
+            self._aliased_schemas = [
+                {**schema, "function": {**function, "name": self._aliases.to_alias(function["name"])}}
+                for schema in self.schemas
+                for function in [schema["function"]]
+            ]
+        return self._aliased_schemas
 
     def _possible_choice(self) -> str | None:
         """Return the tool choice under the provider's alias; None if its tool is not offered."""
         choice = self._tool_choice
         if choice is None or choice == ANY_TOOL:
             return choice
-        names = [schema["function"]["name"] for schema in self.schemas]
-        return self._aliases.to_alias(choice) if choice in names else None
+        return self._aliases.to_alias(choice) if choice in self.schemas.names else None
 
     def _aliased(self, message: AnyMessage) -> BaseMessage:
         if isinstance(message, AIMessage) and message.tool_calls:

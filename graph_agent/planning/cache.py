@@ -78,7 +78,7 @@ def _key(deps: AgentDeps, settings: LoopConfig, request: Sequence[AnyMessage], m
         "mode": mode,
         "options": settings.model_options(),
         "most": settings.max_calls_per_wave,
-        "tools": deps.toolbox.schemas,
+        "tools": list(deps.toolbox.schemas),
         "choice": deps.client_tool_choice,
         "plan": deps.plan_schema.model_json_schema() if mode == "wave" else None,
         "request": _without_ids(request),

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.tools import tool as as_tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from graph_agent._internal.failure_log import exception_text
 from graph_agent.delegation import Delegate
 from graph_agent.errors import ConfigError
 
 _DELEGATE = ("name", "description", "run")
+_PLAIN_TYPES = (str, int, float, bool, type(None), Any, list, dict)
+"""Types of parameters that certainly have a JSON schema."""
+_PLAIN_GENERICS = frozenset({list, dict, Union, UnionType})
 
 
 def checked_tools(given: object) -> list[BaseTool]:
@@ -66,6 +71,39 @@ def openai_schema(tool: BaseTool) -> dict[str, Any]:
             f"The tool {tool.name!r} cannot be offered: {_first_line(error)} Give its parameters types that JSON has: "
             "str, int, float, bool, list, dict, or a pydantic model of these."
         ) from error
+
+
+def check_schema(tool: BaseTool, hidden: Collection[str]) -> None:
+    """Check that a tool can be offered; by its parameters' types where they suffice, because a conversion is slow.
+
+    Args:
+        tool: The tool.
+        hidden: Parameters that are injected and have no part in its schema.
+
+    Raises:
+        ConfigError: If its arguments have no JSON schema.
+    """
+    schema: Any = tool.args_schema
+    is_class = type(tool) is StructuredTool and isinstance(schema, type) and issubclass(schema, BaseModel)
+    # LangChain makes the schema of the fields alone; validators of the class have no part in it.
+    if is_class and schema.__pydantic_complete__:
+        fields = [field for name, field in schema.model_fields.items() if name not in hidden]
+        if all(map(_is_plain, fields)):
+            return
+    openai_schema(tool)
+
+
+def _is_plain(field: FieldInfo) -> bool:
+    """Whether a field certainly has a JSON schema: a type of JSON, and no validator that may change its schema."""
+    return not field.metadata and _is_plain_type(field.annotation)
+
+
+def _is_plain_type(annotation: Any) -> bool:
+    if any(annotation is plain for plain in _PLAIN_TYPES):
+        return True
+    # The arguments of a `Literal` are values.
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    return origin is Literal or (origin in _PLAIN_GENERICS and all(map(_is_plain_type, arguments)))
 
 
 def _listed(given: object, name: str) -> list[Any]:

@@ -120,8 +120,8 @@ class Invoker:
     because `ainvoke` inspects its signature and prepares callbacks at each call.
     """
 
-    def __init__(self, tool: BaseTool) -> None:
-        self._tool = _with_recording(_with_shallow_schema(tool))
+    def __init__(self, tool: BaseTool, injected: InjectedArguments) -> None:
+        self._tool = _with_recording(_with_shallow_schema(tool, injected))
         self._blocking = _is_blocking(tool)
         self._direct = _Direct(tool) if isinstance(tool, StructuredTool) and _is_plain(tool) else None
 
@@ -229,7 +229,7 @@ def _with_recording(tool: BaseTool) -> BaseTool:
     return clone
 
 
-def _with_shallow_schema(tool: BaseTool) -> BaseTool:
+def _with_shallow_schema(tool: BaseTool, injected: InjectedArguments) -> BaseTool:
     """Return the tool with a schema that does not serialize injected arguments; the same tool if it has none.
 
     LangChain dumps validated arguments only to get their names. The dump of a `ToolRuntime` warns about each value
@@ -238,7 +238,7 @@ def _with_shallow_schema(tool: BaseTool) -> BaseTool:
     schema = tool.args_schema
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
         return tool
-    if InjectedArguments(tool).hidden.isdisjoint(schema.model_fields):
+    if injected.hidden.isdisjoint(schema.model_fields):
         return tool
     body = {"__module__": schema.__module__, "__doc__": schema.__doc__, "model_dump": _shallow_dump}
     # Validation errors contain the schema's name, so it stays the same.

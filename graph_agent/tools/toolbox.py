@@ -6,7 +6,7 @@ import asyncio
 import copy
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from langchain_core.runnables import RunnableConfig
@@ -17,10 +17,11 @@ from pydantic import BaseModel, ValidationError
 from graph_agent._compat import InjectedArguments, read_state
 from graph_agent.delegation import AskingDelegate, Delegate, LateDelegate
 from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
+from graph_agent.models.client import ToolSchemas
 from graph_agent.prompts import Prompts
 from graph_agent.state.channels import RemoteTask
 from graph_agent.state.custom_state import NO_OWN_FIELDS, CustomState
-from graph_agent.tools.argument_checks import openai_schema
+from graph_agent.tools.argument_checks import check_schema, openai_schema
 from graph_agent.tools.client import bare_schema
 from graph_agent.tools.invoke import Invoker, ToolRetry, check_finite, tool_runtime
 from graph_agent.tools.output import misfit_text
@@ -179,8 +180,7 @@ class Toolbox:
         self.tools: dict[str, BaseTool] = {}
         self.delegates: dict[str, Delegate] = {}
         self._injected: dict[str, InjectedArguments] = {}
-        self.invokers: dict[str, Invoker] = {}
-        """Tool name → what calls its code."""
+        self._invokers: dict[str, Invoker] = {}
         self.retries: dict[str, ToolRetry] = {}
         """Tool name → its retry policy."""
         for tool in tools:
@@ -215,18 +215,19 @@ class Toolbox:
         self.may_write = bool(self.delegates) or not reading or self._live.lists_change
         """Whether any call may change something; a tool without a mark counts as writing, as in MCP."""
         self._prompts = prompts
-        self._tool_schemas = [openai_schema(tool) for tool in self.tools.values()]
         self._late = [delegate for delegate in self.delegates.values() if isinstance(delegate, LateDelegate)]
         self._offered_schemas = [schema for schema in offered if schema["function"]["name"] not in self.names]
         self._offered = {schema["function"]["name"] for schema in self._offered_schemas}
         self.names += self._offered
+        self._own_tools = self._checked(self.tools.values())
         self.schemas = self._schemas()
+        """The tools and delegates in OpenAI's function format."""
 
     def offering(self, schemas: Sequence[dict[str, Any]]) -> Toolbox:
         """Return a copy that offers these schemas; it can run the same calls."""
         other = copy.copy(self)
         other.names = [schema["function"]["name"] for schema in schemas]
-        other.schemas = list(schemas)
+        other.schemas = ToolSchemas.of(schemas)
         return other
 
     def without(self, names: Collection[str]) -> Toolbox:
@@ -236,7 +237,7 @@ class Toolbox:
     def with_tool(self, name: str, tool: BaseTool) -> Toolbox:
         """Return a copy that runs calls of a name with a tool of a middleware's own; the offer is unchanged."""
         other = copy.copy(self)
-        other._injected, other.invokers, other.retries = {**self._injected}, {**self.invokers}, {**self.retries}
+        other._injected, other._invokers, other.retries = {**self._injected}, {**self._invokers}, {**self.retries}
         other.tools = {**self.tools}
         other._add(tool)
         other.tools[name] = tool
@@ -260,7 +261,7 @@ class Toolbox:
         both._client_schemas = [*schemas, *map(bare_schema, sorted(both.withdrawn))]
         both.client_tools = {*names, *both.withdrawn}
         both.names = [*self.names, *names, *sorted(both.withdrawn)]
-        both.schemas = [*self.schemas, *both._client_schemas]
+        both.schemas = ToolSchemas.of([*self.schemas, *both._client_schemas])
         return both
 
     @property
@@ -299,15 +300,27 @@ class Toolbox:
         for name, tool in current.items():
             if tool is not self.tools.get(name):
                 self._add(tool)
-        self._tool_schemas = [openai_schema(tool) for tool in current.values()]
+        self._own_tools = self._checked(current.values())
         client = [schema["function"]["name"] for schema in self._client_schemas]
         self.names = [*current, *self.delegates, *self._offered, *client]
 
+    def _checked(self, tools: Iterable[BaseTool]) -> list[BaseTool]:
+        given = list(tools)
+        for tool in given:
+            check_schema(tool, self._injected[tool.name].hidden)
+        return given
+
     def _add(self, tool: BaseTool) -> None:
         self._injected[tool.name] = InjectedArguments(tool)
-        self.invokers[tool.name] = Invoker(tool)
+        self._invokers.pop(tool.name, None)
         self.retries[tool.name] = ToolRetry.of(tool.name, tool.metadata or {})
         self.tools[tool.name] = tool
+
+    def invoker(self, name: str) -> Invoker:
+        """Return what calls the code of a tool; made at its first call."""
+        if name not in self._invokers:
+            self._invokers[name] = Invoker(self.tools[name], self._injected[name])
+        return self._invokers[name]
 
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
         """Withdraw remote tasks that wait for a person's answer.
@@ -317,10 +330,12 @@ class Toolbox:
         """
         await withdraw(self.delegates, tasks)
 
-    def _schemas(self) -> list[dict[str, Any]]:
-        delegates = self.delegates.items()
-        delegate_schemas = (delegate_schema(name, each, self._prompts) for name, each in delegates)
-        return [*self._tool_schemas, *delegate_schemas, *self._offered_schemas, *self._client_schemas]
+    def _schemas(self) -> ToolSchemas:
+        tools = self._own_tools
+        delegates = [delegate_schema(name, each, self._prompts) for name, each in self.delegates.items()]
+        others = [*delegates, *self._offered_schemas, *self._client_schemas]
+        names = [*(tool.name for tool in tools), *(schema["function"]["name"] for schema in others)]
+        return ToolSchemas(names, lambda: [*map(openai_schema, tools), *others])
 
     def marks(self, name: str) -> dict[str, Any]:
         """Return the marks of a tool, e.g. `{"effect": "read", "timeout_s": 5}`; empty for an unknown one."""

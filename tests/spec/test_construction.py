@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
 from langchain.agents.middleware import before_model
 from langchain.agents.structured_output import AutoStrategy, ProviderStrategy, ToolStrategy
 from langchain_core.messages import AIMessage, SystemMessage
-from langchain_core.tools import BaseTool, tool
+from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.prebuilt import ToolNode
-from pydantic import BaseModel
+from langgraph.prebuilt import InjectedState, ToolNode, ToolRuntime
+from pydantic import BaseModel, create_model
+from pydantic.json_schema import GenerateJsonSchema
 
 import graph_agent
 from graph_agent import (
@@ -49,6 +51,21 @@ def researcher(name: str = "researcher") -> GraphDelegate:
 
 def no_docstring(text: str) -> str:
     return text
+
+
+def lookup(name: str) -> StructuredTool:
+    """Return a tool with parameters of every plain kind, an injected one included."""
+
+    def look_up(
+        events: Annotated[Any, InjectedState("events")],
+        runtime: ToolRuntime,
+        count: int | None = None,
+        kinds: Literal["a", "b"] = "a",
+        tags: list[dict[str, Any]] | None = None,
+    ) -> str:
+        return f"{count} of {name}"
+
+    return StructuredTool.from_function(look_up, name=name, description="Look a key up.")
 
 
 class Plain:
@@ -158,6 +175,49 @@ def test_mismatched_parts_are_refused(options: dict[str, Any], message: str) -> 
         create_graph_agent(ScriptedChatModel(["x"]), **options)
 
     assert str(caught.value).startswith(message)
+
+
+async def test_schemas_of_tools_are_made_by_the_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    generate = GenerateJsonSchema.generate
+
+    def counted(self: GenerateJsonSchema, schema: Any, mode: Any = "validation") -> Any:
+        found = generate(self, schema, mode)
+        made.append(found.get("title", ""))
+        return found
+
+    names = [f"lookup_{at}" for at in range(20)]
+    model = ScriptedChatModel([asks(("c1", "lookup_1", {"count": 2})), "Done."])
+    monkeypatch.setattr(GenerateJsonSchema, "generate", counted)
+    graph = create_graph_agent(model, tools=[lookup(name) for name in names])
+    built = list(made)
+
+    result = await graph.ainvoke(says("go"))
+
+    assert (built, made, dialogue(result["messages"])[2:]) == (
+        [],
+        names,
+        [("tool", "2 of lookup_1"), ("ai", "Done.")],
+    )
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Plain,
+        list[Plain],
+        dict[str, list[Plain | None]],
+        Plain | None,
+        Callable[[], int],
+    ],
+    ids=str,
+)
+def test_a_parameter_without_a_json_schema_is_refused_when_the_agent_is_built(annotation: Any) -> None:
+    odd = create_model("odd", fine=(str, "x"), value=(annotation, ...), __config__={"arbitrary_types_allowed": True})
+    given = StructuredTool.from_function(lambda **_: "", name="odd", description="Odd.", args_schema=odd)
+
+    with pytest.raises(ConfigError, match="The tool 'odd' cannot be offered"):
+        create_graph_agent(ScriptedChatModel([]), tools=[given])
 
 
 @pytest.mark.parametrize(
