@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.budgets import clock  # noqa: F401 - a fixture
+from tests.support.memory_folder import memory_folder
 from tests.support.observers import unobserved_requests  # noqa: F401 - a fixture
 from tests.support.postgres_server import PostgresServer, binaries, postgres_server
 from tests.support.required import unavailable
@@ -19,6 +20,8 @@ from tests.support.required import unavailable
 gc.disable()
 # A client reads the certificates of 140 authorities in 20 ms; tests connect to this machine only.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "fixtures" / "authority.pem")
+if folder := memory_folder():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)
 
 # A change is judged by the same examples each time. `--hypothesis-profile=search` looks for new ones.
 settings.register_profile("search", deadline=None)

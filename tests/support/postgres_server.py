@@ -21,6 +21,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.support.memory_folder import memory_folder
+
 _UP_WITHIN_S = 180
 _USER = "postgres"
 
@@ -45,6 +47,8 @@ class PostgresServer:
     begin: Callable[[], subprocess.Popen[bytes]]
     """Restarts its process."""
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _empty: list[str] = field(default_factory=list)
+    """Names of the databases that no test uses."""
 
     def url(self, database: str) -> str:
         """The address of one of its databases."""
@@ -65,20 +69,37 @@ class PostgresServer:
         """A database of its own for one test; yield its address.
 
         Args:
-            like: The address of a database to copy; its clients are disconnected.
+            like: The address of a database to copy, whose clients are disconnected. Without it the database is empty.
         """
+        if like:
+            name = self._create(like.partition("@/")[2].partition("?")[0])
+        else:
+            name = self._empty.pop() if self._empty else self._create("template1")
+        yield self.url(name)
+        # PostgreSQL takes a tenth of a second to make a database, and a tenth of that to empty one.
+        with psycopg.connect(self.url(name), autocommit=True) as connection:
+            _disconnect(connection, name)
+            connection.execute("DROP SCHEMA public CASCADE")
+            connection.execute("CREATE SCHEMA public")
+            connection.execute(sql.SQL("ALTER DATABASE {} RESET ALL").format(sql.Identifier(name)))
+        self._empty.append(name)
+
+    def _create(self, template: str) -> str:
+        """Create a database; return its name."""
         name = f"test_{next(self._numbers)}"
-        template = like.partition("@/")[2].partition("?")[0] or "template1"
+        names = {"name": sql.Identifier(name), "template": sql.Identifier(template)}
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s", [template]
-            )
-            names = {"name": sql.Identifier(name), "template": sql.Identifier(template)}
+            _disconnect(connection, template)
             connection.execute(sql.SQL("CREATE DATABASE {name} TEMPLATE {template}").format(**names))
-            try:
-                yield self.url(name)
-            finally:
-                connection.execute(sql.SQL("DROP DATABASE {name} WITH (FORCE)").format(**names))
+        return name
+
+
+def _disconnect(connection: psycopg.Connection[Any], database: str) -> None:
+    """End the other connections to a database."""
+    connection.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
+        [database],
+    )
 
 
 @contextmanager
@@ -91,7 +112,7 @@ def postgres_server(*, fsync: str = "off") -> Iterator[PostgresServer]:
     bin_ = binaries()
     assert bin_ is not None
     # Short, as a socket's path may have 107 bytes only; and where the other user can get in.
-    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp" if fsync == "on" else memory_folder() or "/tmp"))
     user = _unprivileged()
     if user is not None:
         os.chown(folder, user.pw_uid, user.pw_gid)
