@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from graph_agent.session.run_result import RunResult
     from graph_agent.session.session import Session
     from graph_agent.settings.config import AgentContext, LoopConfig
-    from graph_agent.tools.idempotency import idempotency_key
+    from graph_agent.tools.invoke import idempotency_key
     from graph_agent.types import SessionStatus
 
 __all__ = [

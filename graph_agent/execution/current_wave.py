@@ -12,7 +12,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
-from graph_agent.parsing.messages import calls_of
+from graph_agent.parsing.call import calls_of
 from graph_agent.state.call_events import (
     failed_ids,
     is_structured,

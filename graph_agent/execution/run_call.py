@@ -38,12 +38,12 @@ from graph_agent.state.custom_state import CustomState
 from graph_agent.state.events import ResultStatus, StoredEvent
 from graph_agent.tools.client import call_client_tool
 from graph_agent.tools.commands import CommandScope
-from graph_agent.tools.idempotency import current_call
 from graph_agent.tools.invoke import (
     ReturnValue,
     after_attempts,
     belongs_to_run,
     check_finite,
+    current_call,
     read_output,
     recorded_return_value,
 )

@@ -13,7 +13,7 @@ from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.failure_log import exception_text, log_user_error
 from graph_agent._internal.text import as_text, clean
 from graph_agent.hooks.protocol import HookRequest, HookResponse, LoopHook, LoopPlan, OnError, RequestPatch
-from graph_agent.parsing.messages import canonical_calls
+from graph_agent.parsing.call import canonical_calls
 from graph_agent.types import Call
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from graph_agent.models.client import Mode
 from graph_agent.models.finish_reasons import cut_off, refusal_text
 from graph_agent.models.stream_filters import has_no_answer, is_blank, without_sentinel
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.parsing.messages import canonical_calls
+from graph_agent.parsing.call import canonical_calls
 from graph_agent.planning.cache import through_cache
 from graph_agent.planning.reply import Planned, action_of, read_reply
 from graph_agent.planning.request_state import plan_request

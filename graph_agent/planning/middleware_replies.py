@@ -14,7 +14,7 @@ from graph_agent._internal.text import to_json_safe
 from graph_agent.hooks.pipeline import AFTER_AGENT, AFTER_MODEL, MiddlewareNode
 from graph_agent.models.sanitize import without_call_blocks
 from graph_agent.models.stream_filters import is_blank
-from graph_agent.parsing.messages import calls_of
+from graph_agent.parsing.call import calls_of
 from graph_agent.planning.reply import read_reply
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.settings.config import LoopConfig

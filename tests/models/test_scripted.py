@@ -15,7 +15,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
 from graph_agent import ScriptedChatModel
-from graph_agent.models.script import ScriptedRequest
+from graph_agent.models.scripted import ScriptedRequest
 from tests.support.scripted_helpers import ECHO_SCHEMA, Room, RoomDict, call, echo, streamed
 
 

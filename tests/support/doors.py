@@ -24,7 +24,7 @@ from langgraph.types import interrupt
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.models.script import Script
+from graph_agent.models.scripted import Script
 from graph_agent.server import ServerSettings, create_app
 from graph_agent.server.hosting.host import AgentSource
 from graph_agent.session.results import Done, PlanText, Token
