@@ -13,8 +13,7 @@ from langgraph.graph import END, START
 from langgraph.types import Command, Send
 from typing_extensions import TypedDict
 
-from graph_agent._compat import dual_runnable, read_state
-from graph_agent._compat.nodes import route_by_update
+from graph_agent._compat import dual_runnable, read_state, route_by_update
 from graph_agent._internal.sync_bridge import blocking
 from graph_agent.approvals.policy import read_review
 from graph_agent.compiled import AgentStateGraph

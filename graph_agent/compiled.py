@@ -28,9 +28,9 @@ from graph_agent._compat import (
     inherits_durability,
     is_resuming,
     lacks_thread,
+    skip_unused_callbacks,
     surrounding_context,
 )
-from graph_agent._compat.nodes import skip_unused_callbacks
 from graph_agent._internal.closing_stream import ClosingIterator, ClosingStream, ConsumerTracker
 from graph_agent._internal.interruption import interruptible
 from graph_agent._internal.sync_bridge import blocking, refuse_running_loop

@@ -1,6 +1,6 @@
-"""Imports every private name of LangGraph, LangChain and Python that this package uses, or from a module below.
+"""Imports every private name of LangGraph, LangChain and Python that this package uses, but those of models (`models`).
 
-Each has a test in `tests/internal/test_compat.py` that fails when it moves. No other module of the package may import
+Each has a test in `tests/internal/test_compat*.py` that fails when it moves. No other module of the package may import
 a name that begins with an underscore from another distribution.
 """
 
@@ -9,25 +9,34 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import replace
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.callbacks import BaseCallbackManager
+from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackManager
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import ensure_config
-from langgraph._internal._runnable import RunnableCallable
-from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
+from langchain_core.runnables.config import ensure_config, var_child_runnable_config
+from langgraph._internal._runnable import RunnableCallable, RunnableSeq
+from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, DeltaChannelHistory
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.graph import StateGraph
+from langgraph.graph._branch import BranchSpec
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel._checkpoint import _replay
 from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHandler  # other modules name the type
-
-from graph_agent._compat.nodes import SCRATCHPAD
+from langgraph.pregel._write import ChannelWrite
+from langgraph.types import Send
 
 if TYPE_CHECKING:
     # Imported in functions where they are called: only an agent with tools needs them.
@@ -371,3 +380,157 @@ def cache_block_types() -> None:
 
     if not hasattr(content._get_data_content_block_types, "cache_info"):
         content._get_data_content_block_types = functools.cache(content._get_data_content_block_types)
+
+
+class _UnobservedNode(RunnableSeq):
+    """A node and its writers, run without LangChain's callbacks while no handler receives them.
+
+    LangGraph otherwise starts and ends a chain run for each node, with a callback manager for each of its writers.
+    """
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        manager = (config or {}).get("callbacks")
+        observed = not isinstance(manager, AsyncCallbackManager) or manager.handlers or _is_instrumented()
+        if config is None or observed:
+            return await super().ainvoke(input, config, **kwargs)
+        # The name and the id belong to the node's run alone.
+        config = {**config}
+        config.pop("run_name", None)
+        config.pop("run_id", None)
+        node, *writers = self.steps
+        if isinstance(node, ChannelWrite):
+            output = await node.ainvoke(input, config)
+        else:
+            context = copy_context()
+            context.run(var_child_runnable_config.set, config)
+            # A task, as LangGraph makes: the node's context variables stay its own.
+            output = await asyncio.create_task(node.ainvoke(input, config, **kwargs), context=context)
+        for writer in writers:
+            output = await writer.ainvoke(output, config)
+        return output
+
+
+def _is_instrumented() -> bool:
+    """Whether a program that instruments LangGraph replaces the method that runs a node."""
+    function: Any = RunnableSeq.ainvoke
+    return type(function) is not FunctionType or function.__globals__ is not vars(sys.modules[RunnableSeq.__module__])
+
+
+def skip_unused_callbacks(graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
+    """Run the nodes of a graph without LangChain's callbacks in each run that no callback handler observes."""
+    for node in graph.nodes.values():
+        if type(node.node) is RunnableSeq:
+            made = node.node
+            node.node = _UnobservedNode(
+                *made.steps, name=made.name, trace_inputs=made.trace_inputs, trace_policy=made.trace_policy
+            )
+
+
+UpdateRouter = Callable[[Any, RunnableConfig], Sequence[Send | str] | str | None]
+"""Maps a node's return value and its config to the next tasks or node; None if the state decides."""
+
+
+class _UpdateBranch(BranchSpec):
+    """A conditional edge that routes by the node's return value if that suffices.
+
+    To read the state after a node, LangGraph copies every channel.
+    """
+
+    route: UpdateRouter
+
+    def _route(self, input: Any, config: RunnableConfig, *, reader: Any, writer: Any) -> Any:
+        if (found := self.route(input, config)) is not None:
+            return self._finish(writer, input, found, config)
+        return super()._route(input, config, reader=reader, writer=writer)
+
+    async def _aroute(self, input: Any, config: RunnableConfig, *, reader: Any, writer: Any) -> Any:
+        if (found := self.route(input, config)) is not None:
+            return self._finish(writer, input, found, config)
+        return await super()._aroute(input, config, reader=reader, writer=writer)
+
+
+def route_by_update(graph: StateGraph[Any, Any, Any, Any], node: str, edge: str, route: UpdateRouter) -> None:
+    """Let a conditional edge route by its node's return value.
+
+    Args:
+        edge: Name of the node's conditional edge.
+        route: Returns the next tasks; None to evaluate the edge on the state.
+    """
+    branch = _UpdateBranch(*graph.branches[node][edge])
+    branch.route = route
+    graph.branches[node][edge] = branch
+
+
+SCRATCHPAD = "__pregel_scratchpad"
+"""Key in `configurable` of what a task knows of its interrupts and of the graphs that it runs."""
+
+
+def in_namespace(config: RunnableConfig, namespace: str) -> dict[str, Any]:
+    """Return the `configurable` with which code of a node runs or reads a graph in a given checkpoint namespace.
+
+    Args:
+        namespace: The namespace, of an earlier run of the graph in this thread.
+    """
+    scratchpad = config["configurable"].get(SCRATCHPAD)
+    own: dict[str, Any] = {"checkpoint_ns": namespace}
+    if scratchpad is not None:
+        # LangGraph appends a number to the namespace of each further graph that one task runs.
+        own[SCRATCHPAD] = replace(scratchpad, subgraph_counter=lambda: 0)
+    return own
+
+
+def parent_checkpoint(configurable: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return namespace and id of the checkpoint that the node of a config runs from; no id without checkpoints."""
+    namespace = str(configurable.get("checkpoint_ns", "")).rpartition("|")[0]
+    return namespace, configurable.get("checkpoint_map", {}).get(namespace)
+
+
+_COPY_DUE = "is_copy_due"
+"""Method of a delta channel that decides itself, by the numbers of updates and supersteps since its last full copy."""
+_DECIDES = "delta_channels_to_snapshot"
+_pregel_modules: list[Any] = [import_module(f"langgraph.pregel.{name}") for name in ("_checkpoint", "_loop")]
+
+
+def let_channels_decide_on_copies(add_length: Callable[[dict[str, tuple[int, int]], str, int], None]) -> None:
+    """Make LangGraph ask the delta channels that have `is_copy_due` when to write a full copy of them.
+
+    LangGraph writes one after a fixed number of updates or of supersteps; it does so for all other channels. The
+    lengths of the deciding channels are added to its counters, which it stores in the checkpoint's metadata.
+
+    Args:
+        add_length: Adds the length of a channel to the counters.
+    """
+    before = getattr(_pregel_modules[0], _DECIDES)
+    if hasattr(before, "__wrapped__"):
+        return
+
+    @functools.wraps(before)
+    def to_snapshot(
+        channels: Mapping[str, Any], counters: dict[str, tuple[int, int]], versions: Mapping[str, Any]
+    ) -> set[str]:
+        deciding = {name: channel for name, channel in channels.items() if hasattr(channel, _COPY_DUE)}
+        others = {name: channel for name, channel in channels.items() if name not in deciding}
+        due: set[str] = before(others, counters, versions)
+        written = [name for name in deciding if name in counters and name in versions]
+        for name in written:
+            if channels[name].is_available():
+                add_length(counters, name, len(channels[name].get()))
+        return due | {name for name in written if channels[name].is_copy_due(*counters[name])}
+
+    for module in _pregel_modules:
+        setattr(module, _DECIDES, to_snapshot)
+
+
+def replay_delta(channel: DeltaChannel[Any], history: DeltaChannelHistory) -> Any:
+    """Return the value of a delta channel from its stored history, as LangGraph rebuilds it.
+
+    Args:
+        channel: A channel of its kind; it does not change.
+        history: Its last full copy and the writes after it.
+    """
+    return _replay(channel, history).get()
+
+
+def delta_snapshot(value: Any) -> Any:
+    """Return a full copy of a delta channel, as LangGraph stores it among a checkpoint's values."""
+    return _DeltaSnapshot(value)

@@ -19,8 +19,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import get_runtime
 from langgraph.types import Command, StateSnapshot, StreamMode
 
-from graph_agent._compat import NO_PERSISTENCE, checkpointer_of, is_resuming
-from graph_agent._compat.nodes import in_namespace, parent_checkpoint
+from graph_agent._compat import NO_PERSISTENCE, checkpointer_of, in_namespace, is_resuming, parent_checkpoint
 from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.sync_bridge import in_blocking_run
 from graph_agent._internal.text import as_text, to_json_safe

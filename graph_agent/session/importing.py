@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent._compat.deltas import delta_snapshot
+from graph_agent._compat import delta_snapshot
 from graph_agent._internal.text import check_session_id
 from graph_agent.checkpoints.maintenance import open_tables
 from graph_agent.checkpoints.open import open_store

@@ -49,11 +49,13 @@ from graph_agent._compat import (
     count_resume_values,
     dual_runnable,
     gate_message_stream,
+    in_namespace,
     inherits_durability,
     is_overridden,
     is_resuming,
     loads_older_checkpoint,
     messages_delta_reducer,
+    parent_checkpoint,
     parse_pattern,
     raise_checkpoint_id_floor,
     read_running_state,
@@ -62,7 +64,6 @@ from graph_agent._compat import (
     trace_policy_of,
     uses_responses_api,
 )
-from graph_agent._compat.nodes import in_namespace, parent_checkpoint
 from graph_agent._internal.sync_bridge import blocking
 from tests.support.agents import thread
 from tests.support.clocks import process_with_clock

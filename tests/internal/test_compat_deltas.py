@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langgraph.channels import DeltaChannel
 
-from graph_agent._compat import deltas
+from graph_agent import _compat
 from graph_agent.persistence import strict_serializer
 
 
@@ -16,9 +16,9 @@ def test_langgraph_asks_channels_that_decide_on_their_copies() -> None:
             asked.append((counts[0], counts[1]))
             return counts[0] > 1
 
-    deltas.let_channels_decide_on_copies(lambda counters, name, length: None)
+    _compat.let_channels_decide_on_copies(lambda counters, name, length: None)
     found = []
-    for module in deltas._modules:
+    for module in _compat._pregel_modules:
         channels = {name: Deciding(lambda state, writes: state, list) for name in "abc"}
         counters = {"a": (1, 9_999), "b": (2, 2), "c": (5, 5)}
         found.append(module.delta_channels_to_snapshot(channels, counters, {"a": "1", "b": "1"}))
@@ -28,10 +28,10 @@ def test_langgraph_asks_channels_that_decide_on_their_copies() -> None:
 
 def test_a_full_copy_is_read_back_as_the_value() -> None:
     serializer = strict_serializer()
-    copy = serializer.loads_typed(serializer.dumps_typed(deltas.delta_snapshot(["a"])))
+    copy = serializer.loads_typed(serializer.dumps_typed(_compat.delta_snapshot(["a"])))
 
     channel = DeltaChannel[list[str]](
         lambda state, writes: [*state, *(item for write in writes for item in write)], list
     )
 
-    assert deltas.replay_delta(channel, {"writes": [("t", "c", ["b"])], "seed": copy}) == ["a", "b"]
+    assert _compat.replay_delta(channel, {"writes": [("t", "c", ["b"])], "seed": copy}) == ["a", "b"]

@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
 from langgraph.checkpoint.serde.types import TASKS
 
-from graph_agent._compat.deltas import delta_snapshot, replay_delta
+from graph_agent._compat import delta_snapshot, replay_delta
 from graph_agent.checkpoints.pruning.plan import CHANNELS, delta_values
 from graph_agent.state.lengths import COUNTERS, LENGTHS
 

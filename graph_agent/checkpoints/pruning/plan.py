@@ -21,7 +21,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from graph_agent._compat.deltas import delta_snapshot, replay_delta
+from graph_agent._compat import delta_snapshot, replay_delta
 from graph_agent.runs.input_ids import ANSWERS
 from graph_agent.state.channels import GrowingDelta, MessagesChannel
 from graph_agent.state.events import append_events
