@@ -28,7 +28,7 @@ from graph_agent.server.settings import ServerSettings
 
 PACKAGE = Path(graph_agent.__file__).parent
 NODES = PACKAGE.parent / "nodes"
-CEILINGS = {"graph.ainvoke": 62, "POST /v1/chat/completions": 95, "POST /v1/responses": 105}
+CEILINGS = {"graph.ainvoke": 54, "POST /v1/chat/completions": 87, "POST /v1/responses": 97}
 """Modules at most, by way into the agent."""
 
 

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from graph_agent.delegates.graph_delegate import GraphDelegate
     from graph_agent.hooks.protocol import LoopHook, LoopPlan, RequestPatch
     from graph_agent.models.scripted import ScriptedChatModel
+    from graph_agent.parsing.call import idempotency_key
     from graph_agent.session.history import SessionMemory
     from graph_agent.session.run_result import RunResult
     from graph_agent.session.session import Session
     from graph_agent.settings.config import AgentContext, LoopConfig
-    from graph_agent.tools.invoke import idempotency_key
     from graph_agent.types import SessionStatus
 
 __all__ = [
@@ -54,7 +54,7 @@ _MODULES = {
     "SessionStatus": "types",
     "build_graph": "agent",
     "create_graph_agent": "agent",
-    "idempotency_key": "tools.idempotency",
+    "idempotency_key": "parsing.call",
 }
 
 

@@ -21,7 +21,7 @@ from graph_agent.deps import AgentDeps, ToolCallWrapper
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.execution.current_wave import FIELDS, current_wave
 from graph_agent.hooks.loop_hooks import sort_hooks
-from graph_agent.hooks.pipeline import NO_HOOKS, MiddlewareNode, MiddlewareNodes
+from graph_agent.hooks.pipeline import MiddlewareNode, MiddlewareNodes
 from graph_agent.models.pool import ModelPool, ModelWrapper, Resolve, leave_unwrapped, require_chat_model
 from graph_agent.nodes.delegate import delegate_node
 from graph_agent.nodes.finalize import finalize_node
@@ -55,7 +55,7 @@ class _MiddlewareWrappers(NamedTuple):
     wrap_tool_call: ToolCallWrapper | None = None
     whole_replies: bool = False
     """Whether replies may be rewritten after their last token."""
-    hook_set: MiddlewareNodes = NO_HOOKS
+    hook_set: MiddlewareNodes | None = None
     transformers: tuple[Any, ...] = ()
 
 
@@ -239,7 +239,7 @@ def _join(deps: AgentDeps, graph: AgentStateGraph) -> AgentStateGraph:
     if asks:
         graph.add_edge("approve", "plan")
     if deps.hook_set:
-        _add_hooks(graph, deps)
+        _add_hooks(graph, deps, deps.hook_set)
         paths = [*_paths_with_hooks(deps.hook_set), *asks]
         graph.add_conditional_edges("plan", _after_plan_with_hooks(deps.hook_set), paths)
         return graph
@@ -326,12 +326,11 @@ class _Jump(TypedDict, total=False):
     jump_to: str | None
 
 
-def _add_hooks(graph: AgentStateGraph, deps: AgentDeps) -> None:
+def _add_hooks(graph: AgentStateGraph, deps: AgentDeps, hooks: MiddlewareNodes) -> None:
     """Add the nodes of the hooks, and the edges between them, to a graph that has its other nodes."""
     # Imported here: most agents have no hooks.
     from graph_agent.nodes.hook import hook_node
 
-    hooks = deps.hook_set
     for hook in hooks:
         run = _session_checked(functools.partial(hook_node, deps=deps, hook=hook))
         graph.add_node(

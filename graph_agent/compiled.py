@@ -46,8 +46,7 @@ from graph_agent.runs.input_ids import InputStoredError
 from graph_agent.runs.registry import is_dispatched, refuse_within, running, running_blocking
 from graph_agent.runs.run import READERSHIP, RUN, AnsweringControl, Run, RunHandle
 from graph_agent.settings.config import RunContext, run_context, with_credentials
-from graph_agent.state.custom_state import begins, check_input, unusable_input
-from graph_agent.state.messages import PushedText
+from graph_agent.state.messages import PushedText, begins, check_input, unusable_input
 from graph_agent.types import ContextT, ResponseT
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         kwargs = self._with_credentials(config, kwargs)
         with running_blocking(configurable, self.checkpointer, self.store) as run:
             try:
-                input = blocking(admit_input)(self, input, configurable, run, resumes=_resumes(input, configurable))
+                input = blocking(self._admit)(input, configurable, run)
             except InputStoredError as stored:
                 yield from stored_chunks(stored.state, self.output_channels, kwargs)
                 return
@@ -222,7 +221,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run:
             try:
-                input = await admit_input(self, input, configurable, run, resumes=_resumes(input, configurable))
+                input = await self._admit(input, configurable, run)
             except InputStoredError as stored:
                 if isinstance(run.parent, RunHandle) and run.parent.mark is not None:
                     raise  # the surrounding program reads the result
@@ -270,7 +269,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         refuse_within(str(configurable.get("thread_id", "")))
         with running_blocking(configurable, self.checkpointer, None) as run:
             run.updates_only = True
-            blocking(admit_input)(self, None, configurable, run, resumes=True)
+            blocking(self._admit)(None, configurable, run)
             self._keep_ids_above(configurable)
             return super().bulk_update_state(self._with_run(config, run), supersteps)
 
@@ -281,7 +280,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         refuse_within(str(configurable.get("thread_id", "")))
         async with running(configurable, self.checkpointer, None) as run:
             run.updates_only = True
-            await admit_input(self, None, configurable, run, resumes=True)
+            await self._admit(None, configurable, run)
             await self._akeep_ids_above(configurable)
             return await super().abulk_update_state(self._with_run(config, run), supersteps)
 
@@ -314,6 +313,14 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         update = given.update if isinstance(given, Command) else given
         if self.builder.own.names and isinstance(update, Mapping):
             self.builder.own.check(update)
+
+    async def _admit(self, given: Any, configurable: dict[str, Any], run: Run) -> Any:
+        """Return the input of a run as `admit_input` decides; a run without own checkpoints has it as given."""
+        if not isinstance(self.checkpointer, BaseCheckpointSaver) or configurable.get("checkpoint_ns"):
+            return given
+        return await admit_input(
+            self, self.checkpointer, given, configurable, run, resumes=_resumes(given, configurable)
+        )
 
     async def _check_session(self, given: Any, configurable: dict[str, Any]) -> None:
         """Refuse an input that continues nothing, and own fields that a reducer cannot combine with the session's.

@@ -15,7 +15,7 @@ from langgraph.cache.base import BaseCache
 from langgraph.runtime import Runtime
 
 from graph_agent._internal.lru import BoundedCache
-from graph_agent.hooks.pipeline import NO_HOOKS, MiddlewareNodes
+from graph_agent.hooks.pipeline import MiddlewareNodes
 from graph_agent.hooks.protocol import LoopHook, sees_answers
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.pool import ModelPool
@@ -23,7 +23,7 @@ from graph_agent.models.structured import StructuredPlanner
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import Content, joined, tools_in_text
 from graph_agent.runs.run import Run, run_of
-from graph_agent.settings.budgets import BUDGET_LEFT, tighten_limits
+from graph_agent.settings.budgets import BUDGET_LEFT, STEPS_FOR_A_WAVE, tighten_limits
 from graph_agent.settings.config import AgentContext, LoopConfig, Planner, coerce_context, effective_config
 from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.call_events import CallResult
@@ -94,8 +94,8 @@ class AgentDeps:
     """Whether middleware may add tools to requests and run their calls."""
     whole_replies: bool = False
     """Whether middleware may rewrite a reply after its last token, so that no token may be shown before."""
-    hook_set: MiddlewareNodes = NO_HOOKS
-    """Hooks that are nodes of the graph."""
+    hook_set: MiddlewareNodes | None = None
+    """Hooks that are nodes of the graph; None if there are none."""
     client_tool_choice: str | None = None
     """Tool choice for the caller's own tools; None for the model's choice."""
     parallel_client_calls: bool = True
@@ -144,6 +144,15 @@ class AgentDeps:
         if self.agentic_loop is False:
             return "wave"
         return self.tool_calling if settings.tool_calling == "auto" else settings.tool_calling
+
+    @property
+    def steps_for_a_wave(self) -> int:
+        """Supersteps that LangGraph must still allow for another plan, its wave and the answer."""
+        return STEPS_FOR_A_WAVE + (self.hook_set.supersteps if self.hook_set else 0)
+
+    def caches_plans(self, settings: LoopConfig) -> bool:
+        """Whether plans are kept in the agent's cache."""
+        return self.cache is not None and settings.plan_cache_ttl_s is not None
 
     async def prepare(self) -> None:
         """Load the delegates' descriptions, and offer changed ones to the model."""

@@ -134,3 +134,7 @@ class Call(TypedDict):
     """The `fault` is not of the call itself, so that its status is `skipped`; absent for others."""
     denied_by: NotRequired[str]
     """The mechanism that refuses the call, whose `fault` is the reason; its status is `denied`. Absent for others."""
+
+
+MAX_DEPTH = 200
+"""Maximum nesting of arguments, in levels: the interpreter allows 1,000 frames, and the caller uses some of them."""

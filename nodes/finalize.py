@@ -34,14 +34,12 @@ from graph_agent.planning.middleware_replies import composed_answer, stream_unsh
 from graph_agent.planning.plan_edits import handoff_command
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
-from graph_agent.planning.summary import renew_summary, use_summary
 from graph_agent.planning.update import limit_event
 from graph_agent.prompts import Prompts
 from graph_agent.runs.control_messages import ReceivedNotes, listen
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import answer_left_s, spent
 from graph_agent.settings.budgets import (
-    STEPS_FOR_A_WAVE,
     LimitMet,
     LimitMetError,
     budget_met,
@@ -314,9 +312,7 @@ class AnswerUpdate:
         requests = await ModelRequests.open(self.task, self.settings, history, self.loop, check)
         self.requests, self.answer = requests, None
         try:
-            use_summary(requests, self.state["events"])
-            await requests.rewrite_results()
-            await renew_summary(requests, self.state["events"], allowed=not sentence)
+            await requests.prepare(self.state["events"], may_summarize=not sentence)
             with collect_writes(self.written):
                 await work(requests, sentence)
         except UserError:
@@ -476,7 +472,7 @@ class AnswerUpdate:
         """Whether a limit forbids another plan."""
         met: LimitMet | None = limit_met(self.step, self.loop["turn"], self.settings)
         met = met or self._budget_met(self.usage, self.answer, met=budget_met)
-        return met is not None or self.state["remaining_steps"] < STEPS_FOR_A_WAVE + 1 + self.deps.hook_set.supersteps
+        return met is not None or self.state["remaining_steps"] < self.deps.steps_for_a_wave + 1
 
     def update_for_next_plan(self) -> dict[str, Any]:
         """The state update for an input that continues with steering."""

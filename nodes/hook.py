@@ -22,8 +22,9 @@ from graph_agent.planning.middleware_replies import hold_answer, hold_reply, is_
 from graph_agent.planning.update import PlanUpdate, limit_event
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import work_left_s
-from graph_agent.state.custom_state import RESERVED, CustomState, messages_fault, value_fault
+from graph_agent.state.custom_state import RESERVED, CustomState
 from graph_agent.state.events import StoredEvent, event
+from graph_agent.state.messages import messages_fault, value_fault
 from graph_agent.state.schema import LoopOutcome, PlanState
 from graph_agent.tools.invoke import belongs_to_run
 

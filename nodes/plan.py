@@ -32,7 +32,6 @@ from graph_agent.planning.plan_edits import apply_after_wave, apply_edits, apply
 from graph_agent.planning.reply import Planned, with_free_ids
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import replaced_answer_warning
-from graph_agent.planning.summary import renew_summary, use_summary
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import work_left_s
@@ -79,7 +78,7 @@ async def plan_node(
             break
     await update.withdraw_waiting_delegations()
     if deps.hook_set:
-        request_model(update, begins=update.begins, settings=update.settings)
+        request_model(update, deps.hook_set)
     return Command(update=update.as_pairs())
 
 
@@ -219,7 +218,7 @@ def _can_be_steered(update: PlanUpdate) -> bool:
         return True
     limited = (
         update.limit_met
-        or update.state["remaining_steps"] < update.steps_for_a_wave
+        or update.state["remaining_steps"] < update.deps.steps_for_a_wave
         or update.budget_met(NO_USAGE, update.newest_reply)
     )
     return outcome["draft"] is update.direct_answer and "shown" not in outcome and not limited
@@ -272,7 +271,7 @@ async def _ask(update: PlanUpdate) -> None:
         elif planned.empty and update.deps.may_answer_while_planning(update.settings):
             outcome["empty"] = True
         update.conclude(outcome)
-    elif update.state["remaining_steps"] < update.steps_for_a_wave:
+    elif update.state["remaining_steps"] < update.deps.steps_for_a_wave:
         update.stop_at_recursion_limit()
     else:
         await _begin_wave(update, planned)
@@ -325,10 +324,7 @@ async def _request_plan(update: PlanUpdate) -> Planned:
         taken = answered_ids(stored) if structured else set[str]()
         # Before the input's first plan, these are ids of the input before.
         requests.answered = taken if update.loop["step"] else ()
-        use_summary(requests, stored, update.events)
-        # A summary must not quote what a hook hides from the model.
-        await requests.rewrite_results()
-        await renew_summary(requests, stored, update.events)
+        await requests.prepare(stored, update.events)
         requests.active.warn_of_withheld_choice()
         with collect_writes(update.own_writes):
             planned = await requests.plan()

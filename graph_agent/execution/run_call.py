@@ -31,6 +31,7 @@ from graph_agent.execution.ledger import (
     note_started,
 )
 from graph_agent.execution.settlement import UNKNOWN
+from graph_agent.parsing.call import current_call
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import work_left_s
 from graph_agent.state.call_events import CallResult, announce, answer_event, fault_result, result_event, since_plan
@@ -43,7 +44,6 @@ from graph_agent.tools.invoke import (
     after_attempts,
     belongs_to_run,
     check_finite,
-    current_call,
     read_output,
     recorded_return_value,
 )

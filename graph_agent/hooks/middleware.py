@@ -59,8 +59,10 @@ def node_hooks(middleware: AgentMiddleware[Any, Any, Any], *, rewrites: bool) ->
     return found
 
 
-def hook_set(hooks: list[dict[str, MiddlewareNode]]) -> MiddlewareNodes:
-    """Return the hooks of all middleware in the order in which they run: `after_` hooks in reverse."""
+def hook_set(hooks: list[dict[str, MiddlewareNode]]) -> MiddlewareNodes | None:
+    """Return the hooks of all middleware in their order, the `after_` hooks in reverse; None if there are none."""
+    if not any(hooks):
+        return None
 
     def of(point: str) -> tuple[MiddlewareNode, ...]:
         return tuple(each[point] for each in hooks if point in each)

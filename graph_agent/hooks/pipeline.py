@@ -50,9 +50,6 @@ class MiddlewareNodes:
     def __iter__(self) -> Iterator[MiddlewareNode]:
         yield from (*self.before_agent, *self.before_model, *self.after_model, *self.after_agent)
 
-    def __bool__(self) -> bool:
-        return bool(self.before_agent or self.before_model or self.after_model or self.after_agent)
-
     @property
     def rewrites(self) -> bool:
         """Whether some `after_model` hook may rewrite an answer."""
@@ -60,9 +57,7 @@ class MiddlewareNodes:
 
     @property
     def supersteps(self) -> int:
-        """Supersteps that hooks, the model's own node and the return to `plan` add to a step; 0 without hooks."""
-        if not self:
-            return 0
+        """Supersteps that hooks, the model's own node and the return to `plan` add to a step."""
         return 2 * (len(self.before_model) + len(self.after_model) + 2) + len(self.before_agent) + len(self.after_agent)
 
     @property
@@ -84,6 +79,3 @@ class MiddlewareNodes:
     def exit(self) -> str:
         """The first node after the last reply."""
         return self.after_agent[0].node if self.after_agent else "finalize"
-
-
-NO_HOOKS = MiddlewareNodes()

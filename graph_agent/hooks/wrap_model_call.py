@@ -32,7 +32,8 @@ from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import replace_tools_text, tools_in_text
 from graph_agent.settings.config import LoopConfig, user_context
 from graph_agent.state.channels import write_field
-from graph_agent.state.custom_state import NO_OWN_FIELDS, CustomState, messages_fault, value_fault
+from graph_agent.state.custom_state import NO_OWN_FIELDS, CustomState
+from graph_agent.state.messages import messages_fault, value_fault
 from graph_agent.usage import record_replies
 from graph_agent.waves.reply import read_plan
 from graph_agent.waves.schema import PlanError, PlanningResult

@@ -178,11 +178,18 @@ ReadState = Callable[[RunnableConfig], Awaitable[StateSnapshot]]
 
 
 async def admit_input(
-    graph: Pregel[Any, Any, Any, Any], given: Any, configurable: Mapping[str, Any], run: Run, *, resumes: bool
+    graph: Pregel[Any, Any, Any, Any],
+    saver: BaseCheckpointSaver[Any],
+    given: Any,
+    configurable: Mapping[str, Any],
+    run: Run,
+    *,
+    resumes: bool,
 ) -> Any:
     """Return the input of a graph's run, decided while the session is locked; set the run's input mark.
 
     Args:
+        saver: The saver of the graph's sessions.
         given: The input that the run was called with.
         configurable: The complete `configurable` of the run.
         resumes: Whether the run continues a checkpoint instead of storing new input.
@@ -191,9 +198,7 @@ async def admit_input(
         InputStoredError: If the run has an input id, and the input has its result.
         InputError: If the input does not fit its id.
     """
-    saver, input_id = graph.checkpointer, configurable.get(INPUT_ID)
-    if not isinstance(saver, BaseCheckpointSaver) or configurable.get("checkpoint_ns"):
-        return given
+    input_id = configurable.get(INPUT_ID)
 
     async def read(config: RunnableConfig) -> StateSnapshot:
         try:

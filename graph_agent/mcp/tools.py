@@ -15,7 +15,7 @@ from pydantic import AnyUrl, Field
 
 from graph_agent.mcp.loop_bridge import LoopBridge
 from graph_agent.mcp.server import Server
-from graph_agent.tools.invoke import key_of_current_call
+from graph_agent.parsing.call import key_of_current_call
 
 
 def progress_to_stream(server: str, tool: str) -> ProgressFnT | None:

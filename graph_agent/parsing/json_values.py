@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from graph_agent.parsing.call import MAX_DEPTH
 from graph_agent.parsing.tolerant import ParsedValue, WorkBudget, integer, read_tolerant
+from graph_agent.types import MAX_DEPTH
 
 # NaN, Infinity and numbers beyond a float's range become non-finite floats, so that the caller can refuse them.
 _DECODER = json.JSONDecoder(strict=False, parse_int=integer)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Set
 from typing import NamedTuple
 
-from graph_agent.parsing.call import MAX_DEPTH
 from graph_agent.parsing.json_values import read_json, repair_json
 from graph_agent.parsing.shapes import ParseContext
 from graph_agent.parsing.tolerant import ParsedValue, WorkBudget
+from graph_agent.types import MAX_DEPTH
 
 _TOKEN = re.compile(
     r"""

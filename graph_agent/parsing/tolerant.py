@@ -12,7 +12,7 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from graph_agent.parsing.call import MAX_DEPTH
+from graph_agent.types import MAX_DEPTH
 
 REPAIR_SQUARE = 4_000**2
 """Budget of json_repair in one parse, in squared characters: its worst inputs take quadratic time."""

@@ -120,7 +120,7 @@ async def ask_for_calls(
             raise await finish_refusal(stream, reply, text, usage_of(reply, settings.prices))
         return planned
 
-    return await through_cache(deps, settings, request, mode, ask)
+    return await (through_cache(deps, settings, request, mode, ask) if deps.caches_plans(settings) else ask())
 
 
 async def finish_refusal(stream: StreamWatch, reply: AIMessage, text: str, usage: Usage) -> RefusedError:
@@ -168,9 +168,11 @@ async def ask_for_plan(
         Exception: The provider's error.
     """
     request = plan_request(deps, history, settings, "wave", planner)
-    planned = await through_cache(
-        deps, settings, request, "wave", lambda: _ask_with_repair(deps, request, settings, planner, limit, answered)
-    )
+
+    async def ask() -> Planned:
+        return await _ask_with_repair(deps, request, settings, planner, limit, answered)
+
+    planned = await (through_cache(deps, settings, request, "wave", ask) if deps.caches_plans(settings) else ask())
     return replace(planned, answers=not has_no_answer(planned.message.text)) if planned.answers else planned
 
 

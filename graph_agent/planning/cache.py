@@ -41,13 +41,12 @@ async def through_cache(
     If the cache fails, the model is asked.
 
     Args:
-        deps: The agent; without a cache, `ask` is always called.
-        settings: The run's configuration; without `plan_cache_ttl_s`, `ask` is always called.
+        deps: The agent, for which `caches_plans` is true under the run's configuration.
         mode: How calls are asked for.
         ask: Asks the model.
     """
-    if deps.cache is None or settings.plan_cache_ttl_s is None:
-        return await ask()
+    assert deps.cache is not None
+    assert settings.plan_cache_ttl_s is not None
     key = (_NAMESPACE, _key(deps, settings, request, mode))
     try:
         stored = (await deps.cache.aget([key])).get(key)

@@ -11,7 +11,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Overwrite
 
 from graph_agent._internal.text import to_json_safe
-from graph_agent.hooks.pipeline import AFTER_AGENT, AFTER_MODEL, MiddlewareNode
+from graph_agent.hooks.pipeline import AFTER_AGENT, AFTER_MODEL, MiddlewareNode, MiddlewareNodes
 from graph_agent.models.sanitize import without_call_blocks
 from graph_agent.models.stream_filters import is_blank
 from graph_agent.parsing.call import calls_of
@@ -251,7 +251,7 @@ def may_replan(update: PlanUpdate) -> bool:
     outcome = update.loop["outcome"]
     if outcome is None or outcome["stop_reason"] != "completed" or "draft" not in outcome or update.limit_met:
         return False
-    if update.state["remaining_steps"] < update.steps_for_a_wave or update.run.aborted:
+    if update.state["remaining_steps"] < update.deps.steps_for_a_wave or update.run.aborted:
         return False
     return not update.budget_met(NO_USAGE, outcome["draft"])
 
@@ -264,24 +264,18 @@ def keep_answer(update: PlanUpdate) -> None:
     update.loop["outcome"], update.loop["last_wave"] = None, False
 
 
-def request_model(update: PlanUpdate, *, begins: bool, settings: LoopConfig) -> None:
-    """Record whether the model is asked after this pass of `plan`, which the edges after it read.
-
-    Args:
-        update: The pass.
-        begins: Whether it began a new input, so that `before_agent` hooks run first.
-        settings: The current configuration.
-    """
+def request_model(update: PlanUpdate, hooks: MiddlewareNodes) -> None:
+    """Record whether the model is asked after this pass of `plan`, which the edges after it read."""
     loop, outcome = update.loop, update.loop["outcome"]
     loop.pop("next_node", None)
     if update.changes.get("ready") or loop.get("awaiting_approval"):
         return
     if outcome is None:
         update.changes["ready"] = []
-        loop["next_node"] = "agent" if begins else "model"
-    elif "draft" not in outcome and "handoffs" not in outcome and _composes(outcome, settings):
-        loop["next_node"] = "agent" if begins else "model"
-    elif "unguarded" in outcome and "composed" not in outcome and update.deps.hook_set.rewrites:
+        loop["next_node"] = "agent" if update.begins else "model"
+    elif "draft" not in outcome and "handoffs" not in outcome and _composes(outcome, update.settings):
+        loop["next_node"] = "agent" if update.begins else "model"
+    elif "unguarded" in outcome and "composed" not in outcome and hooks.rewrites:
         draft = outcome["draft"] = with_id(outcome["draft"])
         update.add_message(draft)
         loop["reply_id"], loop["next_node"] = draft.id or "", "review"

@@ -48,8 +48,10 @@ from graph_agent.planning.reply import (
     written_call,
 )
 from graph_agent.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
+from graph_agent.planning.summary import renew_summary, use_summary
 from graph_agent.settings.budgets import LimitMet, usage_of
 from graph_agent.settings.config import LoopConfig
+from graph_agent.state.events import StoredEvent
 from graph_agent.state.messages import stream_rest
 from graph_agent.state.schema import HookWork, LoopState
 from graph_agent.types import NO_USAGE, Usage
@@ -112,15 +114,28 @@ class ModelRequests:
         active = RequestState(deps, chain, settings, history, loop, planner, prepared)
         return cls(active, budget_met, run.forwarder, run.session_id)
 
-    async def rewrite_results(self) -> None:
-        """Have the hooks rewrite the tool results of these requests, before the first is sent.
+    async def prepare(
+        self, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = (), *, may_summarize: bool = True
+    ) -> None:
+        """Have the hooks rewrite the tool results of these requests, and summarize long ones, before the first is sent.
+
+        Args:
+            stored: Same as for `use_summary`.
+            new: Same as for `use_summary`.
+            may_summarize: Whether the input may still request a summary.
 
         Raises:
             HookError: If a hook with `on_error = "fail"` fails.
+            UserError, LimitMetError: Same as for `renew_summary`.
         """
         active = self.active
+        if "summary" in active.loop:
+            use_summary(active, stored, new)
+        # A summary must not quote what a hook hides from the model.
         if rewriters := active.agent.rewriters:
             active.result_texts = await result_texts(rewriters, active.history, active.warn, self.count_reply)
+        if may_summarize and active.settings.summarize_at is not None:
+            await renew_summary(self, stored, new)
 
     async def plan(self) -> Planned:
         """Ask for the next wave, and return the reply as the loop hooks leave it.

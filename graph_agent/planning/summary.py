@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
@@ -21,13 +22,15 @@ from graph_agent.models.finish_reasons import refusal_text
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.planning.compaction import find_cut, is_note, newest_input
 from graph_agent.planning.request_state import RequestState, plan_request
-from graph_agent.planning.requests import ModelRequests
 from graph_agent.prompts import Prompts
 from graph_agent.settings.budgets import LimitMetError, usage_of
 from graph_agent.state.events import StoredEvent, event
 from graph_agent.state.schema import LoopState, Summary
 from graph_agent.tools.truncation import truncate
 from graph_agent.types import NO_USAGE
+
+if TYPE_CHECKING:
+    from graph_agent.planning.requests import ModelRequests
 
 logger = logging.getLogger(__name__)
 
@@ -45,30 +48,29 @@ _ARGUMENT_CHARS = 500
 _MOST_LINES = 1_000_000
 
 
-def use_summary(requests: ModelRequests, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()) -> None:
+def use_summary(active: RequestState, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()) -> None:
     """Apply the current summary to requests.
 
     Args:
-        requests: The requests of a node, before the first is sent.
-        new: Events that the node's update adds to them before those of `requests`.
+        active: The current model, before the first request is sent.
+        stored: The session's events.
+        new: Events that the node's update adds to them before those of the requests.
     """
-    active = requests.active
     if (summary := active.loop.get("summary")) is not None:
         active.summary = _summary_text(summary["event"], stored, new)
 
 
 async def renew_summary(
-    requests: ModelRequests, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = (), *, allowed: bool = True
+    requests: ModelRequests, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()
 ) -> None:
     """Request a new summary if requests would fill the configured share of the window.
 
     If the model does not return a summary, requests hold a note in place of the older part for this input.
 
     Args:
-        requests: Same as for `use_summary`, which was called before, and whose hooks have rewritten the results.
+        requests: The requests of a node, after `use_summary`; their hooks have rewritten the results.
         stored: Same as for `use_summary`.
         new: Same as for `use_summary`.
-        allowed: Whether the input may still request a summary.
 
     Raises:
         UserError: If the model refuses the request for a reason that the user must fix.
@@ -76,7 +78,7 @@ async def renew_summary(
     """
     active = requests.active
     window, share = active.window, active.settings.summarize_at
-    if not allowed or window is None or share is None or not active.summarizes:
+    if window is None or share is None or not active.summarizes:
         return
     threshold = share * window
     size = _request_tokens(active)

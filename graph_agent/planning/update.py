@@ -21,7 +21,7 @@ from graph_agent.runs.control_messages import listen, take_follow_ups
 from graph_agent.runs.inbox import NoteKind
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import spent
-from graph_agent.settings.budgets import LOGGED, STEPS_FOR_A_WAVE, LimitMet, budget_met, has_budget, limit_met
+from graph_agent.settings.budgets import LOGGED, LimitMet, budget_met, has_budget, limit_met
 from graph_agent.settings.config import coerce_context, set_fields
 from graph_agent.state.call_events import (
     announce,
@@ -242,7 +242,7 @@ class PlanUpdate:
             self.skip([(call, _CYCLE) for call in chosen.waiting])
             self.loop["waiting"] = []
             return False
-        if self.state["remaining_steps"] < self.steps_for_a_wave:
+        if self.state["remaining_steps"] < self.deps.steps_for_a_wave:
             self._answer_waiting_delegations()
             self.skip([(call, _AT_LIMIT) for call in [*chosen.ready, *chosen.waiting]])
             self.loop["waiting"] = []
@@ -250,11 +250,6 @@ class PlanUpdate:
         else:
             await start_calls(self, calls, chosen, wave)
         return True
-
-    @property
-    def steps_for_a_wave(self) -> int:
-        """Supersteps that LangGraph must still allow for another plan, its wave and the answer."""
-        return STEPS_FOR_A_WAVE + self.deps.hook_set.supersteps
 
     @property
     def limit_met(self) -> LimitMet | None:
@@ -275,7 +270,7 @@ class PlanUpdate:
         """Stop if a limit forbids another plan; False if none does."""
         if (met := self.limit_met) is not None:
             self.stop(*met)
-        elif self.loop["step"] > 0 and self.state["remaining_steps"] < self.steps_for_a_wave:
+        elif self.loop["step"] > 0 and self.state["remaining_steps"] < self.deps.steps_for_a_wave:
             self.stop_at_recursion_limit()
         else:
             return False

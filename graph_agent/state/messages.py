@@ -1,23 +1,32 @@
-"""Handles the message history: user input, open calls, placement of results, rewriting, failed inputs."""
+"""Handles the message history: checks of input, open calls, placement of results, rewriting, failed inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import reprlib
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time, timedelta, tzinfo
+from decimal import Decimal
 from typing import Any, get_args
+from uuid import UUID
 
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
     AnyMessage,
+    BaseMessage,
     HumanMessage,
     RemoveMessage,
     ToolCall,
     ToolMessage,
+    convert_to_messages,
 )
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph.message import push_message
+from langgraph.types import Command, Overwrite
 
-from graph_agent.errors import ModelFailedError, RunFailedError
+from graph_agent.errors import InputError, ModelFailedError, RunFailedError
 from graph_agent.types import HIDDEN_ID_PREFIX
 
 CONTEXT_MARK = "graph_agent_context"
@@ -255,3 +264,142 @@ def stream_rest(message: AIMessage, streamed: str) -> None:
 def after_sentence(sentence: str, answer: AIMessage) -> AIMessage:
     """Return the answer after a fixed sentence; unchanged without a sentence."""
     return AIMessage("\n\n".join(filter(None, [sentence, answer.text])), id=answer.id) if sentence else answer
+
+
+_PLAIN = (str, int, float, bool, bytes, type(None), date, time, timedelta, tzinfo, Decimal, UUID, BaseMessage)
+
+
+def first_unplain(value: Any, *, depth: int = 100) -> tuple[str, str] | None:
+    """Return the path and the type of the first value that a strict checkpoint cannot hold; None if there is none.
+
+    Args:
+        depth: Levels of containers to read; a deeper value counts as plain.
+    """
+    if isinstance(value, Overwrite):
+        value = value.value
+    if isinstance(value, _PLAIN):
+        # Subclasses such as an Enum of str would come back as another type, or not at all.
+        plain = type(value) in _PLAIN or isinstance(value, BaseMessage | date | tzinfo)
+        return None if plain else ("", type(value).__name__)
+    if type(value) is dict:
+        items = [(f"[{key!r}]", each) for key, each in value.items()]
+        if strange := next((key for key in value if type(key) not in (str, int, float, bool)), None):
+            return f" (key {strange!r})", type(strange).__name__
+    elif type(value) in (list, tuple, set, frozenset, deque):
+        items = [(f"[{at}]", each) for at, each in enumerate(value)]
+    else:
+        return "", type(value).__name__
+    if depth <= 0:
+        return None
+    for where, each in items:
+        if (found := first_unplain(each, depth=depth - 1)) is not None:
+            return f"{where}{found[0]}", found[1]
+    return None
+
+
+_MESSAGE_FIELDS = ("content", "additional_kwargs", "response_metadata", "tool_calls", "artifact")
+
+
+def value_fault(value: Any) -> str | None:
+    """Return why checkpoints cannot hold a value; None if they can."""
+    if (found := first_unplain(value)) is None:
+        return None
+    try:
+        JsonPlusSerializer().dumps_typed(value)
+    except (TypeError, ValueError, RecursionError):
+        where, kind = found
+        return (
+            f"checkpoints cannot hold it (value{where} is of type {kind}; return plain values, such as text and dicts)"
+        )
+    return None
+
+
+def messages_fault(
+    written: Any, *, stored: bool = True, fix: str = "; return messages, such as [AIMessage('…')]"
+) -> str | None:
+    """Return why a write to the messages is invalid; None if it is valid.
+
+    Args:
+        written: A message or a list of messages, in any form that LangChain accepts, or an `Overwrite` of them.
+        stored: Whether checkpoints store them.
+        fix: What the caller adds to the reason if something is no message.
+    """
+    try:
+        messages = convert_to_messages(_items(written))
+    except (ValueError, NotImplementedError, TypeError) as error:
+        return str(error).splitlines()[0].rstrip(".") + fix
+    return next((fault for each in messages if stored and (fault := _message_fault(each)) is not None), None)
+
+
+def check_input(given: Any, known: Collection[str], *, stored: bool) -> None:
+    """Refuse an input that no run can use.
+
+    Args:
+        given: The input of a run.
+        known: The input fields of the agent.
+        stored: Whether checkpoints store the messages.
+
+    Raises:
+        InputError: With the reason and the right call.
+    """
+    fields = _fields_of(given, known)
+    if isinstance(given, Command):
+        if given.resume is None and not given.update and not given.goto:
+            raise unusable_input(given, "has neither an answer nor an update")
+    elif not fields and given is not None and given != {}:
+        raise unusable_input(given, f"has none of this agent's fields ({', '.join(known)})")
+    if "messages" in fields:
+        messages = fields["messages"]
+        blank = "the text is empty" if isinstance(messages, str) and not messages.strip() else None
+        if fault := blank or messages_fault(messages, stored=stored, fix=""):
+            raise unusable_input(given, f"has messages that cannot be used ({fault})")
+
+
+def begins(given: Any, known: Collection[str], *, hooked: bool) -> bool:
+    """Whether an input needs no earlier checkpoint: it has a message or an own field, or hooks may add messages.
+
+    Args:
+        given: The input of a run.
+        known: The input fields of the agent.
+        hooked: Whether hooks run before the model.
+    """
+    update = given.update if isinstance(given, Command) else given
+    if update is None or hooked or (isinstance(given, Command) and not isinstance(update, Mapping)):
+        return update is not None
+    fields = _fields_of(given, known)
+    messages = _items(fields.pop("messages", []))
+    return bool(fields) or not all(isinstance(each, RemoveMessage) for each in messages)
+
+
+def unusable_input(given: Any, why: str) -> InputError:
+    """Return the error of an input that no run can use, with the right call."""
+    texts = [value for value in (given.values() if isinstance(given, Mapping) else [given]) if isinstance(value, str)]
+    text = next((text for text in texts if text.strip()), "hello")
+    return InputError(
+        f"The input {reprlib.repr(given)} {why}. Write agent.ainvoke({{'messages': [('user', {text!r})]}}), or "
+        "Session(agent, 's1').run('hello')."
+    )
+
+
+def _fields_of(given: Any, known: Collection[str]) -> dict[str, Any]:
+    """Return the values of the known fields in an input, which may be an object with attributes."""
+    update = given.update if isinstance(given, Command) else given
+    if isinstance(update, Mapping):
+        return {name: update[name] for name in known if name in update}
+    return {name: getattr(update, name) for name in known if hasattr(update, name)}
+
+
+def _items(written: Any) -> list[Any]:
+    """Return the items of a write to the messages."""
+    value = written.value if isinstance(written, Overwrite) else written
+    return value if isinstance(value, list) else [value]
+
+
+def _message_fault(message: BaseMessage) -> str | None:
+    if all(first_unplain(getattr(message, name, None)) is None for name in _MESSAGE_FIELDS):
+        return None
+    try:
+        JsonPlusSerializer().dumps_typed(message)
+    except (TypeError, ValueError, RecursionError):
+        return f"checkpoints cannot hold a message of type {message.type!r} with such values; use plain values"
+    return None

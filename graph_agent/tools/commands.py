@@ -11,8 +11,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Send
 
 from graph_agent.state.call_events import CallResult, Handoff
-from graph_agent.state.custom_state import NO_OWN_FIELDS, RESERVED, CustomState, first_unplain
-from graph_agent.state.messages import CONTEXT_MARK
+from graph_agent.state.custom_state import NO_OWN_FIELDS, RESERVED, CustomState
+from graph_agent.state.messages import CONTEXT_MARK, first_unplain
 from graph_agent.types import Call
 
 _OF_ANOTHER_AGENT = ("status", "stop_reason", "structured_response")

@@ -79,7 +79,7 @@ async def summarize_conversation(
         planner = planner_of("", settings, deps.agentic_loop)
         active = RequestState(deps, chain, settings, state["messages"], INITIAL_LOOP, planner, PreparedHistory())
         requests = ModelRequests(active, lambda *_: None)
-        await requests.rewrite_results()
+        await requests.prepare((), may_summarize=False)
         tokens = max(count_tokens_approximately(active.history), _LEAST_TOKENS)
         if active.window is not None:
             tokens = min(tokens, int(active.window * _WINDOW_SHARE))
@@ -92,7 +92,7 @@ async def summarize_conversation(
         own.state_schema, context_schema=deps.context_schema, input_schema=own.input_schema
     )
     last = START
-    for hook in (*deps.hook_set.before_agent, *deps.hook_set.before_model):
+    for hook in (*deps.hook_set.before_agent, *deps.hook_set.before_model) if deps.hook_set else ():
         graph.add_node(hook.node, _node_of(hook), input_schema=own.hook_schema)
         graph.add_edge(last, hook.node)
         last = hook.node
@@ -232,7 +232,7 @@ async def estimate_request(
     )
     planner, chain = planner_of(session_id, settings, deps.agentic_loop), await deps.models.chain(settings)
     active = RequestState(deps, chain, settings, messages, loop, planner, PreparedHistory())
-    use_summary(ModelRequests(active, lambda *_: None), state.get("events", ()))
+    use_summary(active, state.get("events", ()))
     request: list[AnyMessage] = list(
         plan_request(active.deps, active.prepared_history, settings, active.mode, active.planner)
     )
