@@ -121,7 +121,7 @@ image: $(VENV)/.dev  ## Build the steps of deploy/Dockerfile, and run its comman
 	$(RUN) $(BIN)/python -m tests.checks.image_steps --if-possible
 
 docs: $(VENV)/.docs  ## Build the documentation into site/; a warning is an error.
-	NO_MKDOCS_2_WARNING=1 $(RUN) $(BIN)/mkdocs build --strict
+	$(RUN) $(BIN)/python -m zensical build --strict
 
 bench: $(VENV)/.dev  ## Run all benchmarks, in about ten minutes, and write benchmarks/RESULTS.md.
 	$(RUN) $(BIN)/python -m benchmarks.results

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.docs_hooks import on_page_markdown
+from scripts.docs_tabs import with_tabs
 from tests.support.doc_pages import ROOT, PageRun, assert_shown, read_blocks
 
 README = ROOT / "README.md"
@@ -68,7 +68,7 @@ def test_a_block_is_left_out_only_for_an_accepted_reason() -> None:
 def test_the_site_shows_the_script_of_each_example(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted = [json.loads(block.directives["script"]) for block in read_blocks(page) if "script" in block.directives]
 
-    shown = on_page_markdown(page.read_text(encoding="utf-8"))
+    shown = with_tabs(page.read_text(encoding="utf-8"))
 
     tabs = re.findall(r'^=== "Without a key"\n\n.*?\n    ```(\w+)\n(.*?)\n    ```$', shown, re.M | re.S)
     scripts = [script_of(language, textwrap.dedent(f"{code}\n"), monkeypatch) for language, code in tabs]

@@ -68,9 +68,7 @@ def test_the_programs_of_all_targets_are_supervised() -> None:
     planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     is_shell = subprocess.run(["sh", "-n"], input=planned, text=True, check=False).returncode == 0
 
-    programs = [
-        line for line in planned.splitlines() if re.search(r"\.venv/bin/(graph-agent|py|mkdocs|lang|jup)", line)
-    ]
+    programs = [line for line in planned.splitlines() if re.search(r"\.venv/bin/(graph-agent|py|lang|jup)", line)]
     bare = [line for line in programs if "scripts/supervise.py" not in line]
     assert (is_shell, len(programs) > len(running), bare) == (True, True, [])
 

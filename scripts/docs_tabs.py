@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: each example whose model is scripted gets a tab `Without a key`, with the script.
+"""Extends Markdown for the site: each example whose model is scripted gets a tab `Without a key`, with the script.
 
 The replies are in the comment before the example, with which the tests run the page (`tests/support/doc_pages.py`).
 """
@@ -11,6 +11,10 @@ import shlex
 import textwrap
 from typing import Any
 
+from markdown import Markdown
+from markdown.extensions import Extension
+from markdown.preprocessors import Preprocessor
+
 _PARTS = re.compile(
     r"^<!-- (?P<key>script|file|not run|output): (?P<value>.*?) -->\n"
     r"|^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$",
@@ -20,8 +24,27 @@ _VARIABLE = "DEBUG_MOCK_RESPONSES"
 _NOTE = "Run this before the example, and before the ones that follow up to the next such tab:"
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Return a page with tabs; mkdocs calls it for each page."""
+_BEFORE_FENCES = 100
+"""Priority of the preprocessor; that of the extension which reads fenced blocks is 25."""
+
+
+def makeExtension(**_: Any) -> Extension:  # noqa: N802 - Python-Markdown looks this name up
+    """Return the extension; Python-Markdown calls this function."""
+    return _Tabs()
+
+
+class _Tabs(Extension):
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - the name of Python-Markdown
+        md.preprocessors.register(_TabsBeforeFences(md), "without_a_key", _BEFORE_FENCES)
+
+
+class _TabsBeforeFences(Preprocessor):
+    def run(self, lines: list[str]) -> list[str]:
+        return with_tabs("\n".join(lines)).split("\n")
+
+
+def with_tabs(markdown: str) -> str:
+    """Return a page with tabs, and without the comments that the tests read."""
     replies: list[Any] = []
     comments: set[str] = set()
 
