@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -18,7 +19,7 @@ from graph_agent.server.admission.gate import OPEN
 from graph_agent.server.hosting.host import AgentSource
 from graph_agent.server.problems import STATUS, Kind
 from graph_agent.spec.agent_file import DEFAULT_DB
-from scripts.reference.markdown import code, document, table
+from scripts.reference.markdown import code, document, table, type_of
 
 _A2A = {
     "handle_requests": "JSON-RPC of A2A 1.0 and 0.3: every method below, by the `method` of the body.",
@@ -52,15 +53,28 @@ _REFUSALS: Mapping[Kind, str] = {
 }
 
 
+_SPECIFIC = ("404", "409")
+"""Statuses whose meaning depends on the route."""
+_EXAMPLE = """```console
+curl http://127.0.0.1:8000/v1/chat/completions -H "Content-Type: application/json" \\
+  -d '{"model": "agent", "messages": [{"role": "user", "content": "Do I need an umbrella in Bergen?"}]}'
+```"""
+
+
 def page() -> str:
     """Return the page."""
-    document_of_app = _app().openapi()
+    openapi = _app().openapi()
+    schemas = openapi["components"]["schemas"]
     return document(
         "HTTP",
+        _EXAMPLE,
         "Routes of `graph-agent serve`. `graph-agent a2a` serves the routes of [A2A](#a2a) alone. With API keys, a "
         f"request needs one as `Authorization: Bearer KEY` or `x-api-key: KEY`, except for {_listed(sorted(OPEN))}. "
         "A running server has the full schemas at `/openapi.json`, and a browser for them at `/docs`.",
-        *(part for tag, rows in _by_tag(document_of_app).items() for part in (f"## {tag}", *rows)),
+        "## Statuses",
+        "Each route lists its statuses. Those of 400 and above have the meaning below on every route.",
+        table(("Status", "Meaning"), _statuses(openapi)),
+        *(part for tag, operations in _by_tag(openapi).items() for part in _section(tag, operations, schemas)),
         "## A2A",
         "Routes of the A2A SDK, with JSON bodies as in the A2A specification. Over JSON-RPC, errors of the protocol "
         "have the status 200. Paths with `/v1/` are for clients of A2A 0.3.",
@@ -79,16 +93,42 @@ def _app() -> FastAPI:
     return create_app(AgentSource(name="agent", description="", db=DEFAULT_DB, open=never))
 
 
-def _by_tag(openapi: Mapping[str, Any]) -> dict[str, list[str]]:
-    tags: dict[str, list[str]] = {}
+def _by_tag(openapi: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    tags: dict[str, dict[str, Mapping[str, Any]]] = {}
     for path, operations in openapi["paths"].items():
         for method, operation in operations.items():
             [tag] = operation["tags"]
-            tags.setdefault(tag, []).extend(_operation(f"{method.upper()} {path}", operation))
+            tags.setdefault(tag, {})[f"{method.upper()} {path}"] = operation
     return tags
 
 
-def _operation(name: str, operation: Mapping[str, Any]) -> Iterator[str]:
+def _statuses(openapi: Mapping[str, Any]) -> list[tuple[str, str]]:
+    operations = [each for group in _by_tag(openapi).values() for each in group.values()]
+    meanings: dict[str, Counter[str]] = {}
+    for status, response in (each for operation in operations for each in operation["responses"].items()):
+        if status >= "400":
+            meanings.setdefault(status, Counter())[response["description"]] += 1
+    return [
+        (status, "Depends on the route" if status in _SPECIFIC else meanings[status].most_common(1)[0][0])
+        for status in sorted(meanings)
+    ]
+
+
+def _section(tag: str, operations: Mapping[str, Mapping[str, Any]], schemas: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {tag}"
+    bodies: dict[str, str] = {}
+    for name, operation in operations.items():
+        yield from _operation(name, operation, schemas, bodies)
+    if objects := list(_nested(bodies, schemas)):
+        yield f"### Objects of {tag}"
+        for each in objects:
+            yield f"{code(_short(each))}: {schemas[each]['description']}"
+            yield _fields(each, schemas)
+
+
+def _operation(
+    name: str, operation: Mapping[str, Any], schemas: Mapping[str, Any], bodies: dict[str, str]
+) -> Iterator[str]:
     yield f"### {name}"
     yield operation["description"]
     if parameters := operation.get("parameters"):
@@ -96,13 +136,73 @@ def _operation(name: str, operation: Mapping[str, Any]) -> Iterator[str]:
             ("Parameter", "In", "Description"),
             [(code(each["name"]), each["in"], each.get("description", "")) for each in parameters],
         )
-    yield table(("Status", "Meaning"), [_response(*each) for each in sorted(operation["responses"].items())])
+    if body := operation.get("requestBody"):
+        yield from _body(name, body, schemas, bodies)
+    yield "Statuses: " + ", ".join(_response(*each) for each in sorted(operation["responses"].items())) + "."
 
 
-def _response(status: str, response: Mapping[str, Any]) -> tuple[str, str]:
+def _body(name: str, body: Mapping[str, Any], schemas: Mapping[str, Any], bodies: dict[str, str]) -> Iterator[str]:
+    """Yield the table of a body; a body with the fields of an earlier one refers to that one."""
+    schema = body["content"]["application/json"]["schema"]
+    [found] = _references(schema)
+    properties = schemas[found]["properties"].keys()
+    same = [of for other, of in bodies.items() if schemas[other]["properties"].keys() == properties]
+    bodies[found] = name
+    optional = "" if body.get("required") else ", which may be absent"
+    if same:
+        required = ", ".join(map(code, schemas[found].get("required", ()))) or "none"
+        yield f"Body: the fields of `{same[0]}`; required: {required}."
+    else:
+        yield f"Body{optional}: {schemas[found]['description']}"
+        yield _fields(found, schemas)
+
+
+def _fields(name: str, schemas: Mapping[str, Any]) -> str:
+    schema = schemas[name]
+    names = {each: code(_short(each)) for each in schemas}
+    required = schema.get("required", ())
+    rows = [
+        (
+            code(field),
+            type_of(value, names).removesuffix(" or null") + (", required" if field in required else ""),
+            value.get("description", ""),
+        )
+        for field, value in schema["properties"].items()
+    ]
+    return table(("Field", "Type", "Description"), rows, described=False)
+
+
+def _short(name: str) -> str:
+    return name.rpartition("__")[2]
+
+
+def _nested(bodies: Iterable[str], schemas: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the schemas that the bodies refer to, directly or through others, each once."""
+    seen, pending = set(bodies), list(bodies)
+    while pending:
+        for name in _references(schemas[pending.pop(0)]):
+            if name not in seen:
+                seen.add(name)
+                pending.append(name)
+                if schemas[name].get("properties"):
+                    yield name
+
+
+def _references(schema: object) -> Iterator[str]:
+    if isinstance(schema, Mapping):
+        if "$ref" in schema:
+            yield schema["$ref"].rpartition("/")[2]
+        yield from (name for value in schema.values() for name in _references(value))
+    elif isinstance(schema, list):
+        yield from (name for value in schema for name in _references(value))
+
+
+def _response(status: str, response: Mapping[str, Any]) -> str:
     kinds = " or ".join(code(kind) for kind in sorted(response.get("content", ())))
-    text = response["description"].replace("Successful Response", "Success")
-    return status, f"{text} ({kinds})" if status.startswith("2") and kinds else text
+    if status < "400":
+        return f"{status} ({kinds})" if kinds else status
+    text = response["description"]
+    return f"{status} ({text[0].lower()}{text[1:]})" if status in _SPECIFIC else status
 
 
 def _a2a() -> Iterator[tuple[str, ...]]:

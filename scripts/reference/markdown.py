@@ -18,14 +18,19 @@ def document(title: str, *parts: str) -> str:
     return "\n\n".join([f"# {title}", NOTICE, *(part.strip() for part in parts)]) + "\n"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, described: bool = True) -> str:
     """Return a table; a column without any value is left out.
 
+    Args:
+        header: Titles of the columns; the last one is the description.
+        rows: The cells.
+        described: Whether each row needs a description.
+
     Raises:
-        ValueError: If a cell of the last column, the description, is empty.
+        ValueError: If a row needs a description and has none.
     """
     cells = [[_cell(text) for text in row] for row in rows]
-    if undescribed := [row[0] for row in cells if not row[-1]]:
+    if undescribed := described and [row[0] for row in cells if not row[-1]]:
         raise ValueError(f"{', '.join(undescribed)}: no description; write a docstring in the code.")
     used = [at for at in range(len(header)) if any(row[at] for row in cells)]
     lines = [[header[at] for at in used], ["---"] * len(used), *([row[at] for at in used] for row in cells)]
