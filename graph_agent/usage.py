@@ -6,11 +6,13 @@ made itself. The code that makes such a call records it here, and the sender of 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Self
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -61,6 +63,43 @@ _COUNTS = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
 
 
 @dataclass(slots=True)
+class TimedRequest:
+    """One request to a model, measured from its construction; recorded by `end`."""
+
+    model: str
+    """Name of the model as configured, or its kind."""
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    duration_s: float = 0.0
+    """Seconds to the end of the reply, or to the error."""
+    first_token_s: float | None = None
+    """Seconds to the first token; None if the reply was not streamed."""
+    reply: AIMessage | None = None
+    """The reply; of a request that was cut off, what had arrived. None after an error."""
+    error: str = ""
+    """Kind of the model's error, or `cancelled`; empty for a complete reply."""
+    _since: float = field(default_factory=time.monotonic)
+
+    _is_nested: bool = False
+
+    @classmethod
+    def to(cls, model: Any) -> Self:
+        """Start to measure a request to a model."""
+        name = _name_of(model) or getattr(model, "_llm_type", "") or type(model).__name__
+        return cls(name, _is_nested=getattr(model, "sends_requests", False))
+
+    def receive(self) -> None:
+        """Record the time of the first token."""
+        if self.first_token_s is None:
+            self.first_token_s = time.monotonic() - self._since
+
+    def end(self, reply: AIMessage | None, error: str = "") -> None:
+        """Record the request for the code within `metered`, with its reply or its error."""
+        self.duration_s, self.reply, self.error = time.monotonic() - self._since, reply, error
+        if not self._is_nested and (extra := _extra_usage.get()) is not None:
+            extra.timed.append(self)
+
+
+@dataclass(slots=True)
 class ExtraUsage:
     """Model calls of one request other than the one that returned its reply."""
 
@@ -70,6 +109,8 @@ class ExtraUsage:
     """The reply among them that was cut off; None if there is none."""
     uncalled: int = 0
     """Number of replies that are counted elsewhere but did not come from a model."""
+    timed: list[TimedRequest] = field(default_factory=list)
+    """Every request to a model, also of replies that are counted elsewhere."""
 
 
 _extra_usage: ContextVar[ExtraUsage | None] = ContextVar("graph_agent_extra_usage", default=None)
@@ -103,19 +144,23 @@ def record_cut_off(
     options: Mapping[str, Any],
     text: str = "",
     reported: UsageMetadata | None = None,
-) -> None:
-    """Record a call that was cut off.
+) -> AIMessage | None:
+    """Record a call that was cut off; return the part of its reply, with its usage, or None outside `metered`.
 
     Args:
         text: The received text of its reply.
         reported: Usage that the provider has reported so far; None if there is none.
     """
     if (extra := _extra_usage.get()) is None:
-        return
-    name = getattr(model, "model_name", None) or getattr(model, "model", None)
-    named = name if isinstance(name, str) else ""
-    extra.cut_off = cut_off_reply(request, text, reported, model=named, tools=options.get("tools"))
+        return None
+    extra.cut_off = cut_off_reply(request, text, reported, model=_name_of(model), tools=options.get("tools"))
     extra.replies.append(extra.cut_off)
+    return extra.cut_off
+
+
+def _name_of(model: Any) -> str:
+    name = getattr(model, "model_name", None) or getattr(model, "model", None)
+    return name if isinstance(name, str) else ""
 
 
 def with_usage(

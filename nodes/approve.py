@@ -14,7 +14,7 @@ from graph_agent.approvals.requests import request_for
 from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.errors import ConfigError, DecisionError
 from graph_agent.runs.run import run_of
-from graph_agent.state.events import decision_event
+from graph_agent.state.events import decision_event, is_own
 from graph_agent.state.schema import AgentState
 from graph_agent.tools.edits import edit_fault
 
@@ -51,4 +51,7 @@ async def approve_node(
             # Not raised: LangGraph has stored the answer, and would use it again for every later resume.
             error = str(fault)
         else:
-            return {"events": [decision_event(each, loop["step"]) for each in decided], "wave_finished": True}
+            requests = (entry for entry in reversed(state["events"]) if is_own(entry, "approval_request"))
+            asked_at = next(requests)["ts"]
+            decisions = [decision_event(each, loop["step"], asked_at=asked_at) for each in decided]
+            return {"events": decisions, "wave_finished": True}

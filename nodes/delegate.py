@@ -30,7 +30,7 @@ from graph_agent.execution.delegate_call import (
     run_through_middleware,
     waiting_task,
 )
-from graph_agent.execution.run_call import CallToRun, call_to_run, run_in_slot
+from graph_agent.execution.run_call import CallTimer, CallToRun, call_to_run, run_in_slot
 from graph_agent.models.errors import is_raised_by_model, public_exception_text
 from graph_agent.runs.run import WATCHED
 from graph_agent.runs.spending import spent
@@ -62,6 +62,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
         return Command(update=to_run)
     call, deps, settings = to_run.call, task.deps, task.settings
     waiting = waiting_task(state.get("remote"), call)
+    timer = CallTimer()
     progress, tally = ProgressReporter(call, task.step, runtime), UsageTally()
     answer: Any = None
 
@@ -102,7 +103,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
     if "fault" in call:
         result = fault_result(call)
     else:
-        result = await run_in_slot(task, call, work)
+        result = await run_in_slot(task, call, timer, work)
     if not isinstance(result, DelegationResult):
         result = DelegationResult(result.content, result.status, stored=result.stored)
         if waiting is not None:
@@ -110,7 +111,9 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
     # The usage of all attempts, including a delegate that was cancelled without a result.
     result = replace(result, usage=tally.usage)
     events = [*to_run.events, *progress.events]
-    update = delegation_update(call, result, settings, task.step, events, waited=waiting, answer=answer)
+    update = delegation_update(
+        call, result, settings, task.step, events, waited=waiting, answer=answer, times=timer.fields(task, call)
+    )
     return Command(update=update)
 
 

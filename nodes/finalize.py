@@ -49,7 +49,7 @@ from graph_agent.settings.budgets import (
 )
 from graph_agent.state.call_events import account
 from graph_agent.state.channels import collect_writes, status_event, take_extras
-from graph_agent.state.events import StoredEvent, event
+from graph_agent.state.events import StoredEvent, event, report_model_calls
 from graph_agent.state.messages import (
     CONTEXT_MARK,
     after_sentence,
@@ -481,6 +481,7 @@ class AnswerUpdate:
         if shown and self.answer is not None:
             messages.append(self.answer)
             self.events.append(event("agent_response", self.step, content=self.answer.content))
+            report_model_calls(self.loop, self.events[-1])
         return {
             "messages": [*messages, *self.steering.messages],
             "events": [*self.events, *self.steering.events],
@@ -533,6 +534,7 @@ class AnswerUpdate:
             fields = {name: value for name, value in optional.items() if value}
             self.events.append(event("agent_response", self.step, content=self.answer.content, **fields))
         self.events.append(status_event(self.state["status"], status, self.step))
+        report_model_calls(self.loop, self.events[-1 if self.answer is None else -2])
         return {
             **({"messages": [self.answer]} if self.answer is not None else {}),
             "events": self.events,

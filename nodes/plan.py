@@ -39,7 +39,7 @@ from graph_agent.settings.budgets import LimitMetError
 from graph_agent.settings.response_format import is_json
 from graph_agent.state.call_events import answered_ids, results_of_input
 from graph_agent.state.channels import collect_writes, take_extras
-from graph_agent.state.events import event
+from graph_agent.state.events import event, report_model_calls
 from graph_agent.state.messages import CONTEXT_MARK
 from graph_agent.state.schema import LoopOutcome, PlanState
 from graph_agent.tools.client import fault_further_client_calls
@@ -253,6 +253,7 @@ async def _ask(update: PlanUpdate) -> None:
         return
     update.loop["step"] += 1
     update.events.append(planned.event(update.loop["step"]))
+    report_model_calls(update.loop, update.events[-1])
     update.newest_reply = planned.message
     update.loop["last_wave"] = planned.last
     if planned.ended and planned.calls:

@@ -11,7 +11,7 @@ from langgraph.types import Command
 
 from graph_agent._compat import read_state
 from graph_agent.deps import AgentDeps, Task
-from graph_agent.execution.run_call import CallToRun, call_to_run, run_call
+from graph_agent.execution.run_call import CallTimer, CallToRun, call_to_run, run_call
 from graph_agent.state.channels import after_wave
 from graph_agent.state.events import SUCCESSES, event
 from graph_agent.tools.truncation import truncate_output
@@ -29,7 +29,8 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     if not isinstance(to_run, CallToRun):
         return Command(update=to_run)
     call = to_run.call
-    output, approvals = await run_call(task, call)
+    timer = CallTimer()
+    output, approvals = await run_call(task, call, timer)
     content, truncated = truncate_output(output.content, task.settings, task.deps.toolbox.marks(call["name"]), call)
     result = ToolMessage(
         content,
@@ -46,6 +47,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
         status=output.status,
         content=output.content,
         truncated=truncated,
+        **timer.fields(task, call),
     )
     recorded |= output.stored
     if "decided_by" in recorded and (by := [each["decided_by"] for each in approvals if "decided_by" in each]):

@@ -119,6 +119,7 @@ def delegation_update(
     *,
     waited: RemoteTask | None,
     answer: Any,
+    times: Mapping[str, float],
 ) -> list[tuple[str, Any]]:
     """Return the state update of a delegation: its result's message and events, or its task that waits for a person.
 
@@ -127,6 +128,7 @@ def delegation_update(
         progress: The progress events of the call.
         waited: The call's task that was waiting for a person; None if there is none.
         answer: The person's answer; None if there is none.
+        times: The fields of `CallTimer`.
     """
     name, id_ = delegate_name(call["name"]), call["id"]
     progress = [*progress, *approval_events(call, waited, answer, result, step)]
@@ -147,6 +149,7 @@ def delegation_update(
     status: Literal["success", "error"] = "success" if result.status in SUCCESSES else "error"
     message = ToolMessage(shown, tool_call_id=id_, name=call["name"], status=status, artifact=result.artifact)
     response = result_event(id_, call["name"], result.status, result.content, step)
+    response |= times
     response |= result.stored if result.value is None else stored_value(result.content, result.value)
     if result.untrusted:
         response["untrusted"] = True

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -12,7 +14,7 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, ToolException
 from langgraph.errors import GraphBubbleUp
 
-from graph_agent._compat import read_state
+from graph_agent._compat import count_resume_values, read_state
 from graph_agent._internal.failure_log import log_failure, log_traceback, log_user_error
 from graph_agent._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent.checkpoints.reading import load
@@ -36,7 +38,7 @@ from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import work_left_s
 from graph_agent.state.call_events import CallResult, announce, answer_event, fault_result, result_event, since_plan
 from graph_agent.state.custom_state import CustomState
-from graph_agent.state.events import ResultStatus, StoredEvent
+from graph_agent.state.events import ResultStatus, StoredEvent, seconds_since
 from graph_agent.tools.client import call_client_tool
 from graph_agent.tools.commands import CommandScope
 from graph_agent.tools.invoke import (
@@ -121,7 +123,39 @@ async def _is_held(task: Task, call: Call, events: list[StoredEvent]) -> bool:
         return True
 
 
-async def run_call(task: Task, call: Call) -> tuple[CallResult, list[StoredEvent]]:
+class CallTimer:
+    """Measures a call on the monotonic clock, from the start of its task."""
+
+    def __init__(self) -> None:
+        self._created = time.monotonic()
+        self._started: float | None = None
+        self._ended: float | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Measure the call, which runs inside the block; the time until now was its wait."""
+        self._started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._ended = time.monotonic()
+
+    def fields(self, task: Task, call: Call) -> dict[str, float]:
+        """Return the fields that the event of its result has; empty for a call that did not run."""
+        if self._started is None:
+            return {}
+        # A call that suppresses its cancellation is left to itself, and has no end.
+        seconds = (self._ended or time.monotonic()) - self._started
+        times = {"queued_s": round(self._started - self._created, 6), "duration_s": round(seconds, 6)}
+        if count_resume_values(task.config):
+            events = since_plan(read_state(task.config, ["events"]).get("events", ()))
+            asked = [entry["ts"] for entry in events if call["id"] in (entry.get("id"), entry.get("delegation"))]
+            # Of the wall clock, because another process may have asked.
+            times["waited_s"] = max(0.0, round(seconds_since(asked[-1]) - times["duration_s"], 6)) if asked else 0.0
+        return times
+
+
+async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[CallResult, list[StoredEvent]]:
     """Run a tool call through the middleware, or refuse it; an error is a result too.
 
     Returns:
@@ -130,7 +164,7 @@ async def run_call(task: Task, call: Call) -> tuple[CallResult, list[StoredEvent
     if "fault" in call:
         return await _with_accepted_writes(task, call, fault_result(call)), []
     approvals: list[StoredEvent] = []
-    output = await run_in_slot(task, call, lambda: _through_middleware(task, call, approvals))
+    output = await run_in_slot(task, call, timer, lambda: _through_middleware(task, call, approvals))
     return await _with_accepted_writes(task, call, output), approvals
 
 
@@ -221,10 +255,11 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
         attempt += 1
 
 
-async def run_in_slot(task: Task, call: Call, work: Callable[[], Awaitable[T]]) -> T | CallResult:
+async def run_in_slot(task: Task, call: Call, timer: CallTimer, work: Callable[[], Awaitable[T]]) -> T | CallResult:
     """Run a call when a slot is free, unless an earlier run may have started it.
 
     Args:
+        timer: Started when `work` begins.
         work: Executes the call.
 
     Returns:
@@ -248,7 +283,7 @@ async def run_in_slot(task: Task, call: Call, work: Callable[[], Awaitable[T]]) 
             await run.confirm_held()
             started = True
             run.started_calls.add(call["id"])
-            with current_call(run.session_id, call, _wave(task)):
+            with current_call(run.session_id, call, _wave(task)), timer.running():
                 return await work()
 
     try:

@@ -396,6 +396,9 @@ class _WrappedPlanner(StructuredPlanner):
 class _WholeAnswer(Runnable[Any, AIMessage]):
     """An answer after a limit's sentence, returned in one piece after the middleware has processed it."""
 
+    sends_requests = True
+    """Its requests are measured themselves; see `TimedRequest`."""
+
     def __init__(self, client: ModelClient, request: Sequence[AnyMessage], settings: LoopConfig, mode: Mode) -> None:
         self._client = client
         self._request = request

@@ -10,14 +10,15 @@ from typing import Any
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.messages.ai import add_usage
+from langchain_core.messages.ai import add_ai_message_chunks, add_usage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableConfig
 
+from graph_agent.models.errors import classify_model_error
 from graph_agent.models.retry import ask, pause_before_retry
 from graph_agent.models.stream_watch import TokenTimeout
 from graph_agent.models.structured import ModelCall
-from graph_agent.usage import record_cut_off
+from graph_agent.usage import TimedRequest, record_cut_off
 
 # Callbacks see only the outer run; with both runs they would count the tokens twice.
 _WITHOUT_CALLBACKS: RunnableConfig = {"tags": ["nostream"], "callbacks": []}
@@ -105,11 +106,13 @@ class PrefixedChatModel(BaseChatModel):
             chunks = model_call.runnable.astream(model_call.request, _WITHOUT_CALLBACKS, **model_call.options)
             limit.begin()
             received = []
+            timed = TimedRequest.to(model_call.runnable)
             try:
                 while True:
                     async with limit.waiting():
                         message = await anext(chunks)
                     limit.restart()
+                    timed.receive()
                     # A model that does not stream yields its whole reply as a message.
                     chunk = message if isinstance(message, AIMessageChunk) else _as_chunk(message)
                     received.append(chunk)
@@ -122,15 +125,18 @@ class PrefixedChatModel(BaseChatModel):
                         yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
                     started = True
             except StopAsyncIteration:
+                timed.end(add_ai_message_chunks(*received) if received else None)
                 for piece in [] if started else received:
                     yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
                 return
             except asyncio.CancelledError:
                 text = "".join(chunk.text for chunk in received)
                 reported = functools.reduce(add_usage, (chunk.usage_metadata for chunk in received), None)
-                record_cut_off(model_call.runnable, model_call.request, model_call.options, text, reported)
+                cut_off = record_cut_off(model_call.runnable, model_call.request, model_call.options, text, reported)
+                timed.end(cut_off, "cancelled")
                 raise
             except Exception as error:  # noqa: BLE001 - as above
+                timed.end(None, classify_model_error(error))
                 if started:
                     self.failure = error
                     return

@@ -35,7 +35,7 @@ from graph_agent.models.finish_reasons import mark_incomplete
 from graph_agent.models.message_gate import MessageStream
 from graph_agent.models.sanitize import is_text_only
 from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
-from graph_agent.usage import record_cut_off
+from graph_agent.usage import TimedRequest, record_cut_off
 
 logger = logging.getLogger(__name__)
 
@@ -229,7 +229,7 @@ async def ask(
         Exception: The provider's error, if it is not transient or the retries are used up.
     """
     watch = watch or StreamWatch()
-    watch.limit = limit = _Attempt(timeout_s, total_s)
+    watch.limit = limit = _Attempt(runnable, timeout_s, total_s)
     watch.is_quiet = watch.is_quiet or config is not None
     attempt = 0
     unobserved = unobserved_model(runnable, options, config)
@@ -241,28 +241,37 @@ async def ask(
                 else:
                     sent = request_unobserved(unobserved, request, options, limit, watch if config is None else None)
                 reply = await _cancellable(sent)
+            limit.timed.end(reply)
             return mark_incomplete(reply, limit.arguments.values(), streamed=limit.streamed)
         except asyncio.CancelledError:
-            record_cut_off(runnable, request, options, watch.received, watch.reported)
+            limit.timed.end(record_cut_off(runnable, request, options, watch.received, watch.reported), "cancelled")
             raise
         except Exception as error:
+            limit.timed.end(None, classify_model_error(error))
             if watch.seen or not await pause_before_retry(error, attempt, retries):
                 raise
         attempt += 1
 
 
 class _Attempt(TokenTimeout):
-    """The time limit of one attempt, and the streamed arguments of its calls."""
+    """The time limit of one attempt, its measured times, and the streamed arguments of its calls."""
 
-    def __init__(self, token_s: float | None, total_s: float | None) -> None:
+    def __init__(self, model: object, token_s: float | None, total_s: float | None) -> None:
         super().__init__(token_s, total_s)
+        self._model = model
         self.arguments: dict[Any, str] = {}
         self.streamed = False
+        self.timed: TimedRequest
 
     def begin(self) -> None:
         super().begin()
         self.arguments = {}
         self.streamed = False
+        self.timed = TimedRequest.to(self._model)
+
+    def restart(self) -> None:
+        super().restart()
+        self.timed.receive()
 
     async def on_llm_new_token(self, *args: Any, **kwargs: Any) -> None:
         self.streamed = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, assert_never
@@ -30,7 +30,7 @@ from graph_agent.planning.compaction import compacted_view, shorten, summarized_
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import joined
 from graph_agent.settings.config import LoopConfig, Planner
-from graph_agent.state.events import StoredEvent, event
+from graph_agent.state.events import ModelCallRecord, StoredEvent, event
 from graph_agent.state.messages import FAILURE_MARK, STEERING_MARK, without_failure_report
 from graph_agent.state.schema import LoopState, RequestOnlyMessages
 from graph_agent.tools.truncation import with_cuts
@@ -421,6 +421,11 @@ class RequestState:
     def record(self, **recovery: Any) -> None:
         """Store keys of `Recovery` in the loop state."""
         self.loop = {**self.loop, "recovery": {**self.loop.get("recovery", {}), **recovery}}  # type: ignore[typeddict-item]  # keys of Recovery
+
+    def record_model_calls(self, calls: Iterable[ModelCallRecord]) -> None:
+        """Store model calls in the loop state, until an event reports them."""
+        if new := [*calls]:
+            self.loop = {**self.loop, "model_calls": [*self.loop.get("model_calls", ()), *new]}
 
 
 def _with_patch(deps: AgentDeps, request: HookRequest) -> AgentDeps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, Self, TypeVar
@@ -50,12 +50,12 @@ from graph_agent.planning.reply import (
 from graph_agent.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.planning.summary import renew_summary, use_summary
 from graph_agent.settings.budgets import LimitMet, usage_of
-from graph_agent.settings.config import LoopConfig
-from graph_agent.state.events import StoredEvent
+from graph_agent.settings.config import LoopConfig, Price
+from graph_agent.state.events import ModelCallRecord, Purpose, StoredEvent
 from graph_agent.state.messages import stream_rest
 from graph_agent.state.schema import HookWork, LoopState
 from graph_agent.types import NO_USAGE, Usage
-from graph_agent.usage import add_usage, metered
+from graph_agent.usage import TimedRequest, add_usage, metered
 
 T = TypeVar("T")
 _CROWDED = 0.8
@@ -280,7 +280,7 @@ class ModelRequests:
                 schema=self._schema_of_plan(),
             )
 
-        planned = await self.send(ask, visibility=self._visibility())
+        planned = await self.send(ask, purpose="plan", visibility=self._visibility())
         self.count(planned.usage, planned.message.usage_metadata)
         return planned
 
@@ -387,7 +387,7 @@ class ModelRequests:
 
         # With a schema, the reply is streamed only if the provider enforces it.
         free = schema is None and active.deps.toolbox
-        reply = await self.send(ask, visibility=AnswerFilter if free else SentinelFilter)
+        reply = await self.send(ask, purpose="answer", visibility=AnswerFilter if free else SentinelFilter)
         self.count(usage_of(reply, active.settings.prices), reply.usage_metadata)
         return reply
 
@@ -409,7 +409,7 @@ class ModelRequests:
 
         active.fit()
         self.stream = StreamWatch(lambda: AnswerFilter(sentence))
-        with self._extra_usage():
+        with self._extra_usage("answer"):
             message, failure = await active.deps.client.answer_after(
                 sentence,
                 self.answer_request(),
@@ -446,6 +446,7 @@ class ModelRequests:
         self,
         ask: Callable[[StreamWatch], Awaitable[T]],
         *,
+        purpose: Purpose,
         recover: Callable[[Exception], bool] | None = None,
         visibility: type[Visibility] = SentinelFilter,
     ) -> T:
@@ -453,13 +454,14 @@ class ModelRequests:
 
         Args:
             ask: Sends one attempt; receives the stream that its tokens pass through.
+            purpose: What the reply is for.
             recover: Replaces `RequestState.recover`.
             visibility: The rule for the parts of the reply that are held back from the reader.
 
         Raises:
             RefusedError, PlanningError, Exception: As `plan`.
         """
-        with self._extra_usage():
+        with self._extra_usage(purpose):
             while True:
                 self.active.fit()
                 self.stream = StreamWatch(visibility) if self._forwarder is None else self._forwarder(visibility)
@@ -484,13 +486,19 @@ class ModelRequests:
                     raise failure
 
     @contextmanager
-    def _extra_usage(self) -> Iterator[None]:
-        """Add usage recorded by `metered` inside the block, even if it raises."""
+    def _extra_usage(self, purpose: Purpose) -> Iterator[None]:
+        """Add usage recorded by `metered` inside the block, even if it raises.
+
+        Args:
+            purpose: The purpose of the requests sent inside the block.
+        """
+        prices = self.active.settings.prices
         with metered() as extra:
             try:
                 yield
             finally:
                 self.cut_off = extra.cut_off
+                self.active.record_model_calls(_record(each, purpose, prices) for each in extra.timed)
                 for reply in extra.replies:
                     self.count_reply(reply)
                 self.usage = add_usage(self.usage, {**NO_USAGE, "model_calls": -extra.uncalled})
@@ -540,3 +548,26 @@ class ModelRequests:
             f"The request took {last['input_tokens']:,} of the {window:,} tokens that {active.model.name} can read "
             f"({share:.0%}); once it is full, the older part of the conversation is left out."
         )
+
+
+def _record(request: TimedRequest, purpose: Purpose, prices: Mapping[str, Price] | None = None) -> ModelCallRecord:
+    """Return the record of a request to a model, for an event; arguments as for `usage_of`."""
+    reply = request.reply
+    named = reply.response_metadata.get("model_name") or reply.response_metadata.get("model") if reply else None
+    record = ModelCallRecord(
+        purpose=purpose,
+        model=str(named or request.model),
+        started=request.started.isoformat(timespec="microseconds"),
+        duration_s=round(request.duration_s, 6),
+    )
+    if request.first_token_s is not None:
+        record["first_token_s"] = round(request.first_token_s, 6)
+    # LangChain gives a reply from a model's cache only its cost.
+    if reply is not None and reply.usage_metadata is not None and "input_tokens" in reply.usage_metadata:
+        usage = usage_of(reply, prices)
+        record["input_tokens"], record["output_tokens"] = usage["input_tokens"], usage["output_tokens"]
+        if "cost" in usage:
+            record["cost"] = usage["cost"]
+    if request.error:
+        record["error"] = request.error
+    return record

@@ -207,7 +207,7 @@ async def request_summary(
     def recover(error: Exception) -> bool:
         return classify_model_error(error) == "transient" and active.fall_back(error)
 
-    reply = await requests.send(ask, recover=recover)
+    reply = await requests.send(ask, purpose="summary", recover=recover)
     requests.count(usage_of(reply, active.settings.prices), None)
     most = int(2 * tokens * _SUMMARY_SHARE) * _CHARS_PER_TOKEN
     return truncate(reply.text.strip(), max_chars=most, max_lines=_MOST_LINES).text

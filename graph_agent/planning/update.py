@@ -17,7 +17,7 @@ from graph_agent.execution.settlement import settle, skipped_result
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.planning.approvals import start_calls
 from graph_agent.prompts import Prompts
-from graph_agent.runs.control_messages import listen, take_follow_ups
+from graph_agent.runs.control_messages import listen, seconds_since_sent, take_follow_ups
 from graph_agent.runs.inbox import NoteKind
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.runs.spending import spent
@@ -32,7 +32,7 @@ from graph_agent.state.call_events import (
     since_plan,
 )
 from graph_agent.state.channels import RemoteTask, status_event
-from graph_agent.state.events import SUCCESSES, StoredEvent, event
+from graph_agent.state.events import SUCCESSES, StoredEvent, event, report_model_calls
 from graph_agent.state.messages import new_user_messages, newest_in_call_order, rewrite
 from graph_agent.state.schema import INITIAL_LOOP, LoopOutcome, LoopState, PlanState, loop_of_new_input
 from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
@@ -109,13 +109,17 @@ class PlanUpdate:
             await self.withdraw(remote["open"])
         if remote and remote.get("after"):
             self.changes["remote"] = {**self.changes.get("remote", {"contexts": {}, "open": {}}), "after": None}
-        self.run.begin_input()
+        queued_s = round(self.run.begin_input(), 6)
         self._set_deadline()
         await self.prepare()
         await self.settle()
         self.reset_counters()
         if users := new_user_messages(self.history, self.loop["last_input_id"]):
-            self.events += [event("user_message", 0, content=to_json_safe(message.content)) for message in users]
+            for message in users:
+                content, waited_s = to_json_safe(message.content), seconds_since_sent(message)
+                if waited_s is None:
+                    waited_s = queued_s
+                self.events.append(event("user_message", 0, content=content, queued_s=waited_s))
             self.loop["last_input_id"] = users[-1].id or ""
             await take_follow_ups(self.run, self.loop, users)
         status = self.state.get("status", SessionStatus.CREATED.value)
@@ -412,4 +416,6 @@ class PlanUpdate:
         """The state update as key-value pairs."""
         if self.settings.deadline_s is not None:
             self.loop["worked_s"] = round(self.run.worked_s(self.loop.get("worked_s", 0.0)), 3)
+        if self.events and self.events[-1]["type"] in ("limit", "error"):
+            report_model_calls(self.loop, self.events[-1])
         return [*self.changes.items(), *self.own_writes, ("loop", self.loop), ("events", self.events)]

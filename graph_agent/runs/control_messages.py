@@ -6,11 +6,12 @@ back, which proves that it was stored.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 
 from graph_agent.errors import ConfigError
 from graph_agent.runs.inbox import ControlMessage, MemoryInbox, NoteKind
@@ -60,7 +61,7 @@ async def listen(
                 break
         else:
             received.messages.append(message_of(note))
-            received.events.append(event("steering", step, content=_content(note)))
+            received.events.append(event("steering", step, content=_content(note), queued_s=_age_s(note.sent_ns)))
         loop["consumed_notes"] = [*loop.get("consumed_notes", []), note.key]
     return received
 
@@ -77,6 +78,18 @@ async def take_follow_ups(run: Run, loop: LoopState, messages: Iterable[HumanMes
         # Read the inbox first: this drops the keys that an earlier run has stored, and these are not stored yet.
         await listen(run, loop, (), 0)
         loop["consumed_notes"] = [*loop.get("consumed_notes", []), *keys]
+
+
+def seconds_since_sent(message: BaseMessage) -> float | None:
+    """Return the seconds since the sending of the note that a message was made from, of the wall clock; else None."""
+    if not message.id or not message.id.startswith(_NOTE):
+        return None
+    return _age_s(ControlMessage(message.id.removeprefix(_NOTE), "follow_up").sent_ns)
+
+
+def _age_s(sent_ns: int) -> float:
+    # The sender's clock may be ahead of this one.
+    return max(0.0, round((time.time_ns() - sent_ns) / 1e9, 6))
 
 
 async def _new_notes(run: Run, loop: LoopState) -> list[ControlMessage]:

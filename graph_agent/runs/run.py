@@ -310,9 +310,12 @@ class Run:
         """Record the exception that fails the input; for an error of a hook, the hook's own exception."""
         self.cause = error.__cause__ if isinstance(error, HookError) and error.__cause__ is not None else error
 
-    def begin_input(self) -> None:
-        """Restart the working time for a new input."""
-        self._worked_s, self._since, self._stopped_at = 0.0, time.monotonic(), None
+    def begin_input(self) -> float:
+        """Restart the working time for a new input; return the seconds that passed before."""
+        now = time.monotonic()
+        queued_s = now - self._since
+        self._worked_s, self._since, self._stopped_at = 0.0, now, None
+        return queued_s
 
     def worked_s(self, before_s: float) -> float:
         """Return the working seconds of this input, without the time between its runs.

@@ -19,6 +19,7 @@ from graph_agent.approvals.requests import DecisionType, HeldCall
 
 if TYPE_CHECKING:
     from graph_agent.approvals.decisions import Decided
+    from graph_agent.state.schema import LoopState
 
 
 ResultStatus = Literal["success", "error", "unknown", "invalid", "skipped", "denied", "answered"]
@@ -34,6 +35,33 @@ StoredEvent: TypeAlias = dict[str, Any]
 """One event as stored in the state: `type`, `ts`, `step` and the fields of its type."""
 
 
+Purpose = Literal["plan", "answer", "summary"]
+"""What the reply to a model request is for."""
+
+
+class ModelCallRecord(TypedDict):
+    """One request to a model: its times and its usage. Each attempt of a repeated request has a record of its own."""
+
+    purpose: Purpose
+    """What the reply is for; repairs and reruns have the purpose of the request that they repeat."""
+    model: str
+    """Name of the model as the provider reports it; else as configured, or the kind of the model."""
+    started: str
+    """When the request was sent: ISO 8601, UTC, microseconds."""
+    duration_s: float
+    """Seconds to the end of the reply, or to the error, on the monotonic clock."""
+    first_token_s: NotRequired[float]
+    """Seconds to the first token, on the monotonic clock; absent if the reply was not streamed."""
+    input_tokens: NotRequired[int]
+    """Tokens of the request; absent if the provider reported none."""
+    output_tokens: NotRequired[int]
+    """Tokens of the reply; absent if the provider reported none."""
+    cost: NotRequired[float]
+    """Cost in the currency of the `prices`; absent without prices or tokens."""
+    error: NotRequired[str]
+    """Kind of the model's error, or `cancelled`; absent for a complete reply."""
+
+
 class _Event(TypedDict):
     seq: int
     """Index in the session's history, from 0."""
@@ -43,6 +71,21 @@ class _Event(TypedDict):
     """The session that the event belongs to."""
     step: int
     """The plan it belongs to, from 1; 0 before the first plan of an input."""
+    model_calls: NotRequired[list[ModelCallRecord]]
+    """The model calls since the last event that has any, oldest first: those that led to this event. In a `plan`, an
+    `agent_response`, or the event that ends an input without either; absent if there were none."""
+
+
+class _TimedCall(TypedDict, total=False):
+    queued_s: float
+    """Seconds that the call waited for a free slot and for the effect ledger, on the monotonic clock, from the start of
+    its task; absent if it did not run in this run of the graph."""
+    duration_s: float
+    """Seconds that the call ran, retries included, on the monotonic clock; it ended just before `ts`. Absent with
+    `queued_s`."""
+    waited_s: float
+    """Seconds from the last event of the call before its run, which is its start or its question, to that run, if a
+    person has answered in between; of the wall clock. Absent if the call asked nobody."""
 
 
 class UserMessageEvent(_Event):
@@ -51,6 +94,10 @@ class UserMessageEvent(_Event):
     type: Literal["user_message"]
     content: str | list[Any]
     """Text, or content blocks if it has more than text."""
+    queued_s: NotRequired[float]
+    """Seconds from the request for its run to its begin, on the monotonic clock; they include the wait for the
+    session's lock. For a follow-up, seconds since it was sent, of the wall clock. Absent in sessions of older
+    versions."""
 
 
 class PlannedCall(TypedDict):
@@ -100,7 +147,7 @@ class ToolCallEvent(_Event):
     """Status of the result that the call gets instead of running; absent for a call that is about to run."""
 
 
-class ToolResultEvent(_Event):
+class ToolResultEvent(_TimedCall, _Event):
     """A tool call has a result."""
 
     type: Literal["tool_result"]
@@ -136,7 +183,7 @@ class DelegationRequestEvent(_Event):
     """Same as in a `tool_call` event."""
 
 
-class DelegationResponseEvent(_Event):
+class DelegationResponseEvent(_TimedCall, _Event):
     """A delegate answered."""
 
     type: Literal["delegation_response"]
@@ -178,6 +225,8 @@ class SteeringEvent(_Event):
     type: Literal["steering"]
     content: str | list[Any]
     """Text, or content blocks if it has more than text."""
+    queued_s: NotRequired[float]
+    """Seconds since it was sent, of the wall clock; absent in sessions of older versions."""
 
 
 class ApprovalRequestEvent(_Event):
@@ -213,6 +262,9 @@ class ApprovalDecisionEvent(_Event):
     """Name of the call that runs in its place; absent if it is the requested one."""
     message: NotRequired[str]
     """Reason of a rejection, or the result that a response gives; absent if there is none."""
+    waited_s: NotRequired[float]
+    """Seconds since the `approval_request`, of the wall clock, because another process may have asked; absent if a
+    remote delegate or middleware asked, and in sessions of older versions."""
     delegate: NotRequired[str]
     """Same as in an `approval_request` event."""
     delegation: NotRequired[str]
@@ -352,6 +404,17 @@ def event(type_: str, step: int, /, **fields: Any) -> StoredEvent:
     return {"type": type_, "ts": datetime.now(UTC).isoformat(timespec="microseconds"), "step": step, **fields}
 
 
+def report_model_calls(loop: LoopState, entry: StoredEvent) -> None:
+    """Move the model calls that no event reports yet from the loop state to an event."""
+    if calls := loop.pop("model_calls", None):
+        entry["model_calls"] = calls
+
+
+def seconds_since(ts: str) -> float:
+    """Return the seconds since the time of an event, of the wall clock; at least 0."""
+    return max(0.0, round((datetime.now(UTC) - datetime.fromisoformat(ts)).total_seconds(), 6))
+
+
 def append_events(state: list[StoredEvent], writes: Sequence[list[StoredEvent]]) -> list[StoredEvent]:
     """Reducer of the event channel: append the writes in order."""
     return [*state, *(entry for write in writes for entry in write)]
@@ -438,8 +501,12 @@ def request_event(calls: Sequence[HeldCall], step: int, **source: str) -> Stored
     return event("approval_request", step, calls=list(calls), **source)
 
 
-def decision_event(decided: Decided, step: int, **source: str) -> StoredEvent:
-    """Return the event of a decision; arguments as for `request_event`."""
+def decision_event(decided: Decided, step: int, *, asked_at: str = "", **source: str) -> StoredEvent:
+    """Return the event of a decision; arguments as for `request_event`.
+
+    Args:
+        asked_at: Time of the request's event; empty if unknown.
+    """
     call = decided.call
     fields: dict[str, Any] = {"id": call["id"], "name": call["name"], "decision": decided.type}
     if decided.type == "edit":
@@ -448,6 +515,8 @@ def decision_event(decided: Decided, step: int, **source: str) -> StoredEvent:
             fields["edited_name"] = decided.name
     if decided.message is not None:
         fields["message"] = decided.message
+    if asked_at:
+        fields["waited_s"] = seconds_since(asked_at)
     return event("approval_decision", step, **fields, decided_by=decided.by, **source)
 
 

@@ -21,7 +21,7 @@ from graph_agent.state.channels import (
     StatusChannel,
     change_remote,
 )
-from graph_agent.state.events import StoredEvent, append_events
+from graph_agent.state.events import ModelCallRecord, StoredEvent, append_events
 from graph_agent.types import Call, StopReason, Usage
 from graph_agent.usage import add_usage
 
@@ -123,6 +123,8 @@ class Position(TypedDict):
     """Whether the model declared this wave the last one."""
     awaiting_approval: NotRequired[list[HeldCall]]
     """Calls of the wave on which a person is asked to decide; `waiting` contains them too."""
+    model_calls: NotRequired[list[ModelCallRecord]]
+    """Model calls that no event reports yet, oldest first; absent if there are none."""
     ledger: NotRequired[bool]
     """Whether the effect ledger records each writing call of the wave before it runs; absent for False."""
 

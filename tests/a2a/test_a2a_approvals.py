@@ -304,7 +304,7 @@ async def test_the_history_has_the_request_of_a_remote_agent_and_the_decision() 
         ["wrote b"],
     )
     edited = {"id": "1", "name": "write", "decision": "edit", "arguments": {"path": "b", "lines": 3}}
-    common = {"ts", "seq", "session_id", "step"}
+    common = {"ts", "seq", "session_id", "step", "waited_s"}
     assert [{key: value for key, value in event.items() if key not in common} for event in events] == [
         {"type": "approval_request", "calls": [call], **source},
         {"type": "approval_decision", **edited, "decided_by": "ana", **source},

@@ -22,7 +22,7 @@ from tests.support.approvals import ALL, Desk, asked
 from tests.support.gates import Gate, gated_tool
 
 APPROVALS = ("approval_request", "approval_decision")
-READ_ON = {"ts", "seq", "session_id", "step"}
+READ_ON = {"ts", "seq", "session_id", "step", "waited_s"}
 PAY = asks(("p", "pay", {"amount": 5}))
 
 

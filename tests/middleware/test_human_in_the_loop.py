@@ -19,7 +19,7 @@ from tests.support.approvals import ALL
 from tests.support.result_texts import UNDECIDED
 
 TWO = asks(("a", "pay", {"amount": 5}), ("b", "pay", {"amount": 6}))
-READ_ON = {"ts", "seq", "session_id", "step"}
+READ_ON = {"ts", "seq", "session_id", "step", "waited_s"}
 
 
 class Bank:

@@ -83,10 +83,8 @@ class Desk:
     async def decisions(self) -> list[dict[str, Any]]:
         """The decisions in the history, without the fields of every event."""
         events = [event for event in await self.session.events() if event["type"] == "approval_decision"]
-        return [
-            {key: value for key, value in event.items() if key not in ("type", "ts", "seq", "session_id", "step")}
-            for event in events
-        ]
+        read_on = ("type", "ts", "seq", "session_id", "step", "waited_s")
+        return [{key: value for key, value in event.items() if key not in read_on} for event in events]
 
     async def deciders(self) -> list[str]:
         """Who took each decision of the history."""
