@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from graph_agent.models.scripted import ScriptedChatModel
     from graph_agent.parsing.call import idempotency_key
     from graph_agent.session.history import SessionMemory
-    from graph_agent.session.run_result import RunResult
+    from graph_agent.session.results import RunResult
     from graph_agent.session.session import Session
     from graph_agent.settings.config import AgentContext, LoopConfig
     from graph_agent.types import SessionStatus
@@ -47,7 +47,7 @@ _MODULES = {
     "LoopHook": "hooks.protocol",
     "LoopPlan": "hooks.protocol",
     "RequestPatch": "hooks.protocol",
-    "RunResult": "session.run_result",
+    "RunResult": "session.results",
     "ScriptedChatModel": "models.scripted",
     "Session": "session.session",
     "SessionMemory": "session.history",

@@ -19,7 +19,7 @@ from graph_agent.approvals.policy import read_review
 from graph_agent.compiled import AgentStateGraph
 from graph_agent.deps import AgentDeps, ToolCallWrapper
 from graph_agent.errors import ConfigError, did_you_mean
-from graph_agent.execution.current_wave import FIELDS, current_wave
+from graph_agent.execution.open_calls import FIELDS, current_wave
 from graph_agent.hooks.loop_hooks import sort_hooks
 from graph_agent.hooks.pipeline import MiddlewareNode, MiddlewareNodes
 from graph_agent.models.pool import ModelPool, ModelWrapper, Resolve, leave_unwrapped, require_chat_model

@@ -32,13 +32,11 @@ from graph_agent._compat import (
     surrounding_context,
 )
 from graph_agent._internal.closing_stream import ClosingIterator, ClosingStream, ConsumerTracker
-from graph_agent._internal.interruption import interruptible
-from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
+from graph_agent._internal.sync_bridge import blocking, interruptible, refuse_running_loop
 from graph_agent._internal.text import check_session_id, html_table
 from graph_agent.approvals.requests import is_approval_request
 from graph_agent.checkpoints.format import guard_reads
-from graph_agent.checkpoints.metadata import patch_metadata
-from graph_agent.checkpoints.reading import keep_ids_above_newest, load, namespaces_to_check
+from graph_agent.checkpoints.reading import keep_ids_above_newest, load, namespaces_to_check, patch_metadata
 from graph_agent.errors import InputError
 from graph_agent.inputs.deduplicator import admit_input, stored_chunks
 from graph_agent.runs.fence import DeferredWrites, defers_writes

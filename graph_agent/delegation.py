@@ -8,12 +8,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from langchain_core.messages import AnyMessage
 
-from graph_agent.settings.budgets import RemainingBudget
 from graph_agent.settings.config import Price
 from graph_agent.state.call_events import CallResult
 from graph_agent.state.channels import RemoteTask
 from graph_agent.state.events import StoredEvent
 from graph_agent.types import NO_USAGE, Usage
+from graph_agent.usage import RemainingBudget
 
 DEPTH_LEFT = "__graph_agent_depth_left"
 """Key in a delegated run's `configurable`: remaining depth of nested delegations."""

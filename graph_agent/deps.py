@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
+from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
@@ -23,13 +24,13 @@ from graph_agent.models.structured import StructuredPlanner
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import Content, joined, tools_in_text
 from graph_agent.runs.run import Run, run_of
-from graph_agent.settings.budgets import BUDGET_LEFT, STEPS_FOR_A_WAVE, tighten_limits
 from graph_agent.settings.config import AgentContext, LoopConfig, Planner, coerce_context, effective_config
 from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.call_events import CallResult
 from graph_agent.state.schema import INITIAL_LOOP, LoopState
 from graph_agent.tools.toolbox import Toolbox
-from graph_agent.types import Call
+from graph_agent.types import Call, Usage
+from graph_agent.usage import BUDGET_LEFT, STEPS_FOR_A_WAVE, BudgetUsage, cost_of, tighten_limits, work_s
 from graph_agent.waves.schema import PlanningResult
 
 ToolCallWrapper = Callable[
@@ -304,3 +305,41 @@ class Task:
     def settings_with(self, loop: LoopState) -> LoopConfig:
         """Return the effective configuration after changes of the loop state."""
         return self.deps.settings(self.runtime, self.config, loop)
+
+
+def spent(run: Run, loop: LoopState, usage: Usage, history: Sequence[AnyMessage], settings: LoopConfig) -> BudgetUsage:
+    """Return the usage of the input so far.
+
+    Args:
+        loop: The loop state.
+        usage: Tokens and model calls of the input.
+        history: The conversation; its newest reply is the estimate for the next model call.
+    """
+    # The first model call of an input has no estimate: the calls of earlier inputs predict it badly.
+    last = _newest_reply(history) if usage["model_calls"] else None
+    used = last.usage_metadata if last is not None else None
+    return BudgetUsage(
+        seconds=run.worked_s(loop.get("worked_s", 0.0)),
+        tokens=usage["total_tokens"],
+        cost=usage.get("cost", 0.0),
+        last_tokens=used["total_tokens"] if used else 0,
+        last_cost=cost_of(last, settings.prices) if last is not None else 0.0,
+    )
+
+
+def _newest_reply(history: Sequence[AnyMessage]) -> AIMessage | None:
+    return next((message for message in reversed(history) if isinstance(message, AIMessage)), None)
+
+
+def work_left_s(run: Run, loop: LoopState, settings: LoopConfig) -> float | None:
+    """Return the seconds that planning and calls may still take; None without a deadline."""
+    if settings.deadline_s is None:
+        return None
+    return max(0.0, work_s(settings.deadline_s, settings) - run.worked_s(loop.get("worked_s", 0.0)))
+
+
+def answer_left_s(run: Run, loop: LoopState, settings: LoopConfig) -> float | None:
+    """Return the seconds that the answer may still take; None without a deadline."""
+    if settings.deadline_s is None:
+        return None
+    return max(0.0, settings.deadline_s - run.worked_s(loop.get("worked_s", 0.0)))

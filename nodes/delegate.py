@@ -16,7 +16,7 @@ from graph_agent._internal.failure_log import log_failure, log_user_error
 from graph_agent._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent._internal.text import as_text, clean
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
-from graph_agent.deps import AgentDeps, Task
+from graph_agent.deps import AgentDeps, Task, spent
 from graph_agent.errors import GraphAgentError
 from graph_agent.execution.delegate_call import (
     ProgressReporter,
@@ -33,14 +33,12 @@ from graph_agent.execution.delegate_call import (
 from graph_agent.execution.run_call import CallTimer, CallToRun, call_to_run, run_in_slot
 from graph_agent.models.errors import is_raised_by_model, public_exception_text
 from graph_agent.runs.run import WATCHED
-from graph_agent.runs.spending import spent
-from graph_agent.settings.budgets import RemainingBudget, budget_for_delegates, has_budget
 from graph_agent.state.call_events import CallResult, fault_result
 from graph_agent.state.messages import CONTEXT_MARK, without_failure_report
 from graph_agent.tools.invoke import belongs_to_run
 from graph_agent.tools.output import effect_text
 from graph_agent.types import HIDDEN_ID_PREFIX, Call, Usage, delegate_name, is_delegation
-from graph_agent.usage import add_usage
+from graph_agent.usage import RemainingBudget, add_usage, budget_for_delegates, has_budget
 
 logger = logging.getLogger(__name__)
 _TOO_DEEP = "This agent may not delegate further: the delegation depth is used up. Do the task yourself."

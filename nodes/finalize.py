@@ -15,7 +15,7 @@ from langgraph.types import Command
 
 from graph_agent._internal.failure_log import IN_HISTORY, exception_text, log_traceback, log_user_error, user_function
 from graph_agent._internal.text import clean
-from graph_agent.deps import AgentDeps, Task
+from graph_agent.deps import AgentDeps, Task, answer_left_s, spent
 from graph_agent.errors import GraphAgentError, HookError, SlowSchemaError, UserError
 from graph_agent.models.errors import (
     FOR_USERS,
@@ -38,15 +38,6 @@ from graph_agent.planning.update import limit_event
 from graph_agent.prompts import Prompts
 from graph_agent.runs.control_messages import ReceivedNotes, listen
 from graph_agent.runs.run import WorkStoppedError
-from graph_agent.runs.spending import answer_left_s, spent
-from graph_agent.settings.budgets import (
-    LimitMet,
-    LimitMetError,
-    budget_met,
-    exhausted,
-    has_budget,
-    limit_met,
-)
 from graph_agent.state.call_events import account
 from graph_agent.state.channels import collect_writes, status_event, take_extras
 from graph_agent.state.events import StoredEvent, event, report_model_calls
@@ -60,7 +51,15 @@ from graph_agent.state.messages import (
 )
 from graph_agent.state.schema import LoopOutcome, LoopState, PlanState
 from graph_agent.types import NO_USAGE, STATUS_OF, CutOff, StopReason, Usage
-from graph_agent.usage import add_usage
+from graph_agent.usage import (
+    LimitMet,
+    LimitMetError,
+    add_usage,
+    budget_met,
+    exhausted,
+    has_budget,
+    limit_met,
+)
 
 logger = logging.getLogger(__name__)
 _HINTS = {

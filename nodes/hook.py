@@ -11,7 +11,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent._compat import read_state
-from graph_agent.deps import AgentDeps, Task
+from graph_agent.deps import AgentDeps, Task, work_left_s
 from graph_agent.errors import HookError, UserError
 from graph_agent.execution.approvals import answered_approvals
 from graph_agent.hooks.copies import hook_error
@@ -21,7 +21,6 @@ from graph_agent.nodes.plan import ask_before_deadline
 from graph_agent.planning.middleware_replies import hold_answer, hold_reply, is_failed, message_changes, skips
 from graph_agent.planning.update import PlanUpdate, limit_event
 from graph_agent.runs.run import WorkStoppedError
-from graph_agent.runs.spending import work_left_s
 from graph_agent.state.custom_state import RESERVED, CustomState
 from graph_agent.state.events import StoredEvent, event
 from graph_agent.state.messages import messages_fault, value_fault

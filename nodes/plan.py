@@ -14,11 +14,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent.deps import AgentDeps, Task
+from graph_agent.deps import AgentDeps, Task, work_left_s
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.models.finish_reasons import cut_off
 from graph_agent.nodes.finalize import failure_event
-from graph_agent.planning.approvals import report_edits, start_calls
 from graph_agent.planning.ask import RefusedError
 from graph_agent.planning.loop_detection import mark_withheld, stop_repetition
 from graph_agent.planning.middleware_replies import (
@@ -28,14 +27,19 @@ from graph_agent.planning.middleware_replies import (
     may_replan,
     request_model,
 )
-from graph_agent.planning.plan_edits import apply_after_wave, apply_edits, apply_extras, continue_after_edit
+from graph_agent.planning.plan_edits import (
+    apply_after_wave,
+    apply_edits,
+    apply_extras,
+    continue_after_edit,
+    report_edits,
+    start_calls,
+)
 from graph_agent.planning.reply import Planned, with_free_ids
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import replaced_answer_warning
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.runs.run import WorkStoppedError
-from graph_agent.runs.spending import work_left_s
-from graph_agent.settings.budgets import LimitMetError
 from graph_agent.settings.response_format import is_json
 from graph_agent.state.call_events import answered_ids, results_of_input
 from graph_agent.state.channels import collect_writes, take_extras
@@ -44,6 +48,7 @@ from graph_agent.state.messages import CONTEXT_MARK
 from graph_agent.state.schema import LoopOutcome, PlanState
 from graph_agent.tools.client import fault_further_client_calls
 from graph_agent.types import NO_USAGE
+from graph_agent.usage import LimitMetError
 from graph_agent.waves.schema import Selection, fill_in_earlier, select
 
 logger = logging.getLogger(__name__)
@@ -141,7 +146,8 @@ async def stop_at_repetition(update: PlanUpdate) -> Decision | None:
         return None
     if update.deps.config.approve is not None:
         report_edits(update)
-    return Decision.END if stop_repetition(update) else None
+    # One wave repeats nothing.
+    return Decision.END if update.loop["waves"] > 1 and stop_repetition(update) else None
 
 
 async def end_after_last_wave(update: PlanUpdate) -> Decision | None:
@@ -302,7 +308,8 @@ async def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
     update.history = [*update.history, planned.message]
     # Only a structured plan's arguments hold references; elsewhere "${" is plain text.
     structured = update.deps.mode(update.settings) == "wave"
-    calls = [mark_withheld(call, update.loop.get("withheld", ())) for call in planned.calls]
+    withheld = update.loop.get("withheld")
+    calls = [mark_withheld(call, withheld) for call in planned.calls] if withheld else planned.calls
     if not update.deps.parallel_client_calls:
         calls = fault_further_client_calls(calls, update.deps.toolbox.client_tools)
     if update.deps.hook_set:

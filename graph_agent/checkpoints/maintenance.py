@@ -18,7 +18,7 @@ from graph_agent.checkpoints.pruning.tables import Tables
 from graph_agent.checkpoints.pruning.threads import PrunedSession, by_number, prune_thread, rule, total
 from graph_agent.checkpoints.urls import MEMORY, check_database_exists, file_of, is_postgres
 from graph_agent.errors import ConfigError
-from graph_agent.locks.database_identity import database_key
+from graph_agent.locks.locks import database_key
 from graph_agent.runs.registry import is_idle
 
 DEFAULT_AGE = timedelta(days=30)

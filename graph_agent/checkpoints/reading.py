@@ -1,18 +1,36 @@
-"""Reads the running graph's own checkpoint from inside a node."""
+"""Reads the running graph's own checkpoint from inside a node, and changes the metadata of those that it stores.
+
+LangGraph's savers copy every text, number and boolean of `configurable` into a checkpoint's metadata, unless its key
+begins with two underscores. A secret that a program passes there, to reach its tools, would be in the database in plain
+text, so these entries are removed. `config["metadata"]` is stored unchanged; LangGraph adds `run_id`, `task_id`,
+`assistant_id`, `graph_id` and `model` to it, if `configurable` has them.
+
+The format number and the mark of an input are added when a checkpoint is stored, so that all are committed together.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+)
 from langgraph.runtime import Runtime
 
 from graph_agent._compat import checkpointer_of, loads_older_checkpoint, raise_checkpoint_id_floor
 from graph_agent._internal.sync_bridge import in_blocking_run
-from graph_agent.runs.run import RUN, deferred_of, run_of
+from graph_agent.checkpoints.format import with_format
+from graph_agent.runs.input_ids import RECENT_INPUTS
+from graph_agent.runs.registry import RECENT_RUNS
+from graph_agent.runs.run import RUN, Run, deferred_of, run_of
+from graph_agent.state.lengths import with_lengths
 
 BY_A_PERSON = ("update", "fork")
 """Sources of the checkpoints created by `update_state` and by going back in time."""
@@ -158,3 +176,68 @@ async def put_writes(
                 await deferred.flush()
             return
     await asyncio.to_thread(saver.put_writes, config, writes, task_id)
+
+
+_ADDRESS = frozenset({"thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"})
+
+_METADATA_PATCHED = "_stores_run_metadata"
+
+
+def patch_metadata(saver: BaseCheckpointSaver[Any]) -> None:
+    """Patch a saver to store format number and input mark of agents' runs, and nothing of their `configurable`.
+
+    Runs of other graphs are not affected.
+    """
+    if getattr(saver, _METADATA_PATCHED, False):
+        return
+    put, aput = saver.put, saver.aput
+
+    def storing(
+        config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> RunnableConfig:
+        return put(_without_configurable(config), checkpoint, _marked(metadata, config, checkpoint["id"]), new_versions)
+
+    async def astoring(
+        config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> RunnableConfig:
+        return await aput(
+            _without_configurable(config), checkpoint, _marked(metadata, config, checkpoint["id"]), new_versions
+        )
+
+    # Patched in place: `database_identity` reads the saver's connection, which a wrapper would hide.
+    saver.put = storing  # type: ignore[method-assign]
+    saver.aput = astoring  # type: ignore[method-assign]
+    setattr(saver, _METADATA_PATCHED, True)
+
+
+def bare(config: RunnableConfig) -> RunnableConfig:
+    """Return a config whose `configurable` has the checkpoint's address and keys that LangGraph never stores."""
+    configurable = config.get("configurable", {})
+    kept = {name: value for name, value in configurable.items() if name in _ADDRESS or name.startswith("__")}
+    return {**config, "configurable": kept}
+
+
+def _without_configurable(config: RunnableConfig) -> RunnableConfig:
+    return bare(config) if RUN in config.get("configurable", {}) else config
+
+
+def _marked(metadata: CheckpointMetadata, config: RunnableConfig, checkpoint_id: str) -> CheckpointMetadata:
+    """Return the metadata of a checkpoint with its format, and with the mark of its run's input.
+
+    Delegates and subgraphs have no mark. A run of a server adds the ids of the runs before it, and a run in a saver
+    without an index of input ids those of the inputs before it.
+    """
+    configurable = config.get("configurable", {})
+    metadata = with_lengths(metadata)
+    if RUN not in configurable:
+        return metadata
+    numbered, run = with_format(metadata), configurable[RUN]
+    if not isinstance(run, Run) or configurable.get("checkpoint_ns"):
+        return numbered
+    mark = run.mark.metadata if run.mark is not None else {}
+    recent = {RECENT_RUNS: list(run.recent_runs)} if run.recent_runs else {}
+    inputs: dict[str, Any] = {}
+    if run.inputs_before is not None and RECENT_INPUTS not in metadata:  # `aput` of some savers calls `put`
+        inputs = {RECENT_INPUTS: run.inputs_before}
+        run.inputs_before = checkpoint_id if isinstance(run.inputs_before, Mapping) else run.inputs_before
+    return cast("CheckpointMetadata", {**numbered, **mark, **recent, **inputs})

@@ -27,7 +27,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from graph_agent._compat import raise_checkpoint_id_floor
-from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent.checkpoints.session_index import SQLITE_INDEX, SQLITE_INPUT_INDEX, sqlite_threads
 from graph_agent.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_database
 from graph_agent.checkpoints.sqlite_writer import Recorder, Statement, Writer

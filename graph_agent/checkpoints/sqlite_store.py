@@ -14,8 +14,7 @@ from langgraph.store.base import Op, PutOp, Result
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from graph_agent._compat import stop_batching
-from graph_agent._internal.daemon_threads import call_in_thread
-from graph_agent._internal.sync_bridge import await_uninterrupted
+from graph_agent._internal.sync_bridge import await_uninterrupted, call_in_thread
 from graph_agent.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_database
 from graph_agent.checkpoints.write_probe import probe_sqlite
 

@@ -11,8 +11,7 @@ from graph_agent.cli.dialog import WAITING, Ask
 from graph_agent.cli.questions import Question, questions_of, signed
 from graph_agent.cli.terminal import Terminal
 from graph_agent.errors import InputError
-from graph_agent.session.results import Done, Part
-from graph_agent.session.run_result import RunResult
+from graph_agent.session.results import Done, Part, RunResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
 
-from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent.checkpoints.urls import MEMORY
 from graph_agent.cli.agent_thread import STOPPED, Interrupts
 from graph_agent.cli.dialog import (
@@ -29,7 +29,7 @@ from graph_agent.cli.report import JsonReport, TextReport
 from graph_agent.cli.screen import LiveScreen, PlainScreen
 from graph_agent.cli.terminal import Terminal
 from graph_agent.cli.typed_keys import show_typed_keys
-from graph_agent.session.run_result import open_interrupts
+from graph_agent.session.results import open_interrupts
 from graph_agent.session.session import Session
 from graph_agent.spec.factory import open_agent
 

@@ -13,8 +13,17 @@ from graph_agent._internal.failure_log import mask_named_secrets
 from graph_agent._internal.text import text_of
 from graph_agent.cli.screen import Screen
 from graph_agent.cli.steps import Wave
-from graph_agent.session.results import CallState, DelegatePart, Done, EventAdded, Part, PlanText, Progress, Token
-from graph_agent.session.run_result import RunResult
+from graph_agent.session.results import (
+    CallState,
+    DelegatePart,
+    Done,
+    EventAdded,
+    Part,
+    PlanText,
+    Progress,
+    RunResult,
+    Token,
+)
 
 if TYPE_CHECKING:
     from graph_agent.state.events import Event

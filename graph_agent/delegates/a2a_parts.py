@@ -16,9 +16,9 @@ from google.protobuf.struct_pb2 import Value
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, count_values
 from graph_agent._internal.text import as_text, clean
 from graph_agent.delegation import DEPTH_LEFT, Delegation
-from graph_agent.settings.budgets import BUDGET_LEFT, RemainingBudget
 from graph_agent.state.events import decode
 from graph_agent.types import NO_USAGE, Usage
+from graph_agent.usage import BUDGET_LEFT, RemainingBudget
 
 MAX_IMAGES = 16
 _EXACT = "urn:graph-agent:exact-json"

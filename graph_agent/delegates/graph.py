@@ -20,8 +20,7 @@ from langgraph.runtime import get_runtime
 from langgraph.types import Command, StateSnapshot, StreamMode
 
 from graph_agent._compat import NO_PERSISTENCE, checkpointer_of, in_namespace, is_resuming, parent_checkpoint
-from graph_agent._internal.daemon_threads import call_in_thread
-from graph_agent._internal.sync_bridge import in_blocking_run
+from graph_agent._internal.sync_bridge import call_in_thread, in_blocking_run
 from graph_agent._internal.text import as_text, to_json_safe
 from graph_agent.approvals.decisions import split_decisions
 from graph_agent.approvals.requests import is_approval_request, joined_request
@@ -31,15 +30,13 @@ from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.errors import DecisionError, RunFailedError
 from graph_agent.execution.approvals import asks_again
 from graph_agent.models.finish_reasons import cause_of, cut_off
-from graph_agent.session.results import DelegatePart
-from graph_agent.session.run_result import open_interrupts, since_last_input
+from graph_agent.session.results import DelegatePart, open_interrupts, since_last_input
 from graph_agent.session.stream_parts import MODES, StreamParts, is_event
-from graph_agent.settings.budgets import BUDGET_LEFT, cost_of, usage_of
 from graph_agent.settings.config import AgentContext, Price, coerce_context
 from graph_agent.state.channels import RemoteTask
 from graph_agent.state.events import StoredEvent, as_value, is_approval
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
-from graph_agent.usage import add_usage, cut_off_reply, estimated_usage, less_usage
+from graph_agent.usage import BUDGET_LEFT, add_usage, cost_of, cut_off_reply, estimated_usage, less_usage, usage_of
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from graph_agent.runs.input_ids import INPUT_ID
 from graph_agent.runs.registry import find_run
 from graph_agent.session import Session
 from graph_agent.session.built_agent import custom_state_of
-from graph_agent.session.run_result import run_result
+from graph_agent.session.results import run_result
 from graph_agent.settings.config import AgentContext
 
 ContextOf = Callable[[str], Awaitable[AgentContext | Mapping[str, Any]]]

@@ -18,10 +18,9 @@ from graph_agent._compat import count_resume_values, read_state
 from graph_agent._internal.failure_log import log_failure, log_traceback, log_user_error
 from graph_agent._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent.checkpoints.reading import load
-from graph_agent.deps import Task
+from graph_agent.deps import Task, work_left_s
 from graph_agent.errors import AbandonedCallsError, GraphAgentError, InputError, ToolArgumentsError
 from graph_agent.execution.approvals import answered_approvals, needs_approval, replacement_fault
-from graph_agent.execution.current_wave import FIELDS, current_wave
 from graph_agent.execution.ledger import (
     checkpoint_of,
     finished_before,
@@ -32,16 +31,15 @@ from graph_agent.execution.ledger import (
     note_refused,
     note_started,
 )
-from graph_agent.execution.settlement import UNKNOWN
+from graph_agent.execution.open_calls import FIELDS, UNKNOWN, current_wave
 from graph_agent.parsing.call import current_call
 from graph_agent.runs.run import WorkStoppedError
-from graph_agent.runs.spending import work_left_s
 from graph_agent.state.call_events import CallResult, announce, answer_event, fault_result, result_event, since_plan
 from graph_agent.state.custom_state import CustomState
 from graph_agent.state.events import ResultStatus, StoredEvent, seconds_since
 from graph_agent.tools.client import call_client_tool
-from graph_agent.tools.commands import CommandScope
 from graph_agent.tools.invoke import (
+    CommandScope,
     ReturnValue,
     after_attempts,
     belongs_to_run,

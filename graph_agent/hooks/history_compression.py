@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from langchain_core.messages import ToolMessage
 
-from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent.hooks.protocol import LoopHook, OnError
 from graph_agent.tools.truncation import truncate
 

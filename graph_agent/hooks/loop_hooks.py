@@ -24,9 +24,9 @@ from graph_agent.hooks.protocol import (
 )
 from graph_agent.hooks.request_messages import without_open_calls
 from graph_agent.models.side_calls import run_side_call
-from graph_agent.settings.budgets import LimitMet, LimitMetError
 from graph_agent.state.schema import HookWork
 from graph_agent.types import Call, Usage
+from graph_agent.usage import LimitMet, LimitMetError
 
 _METHODS = ("should_run", "build_plan")
 

@@ -15,8 +15,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.types import Command
 
 from graph_agent._compat import can_jump_to, dual_runnable, is_overridden, trace_policy_of, with_context
-from graph_agent._internal.daemon_threads import call_in_thread
-from graph_agent._internal.sync_bridge import in_blocking_run
+from graph_agent._internal.sync_bridge import call_in_thread, in_blocking_run
 from graph_agent.errors import ConfigError, HookError
 from graph_agent.hooks.copies import mark_raised
 from graph_agent.hooks.pipeline import (

@@ -9,8 +9,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
-from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.failure_log import exception_text, log_user_error
+from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent._internal.text import as_text, clean
 from graph_agent.hooks.protocol import HookRequest, HookResponse, LoopHook, LoopPlan, OnError, RequestPatch
 from graph_agent.parsing.call import canonical_calls

@@ -25,8 +25,7 @@ from graph_agent.models.errors import public_exception_text
 from graph_agent.state.call_events import CallResult
 from graph_agent.state.custom_state import NO_OWN_FIELDS, CustomState
 from graph_agent.state.events import SUCCESSES, ResultStatus
-from graph_agent.tools.commands import CommandScope, as_command
-from graph_agent.tools.invoke import belongs_to_run, read_output, tool_runtime, with_value_of
+from graph_agent.tools.invoke import CommandScope, as_command, belongs_to_run, read_output, tool_runtime, with_value_of
 from graph_agent.types import Call
 
 RunCall = Callable[[Call, BaseTool | None], Awaitable[CallResult]]

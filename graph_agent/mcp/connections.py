@@ -197,7 +197,7 @@ def _with_auth(servers: list[ServerConfig], auth: httpx.Auth | Mapping[str, http
         auth_by_name = auth
     else:
         raise ConfigError(
-            f"'auth' must be an httpx.Auth, or map server names to them; got {type(cast(object, auth)).__name__}."
+            f"'auth' must be an httpx.Auth, or map server names to them; got {type(cast('object', auth)).__name__}."
         )
     for name, value in auth_by_name.items():
         if name not in http_servers:
@@ -205,7 +205,7 @@ def _with_auth(servers: list[ServerConfig], auth: httpx.Auth | Mapping[str, http
                 f"'auth' names {name!r}, which is not an MCP server over HTTP; {did_you_mean(name, http_servers)}"
             )
         if not isinstance(value, httpx.Auth):
-            raise ConfigError(f"auth[{name!r}] must be an httpx.Auth; got {type(cast(object, value)).__name__}.")
+            raise ConfigError(f"auth[{name!r}] must be an httpx.Auth; got {type(cast('object', value)).__name__}.")
     return [_set_auth(server, auth_by_name.get(server.name)) for server in servers]
 
 

@@ -110,7 +110,7 @@ async def _sse(config: ServerConfig, on_loss: OnLoss) -> AsyncIterator[tuple[Inc
     ) -> httpx.AsyncClient:
         make = options.get("httpx_client_factory", httpx.AsyncClient)
         client = make(headers=headers, timeout=timeout, auth=auth)
-        return cast(httpx.AsyncClient, WatchedClient(client, on_loss, config.max_message_bytes))
+        return cast("httpx.AsyncClient", WatchedClient(client, on_loss, config.max_message_bytes))
 
     async with sse_client(
         options["url"],
@@ -134,7 +134,7 @@ async def _streamable_http(config: ServerConfig, on_loss: OnLoss) -> AsyncIterat
         WatchedClient(client, on_loss, config.max_message_bytes) as watched,
         streamable_http_client(
             options["url"],
-            http_client=cast(httpx.AsyncClient, watched),
+            http_client=cast("httpx.AsyncClient", watched),
             terminate_on_close=options.get("terminate_on_close", True),
         ) as (incoming, outgoing, _),
     ):

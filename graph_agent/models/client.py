@@ -12,10 +12,9 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMess
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent._internal.lru import BoundedCache
-from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.retry import QUIET, ask
-from graph_agent.models.sanitize import as_plans, as_text_history, sanitized, sanitized_all, without_calls
+from graph_agent.models.sanitize import ToolAliases, as_plans, as_text_history, sanitized, sanitized_all, without_calls
 from graph_agent.models.schema_mode import ResponseFormat, SchemaMode
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import BoundModel, ModelCall, unwrap_binding, with_options

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables.config import ensure_config, merge_configs, set_config_context
 
-from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent.models.retry import QUIET
 
 

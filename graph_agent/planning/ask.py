@@ -19,11 +19,10 @@ from graph_agent.parsing.call import canonical_calls
 from graph_agent.planning.cache import through_cache
 from graph_agent.planning.reply import Planned, action_of, read_reply
 from graph_agent.planning.request_state import plan_request
-from graph_agent.settings.budgets import LimitMet, LimitMetError, usage_of
 from graph_agent.settings.config import LoopConfig, Planner
 from graph_agent.state.messages import stream_rest
 from graph_agent.types import NO_USAGE, Call, Usage
-from graph_agent.usage import add_usage
+from graph_agent.usage import LimitMet, LimitMetError, add_usage, usage_of
 from graph_agent.waves.reply import read_plan
 from graph_agent.waves.schema import PlanError, PlanningResult, check_wave
 

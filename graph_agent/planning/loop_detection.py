@@ -224,7 +224,7 @@ def stop_repetition(update: PlanUpdate) -> bool:
         update.loop.pop("withheld", None)
         return False
     # Equal calls of one wave count once, so no pattern can have repeated often enough yet.
-    if waves < 2 or (waves < REPEATS and settings.loop_window >= REPEATS * settings.loop_max_period):
+    if waves < REPEATS and settings.loop_window >= REPEATS * settings.loop_max_period:
         return False
     window = settings.loop_window
     recent = recent_calls(update.state["events"], update.deps.toolbox.marks, window, update.run.fingerprints)

@@ -19,11 +19,11 @@ from graph_agent.models.finish_reasons import cause_of, cut_off, text_cut_off
 from graph_agent.models.sanitize import with_text, without_call_blocks, without_calls
 from graph_agent.models.stream_filters import after_reasoning, is_blank, may_begin_with_call, without_sentinel
 from graph_agent.parsing.call import calls_of, canonical_calls, checked_call, with_unique_ids
-from graph_agent.settings.budgets import usage_of
 from graph_agent.settings.config import Price
 from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.events import StoredEvent, event
 from graph_agent.types import Call, CutOff, Usage
+from graph_agent.usage import usage_of
 from graph_agent.waves.references import renamed
 from graph_agent.waves.reply import answer_of_plans
 

@@ -49,13 +49,12 @@ from graph_agent.planning.reply import (
 )
 from graph_agent.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.planning.summary import renew_summary, use_summary
-from graph_agent.settings.budgets import LimitMet, usage_of
 from graph_agent.settings.config import LoopConfig, Price
 from graph_agent.state.events import ModelCallRecord, Purpose, StoredEvent
 from graph_agent.state.messages import stream_rest
 from graph_agent.state.schema import HookWork, LoopState
 from graph_agent.types import NO_USAGE, Usage
-from graph_agent.usage import TimedRequest, add_usage, metered
+from graph_agent.usage import LimitMet, TimedRequest, add_usage, metered, usage_of
 
 T = TypeVar("T")
 _CROWDED = 0.8
@@ -134,7 +133,7 @@ class ModelRequests:
         # A summary must not quote what a hook hides from the model.
         if rewriters := active.agent.rewriters:
             active.result_texts = await result_texts(rewriters, active.history, active.warn, self.count_reply)
-        if may_summarize and active.settings.summarize_at is not None:
+        if may_summarize and active.window is not None and active.summarizes:
             await renew_summary(self, stored, new)
 
     async def plan(self) -> Planned:

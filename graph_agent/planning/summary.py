@@ -23,11 +23,11 @@ from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.planning.compaction import find_cut, is_note, newest_input
 from graph_agent.planning.request_state import RequestState, plan_request
 from graph_agent.prompts import Prompts
-from graph_agent.settings.budgets import LimitMetError, usage_of
 from graph_agent.state.events import StoredEvent, event
 from graph_agent.state.schema import LoopState, Summary
 from graph_agent.tools.truncation import truncate
 from graph_agent.types import NO_USAGE
+from graph_agent.usage import LimitMetError, usage_of
 
 if TYPE_CHECKING:
     from graph_agent.planning.requests import ModelRequests
@@ -78,7 +78,7 @@ async def renew_summary(
     """
     active = requests.active
     window, share = active.window, active.settings.summarize_at
-    if window is None or share is None or not active.summarizes:
+    if window is None or share is None:
         return
     threshold = share * window
     size = _request_tokens(active)

@@ -11,17 +11,15 @@ from langchain_core.messages import AIMessage, AnyMessage
 
 from graph_agent._internal.failure_log import IN_HISTORY
 from graph_agent._internal.text import as_text, text_of, to_json_safe
-from graph_agent.deps import Task
+from graph_agent.deps import Task, spent
 from graph_agent.execution.delegate_call import calls_waiting_for_person, unanswered_result
-from graph_agent.execution.settlement import settle, skipped_result
+from graph_agent.execution.open_calls import settle, skipped_result
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.planning.approvals import start_calls
+from graph_agent.planning.plan_edits import start_calls
 from graph_agent.prompts import Prompts
 from graph_agent.runs.control_messages import listen, seconds_since_sent, take_follow_ups
 from graph_agent.runs.inbox import NoteKind
 from graph_agent.runs.run import WorkStoppedError
-from graph_agent.runs.spending import spent
-from graph_agent.settings.budgets import LOGGED, LimitMet, budget_met, has_budget, limit_met
 from graph_agent.settings.config import coerce_context, set_fields
 from graph_agent.state.call_events import (
     announce,
@@ -36,7 +34,7 @@ from graph_agent.state.events import SUCCESSES, StoredEvent, event, report_model
 from graph_agent.state.messages import new_user_messages, newest_in_call_order, rewrite
 from graph_agent.state.schema import INITIAL_LOOP, LoopOutcome, LoopState, PlanState, loop_of_new_input
 from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
-from graph_agent.usage import add_usage, fresh
+from graph_agent.usage import LOGGED, LimitMet, add_usage, budget_met, fresh, has_budget, limit_met
 from graph_agent.waves.schema import Selection, select
 
 logger = logging.getLogger(__name__)

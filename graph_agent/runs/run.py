@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from graph_agent.runs.fence import DeferredWrites
     from graph_agent.runs.input_ids import InputId
 
-
 T = TypeVar("T")
 
 RUN = "__graph_agent_run"

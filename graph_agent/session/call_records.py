@@ -11,7 +11,7 @@ from langgraph.types import StateSnapshot
 
 from graph_agent.execution.ledger import WaveRecovery, wave_recovery
 from graph_agent.runs.run import Run
-from graph_agent.session.run_result import TrackedCall, planned_calls, since_last_input
+from graph_agent.session.results import TrackedCall, planned_calls, since_last_input
 from graph_agent.state.call_events import OUTCOMES
 from graph_agent.state.events import StoredEvent
 from graph_agent.state.schema import INITIAL_LOOP

@@ -27,7 +27,7 @@ from graph_agent.runs.registry import POLL_S, find_run, is_idle, refuse_within
 from graph_agent.runs.run import READERSHIP, RUN, WATCHED, Run, RunHandle
 from graph_agent.session.built_agent import builder_of, custom_state_of
 from graph_agent.session.control import SessionControl
-from graph_agent.session.run_result import Cause, RunResult, open_interrupts, run_result, typed_result
+from graph_agent.session.results import Cause, RunResult, open_interrupts, run_result, typed_result
 from graph_agent.settings.config import checked_context, effective_config
 from graph_agent.types import SessionStatus
 

@@ -22,7 +22,7 @@ from graph_agent.approvals.requests import (
 )
 from graph_agent.errors import DecisionError, InputError, SlowSchemaError
 from graph_agent.session.built_agent import builder_of
-from graph_agent.session.run_result import open_interrupts
+from graph_agent.session.results import open_interrupts
 
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 

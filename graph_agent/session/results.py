@@ -1,13 +1,27 @@
-"""Defines the parts of a run's stream."""
+"""Defines the result of a run, read from the state of its session, and the parts of its stream."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import reprlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
-from graph_agent.session.run_result import RunCall, RunResult, Waiting
-from graph_agent.state.events import Event, ResultStatus
-from graph_agent.types import ResponseT, Usage
+from langchain_core.messages import AIMessage, AnyMessage
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Interrupt, StateSnapshot
+
+from graph_agent._internal.text import html_table, text_of
+from graph_agent.approvals.requests import request_of
+from graph_agent.session.built_agent import builder_of
+from graph_agent.settings.config import AgentContext
+from graph_agent.state.call_events import call_name
+from graph_agent.state.events import NOT_RUN, SUCCESSES, Event, PlannedCall, ResultStatus, StoredEvent, is_own, value_of
+from graph_agent.state.messages import failure_error, since_input
+from graph_agent.tools.client import CLIENT_CALL
+from graph_agent.types import NO_USAGE, CutOff, ResponseT, SessionStatus, StopReason, Usage
 
 __all__ = [
     "CallState",
@@ -26,6 +40,325 @@ __all__ = [
     "Usage",
     "Waiting",
 ]
+
+
+Waiting = Literal["approval", "client_tool", "answer"]
+"""What a session waits for: decisions on calls, results of the caller's own tools, or the answer to a question."""
+
+
+class Cause:
+    """The exception behind a failure; copies of its result share it, and a pickled result has none.
+
+    Providers' exceptions can seldom be copied or pickled.
+    """
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Cause:
+        return self
+
+    def __reduce__(self) -> tuple[type[Cause], tuple[()]]:
+        return Cause, ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunCall:
+    """One call of an input, and its outcome."""
+
+    id: str
+    name: str
+    """The tool's name, or `delegate_to_<name>`."""
+    arguments: dict[str, Any]
+    """The arguments it ran with, references replaced; those that the model gave for a call that never started."""
+    result: Any
+    """The same value as in `RunResult.results`; None without a result."""
+    status: ResultStatus | None
+    """How it ended; None while it is unfinished."""
+    duration_s: float | None
+    """Seconds from when it was ready to run to its result; None for a call that did not run, or is unfinished."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RunResult(Generic[ResponseT]):
+    """The result of one input."""
+
+    answer: str
+    """The answer's text; for a failed run, the failure and the work done. Empty only while it waits for a person."""
+    status: SessionStatus
+    """The session's status after the run."""
+    stop_reason: StopReason | None
+    """Why it stopped; None while it waits for a person."""
+    action: str
+    """The `action` of the last plan; empty without a plan."""
+    reasoning: str
+    """The text of the last plan, apart from its calls."""
+    results: dict[str, Any]
+    """Call id → the result's value as plain JSON, `{"error": …}` with its text for a call that failed.
+
+    The value is the tool's return value: a Python list, dict, number, None, pydantic model or dataclass, the structured
+    content of an MCP tool, or text, even if the text looks like JSON. A reference `${id.path}` yields the same value.
+    Content blocks that are not all text are a list of blocks.
+
+    If a model reuses an id, its further calls have the keys `<id>#2`, `<id>#3`, in the order planned.
+    """
+    calls: list[RunCall]
+    """All calls, in the order planned."""
+    iterations: int
+    """Waves run."""
+    usage: Usage
+    """Tokens and model calls of the input, those of hooks and delegates included."""
+    pending: list[PlannedCall]
+    """Unfinished calls: planned calls without a result, and calls that a stop prevented from starting."""
+    interrupts: list[Interrupt]
+    """Open interrupts; answer them with `Session.resume`."""
+    structured_response: ResponseT | None = None
+    """The answer as an instance of the class that is the agent's `response_format`; plain JSON for a JSON schema.
+
+    None without a response format, and for an input without an answer: one that waits for a person, failed or was
+    stopped.
+    """
+    cost: float | None = None
+    """Cost of its model calls, in the price table's currency; None without prices."""
+    error: str = ""
+    """What failed, with the provider's words, and the fix; empty unless something failed for good."""
+    error_kind: str = ""
+    """The `kind` of the `error` event; empty without an error."""
+    hint: str = ""
+    """Advice for the developer on the failure, the limit or the cut-off; may be empty. No answer contains it."""
+    truncated: CutOff | None = None
+    """Why the answer was cut off: `length`, `content_filter`, or `interrupted` by the provider; None if complete."""
+    state: dict[str, Any] = field(default_factory=dict)
+    """The agent's own state fields after the run (see `state_schema`), those that have a value."""
+    follow_ups: tuple[RunResult[ResponseT], ...] = ()
+    """Results of the follow-ups that the same call ran after this input, in order."""
+    cause: Any = field(default=None, repr=False, compare=False)
+    """A `Cause` with the exception behind a failure; None without one, and for a result read from storage."""
+
+    def raise_for_status(self) -> RunResult[ResponseT]:
+        """Raise the failure of the input as an exception; return the result itself if it did not fail.
+
+        Raises:
+            RunFailedError: When the status is `FAILED`. Its cause is the provider's or the hook's exception, if the
+                input failed in this run.
+        """
+        if self.status != SessionStatus.FAILED:
+            return self
+        cause = None if self.cause is None else self.cause.error
+        raise failure_error(self.error, kind=self.error_kind, answer=self.answer) from cause
+
+    def __repr__(self) -> str:
+        return f"RunResult({', '.join(f'{name}={reprlib.repr(value)}' for name, value in self._shown())})"
+
+    def _repr_html_(self) -> str:
+        calls = [
+            (call.name, reprlib.repr(call.arguments), call.status or "unfinished", reprlib.repr(call.result))
+            for call in self.calls
+        ]
+        return html_table("RunResult", self._shown()) + (html_table("Calls", calls) if calls else "")
+
+    def _shown(self) -> list[tuple[str, Any]]:
+        shown: list[tuple[str, Any]] = [("status", self.status.value), ("stop_reason", self.stop_reason)]
+        shown += [("answer", self.answer), ("calls", [call.name for call in self.calls])]
+        shown += [(name, value) for name in ("error", "hint", "waiting") if (value := getattr(self, name))]
+        return shown
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """What the session waits for; None if it does not wait."""
+        return waiting_for(self.interrupts)
+
+
+def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
+    """Read a session's state as the result of its newest input.
+
+    Args:
+        state: The state.
+        fields: The own state fields of the agent that belong to its output.
+    """
+    values = state.values
+    events = since_last_input(values.get("events", []))
+    plan = next((entry for entry in reversed(events) if entry["type"] == "plan"), {})
+    answer = next((entry for entry in reversed(events) if entry["type"] == "agent_response"), {})
+    error = next((entry for entry in reversed(events) if entry["type"] == "error"), {})
+    calls = planned_calls(events)
+    stopped = values.get("stop_reason") not in (None, "completed")
+    # Before the first plan is stored the channel holds an empty mapping.
+    usage = values.get("usage") or NO_USAGE
+    return RunResult(
+        answer=text_of(answer.get("content", "")),
+        status=SessionStatus(values.get("status", SessionStatus.CREATED)),
+        stop_reason=values.get("stop_reason"),
+        action=plan.get("action", ""),
+        reasoning=plan.get("reasoning", ""),
+        results=_results(calls),
+        calls=_run_calls(calls, values.get("messages", [])),
+        iterations=values.get("loop", {}).get("waves", 0),
+        usage=without_cost(usage),
+        cost=usage.get("cost"),
+        pending=[call.planned for call in calls if call.result is None or (stopped and call.was_skipped)],
+        interrupts=open_interrupts(state),
+        structured_response=values.get("structured_response"),
+        error=error.get("message", ""),
+        error_kind=error.get("kind", ""),
+        hint=next((entry["hint"] for entry in reversed(events) if entry.get("hint")), ""),
+        truncated=answer.get("truncated"),
+        state={name: values[name] for name in fields if name in values},
+    )
+
+
+@dataclass(slots=True)
+class TrackedCall:
+    """A call of a plan, and its state so far."""
+
+    planned: PlannedCall
+    """The call in the plan event."""
+    ready: bool = False
+    """Whether it was made ready to run."""
+    started: StoredEvent | None = None
+    """The event that it is about to run; None before that event."""
+    result: StoredEvent | None = None
+    """The event of its result; None before that event."""
+    newest: bool = True
+    """Whether it belongs to the newest plan."""
+    rejected: bool = False
+    """Whether a person rejected it."""
+
+    @property
+    def was_skipped(self) -> bool:
+        """Whether it belongs to the newest plan and was skipped, other than by a person's rejection."""
+        return self.newest and not self.rejected and self.result is not None and self.result["status"] == "skipped"
+
+
+def planned_calls(events: Sequence[StoredEvent]) -> list[TrackedCall]:
+    """Return the calls of one input's plans, in order.
+
+    A later plan may reuse an id; later events of that id then belong to the later call.
+
+    Args:
+        events: The input's events, oldest first.
+    """
+    calls: list[TrackedCall] = []
+    by_id: dict[str, TrackedCall] = {}
+    for entry in events:
+        if entry["type"] == "plan":
+            for call in calls:
+                call.newest = False
+            planned = [TrackedCall(call) for call in entry["calls"]]
+            calls += planned
+            by_id |= {call.planned["id"]: call for call in planned}
+        elif is_own(entry, "approval_decision") and (decided := by_id.get(entry["id"])) is not None:
+            decided.rejected = entry["decision"] == "reject"
+        elif (name := call_name(entry)) is not None:
+            # A person may have added the call to the plan, or replaced its tool.
+            named: PlannedCall = {"id": entry["id"], "name": name}
+            if (known := by_id.get(entry["id"])) is None:
+                known = by_id[entry["id"]] = TrackedCall(named)
+                calls.append(known)
+            known.planned = {**known.planned, **named}
+            if entry["type"] in ("tool_call", "delegation_request"):
+                known.ready, known.started = True, entry
+            else:
+                known.result = entry
+    return calls
+
+
+def _results(calls: Sequence[TrackedCall]) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    times: Counter[str] = Counter()
+    for call in calls:
+        id_ = call.planned["id"]
+        times[id_] += 1
+        if (result := call.result) is not None:
+            key = id_ if times[id_] == 1 else f"{id_}#{times[id_]}"
+            results[key] = _value(result)
+    return results
+
+
+def _value(result: StoredEvent) -> Any:
+    return value_of(result) if result["status"] in SUCCESSES else {"error": text_of(result["content"])}
+
+
+def _run_calls(calls: Sequence[TrackedCall], messages: Sequence[AnyMessage]) -> list[RunCall]:
+    # The plan's message has the arguments of a call that never started.
+    planned = {
+        call["id"]: call["args"]
+        for message in since_input(messages)
+        if isinstance(message, AIMessage)
+        for call in message.tool_calls
+    }
+    found: list[RunCall] = []
+    for call in calls:
+        started, result, id_ = call.started, call.result, call.planned["id"]
+        arguments = planned.get(id_, {})
+        if started is not None:
+            arguments = started["arguments"] if started["type"] == "tool_call" else {"task": started["task"]}
+        duration_s = None
+        if started is not None and result is not None and result["status"] not in NOT_RUN:
+            times = [datetime.fromisoformat(entry["ts"]) for entry in (started, result)]
+            duration_s = (times[1] - times[0]).total_seconds()
+        value = None if result is None else _value(result)
+        status = None if result is None else result["status"]
+        found.append(RunCall(id_, call.planned["name"], dict(arguments), value, status, duration_s))
+    return found
+
+
+def open_interrupts(state: StateSnapshot) -> list[Interrupt]:
+    """Return the open interrupts, excluding those of finished calls."""
+    return [interrupt for task in state.tasks if task.result is None for interrupt in task.interrupts]
+
+
+def waiting_for(interrupts: Sequence[Interrupt]) -> Waiting | None:
+    """Return what open interrupts wait for, the first of `Waiting` that applies; None without interrupts."""
+    if not interrupts:
+        return None
+    if any(request_of(each) is not None for each in interrupts):
+        return "approval"
+    is_client_call = [isinstance(each.value, dict) and each.value.get("type") == CLIENT_CALL for each in interrupts]
+    return "client_tool" if any(is_client_call) else "answer"
+
+
+def without_cost(usage: Usage) -> Usage:
+    """Return tokens and model calls only."""
+    return {
+        "input_tokens": usage["input_tokens"],
+        "output_tokens": usage["output_tokens"],
+        "total_tokens": usage["total_tokens"],
+        "model_calls": usage["model_calls"],
+    }
+
+
+def since_last_input(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """Return the events of the newest input, its user message first."""
+    return list(events[input_at(events) :])
+
+
+def input_at(events: Sequence[StoredEvent]) -> int:
+    """Return the index of the newest input's user message; 0 without one."""
+    for index in range(len(events) - 1, -1, -1):
+        if events[index]["type"] == "user_message":
+            return index
+    return 0
+
+
+def typed_result(
+    result: RunResult, graph: CompiledStateGraph[Any, Any, Any, Any], context: AgentContext | Mapping[str, Any] | None
+) -> RunResult:
+    """Return the result with an instance in place of the plain JSON of the state.
+
+    The plain JSON stays for a run whose context has a `response_schema`, and for graphs of other packages.
+
+    Args:
+        result: The result, read from the state.
+        graph: The compiled graph.
+        context: The run's context.
+    """
+    values: Any = dict(context) if isinstance(context, Mapping | AgentContext) else {}
+    builder = builder_of(graph)
+    schema = builder.response if builder is not None else None
+    if schema is None or values.get("response_schema") is not None:
+        return result
+    return replace(result, structured_response=schema.instance(result.structured_response))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from graph_agent.session.built_agent import NO_SAVER, builder_of, custom_state_o
 from graph_agent.session.control import SessionCommands
 from graph_agent.session.driver import RunDriver, RunOptions
 from graph_agent.session.history import SessionMemory
-from graph_agent.session.run_result import RunResult, open_interrupts
+from graph_agent.session.results import RunResult, open_interrupts
 from graph_agent.state.events import Event
 from graph_agent.types import ContextT, ResponseT, SessionStatus, with_parameters_of
 

@@ -21,8 +21,9 @@ from graph_agent.session.results import (
     Progress,
     RunPart,
     Token,
+    input_at,
+    run_result,
 )
-from graph_agent.session.run_result import input_at, run_result
 from graph_agent.state.call_events import call_name, recorded_ids
 from graph_agent.state.events import Event, StoredEvent, is_approval
 from graph_agent.state.messages import failure_of
@@ -148,7 +149,7 @@ class StreamParts:
 
     def _placed(self, events: Iterable[tuple[int, StoredEvent]]) -> Iterator[RunPart]:
         for seq, event in events:
-            yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self._session_id}))
+            yield EventAdded(cast("Event", {**event, "seq": seq, "session_id": self._session_id}))
             if event["type"] == "plan" and event["calls"]:
                 yield from self._commentary(event["reasoning"])
             elif event["type"] not in _RESULTS:

@@ -17,8 +17,8 @@ from langgraph.cache.base import BaseCache
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
-from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.failure_log import clause
+from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent._internal.yaml_files import expand
 from graph_agent.agent import create_graph_agent
 from graph_agent.approvals.policy import signature_fault

@@ -401,7 +401,7 @@ async def test_the_message_stream_of_a_model_call_goes_through_a_gate() -> None:
     graph.add_edge("node", END)
 
     shown = [
-        cast(Any, chunk).text async for chunk, _ in graph.compile().astream({"word": "hi"}, stream_mode="messages")
+        cast("Any", chunk).text async for chunk, _ in graph.compile().astream({"word": "hi"}, stream_mode="messages")
     ]
 
     assert (passed, shown) == (

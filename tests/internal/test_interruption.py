@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Generator
 
-from graph_agent._internal.interruption import interruptible
+from graph_agent._internal.sync_bridge import interruptible
 
 
 def _numbers() -> Generator[int]:

@@ -291,7 +291,7 @@ async def test_the_elicitation_callback_may_have_the_sdks_shape() -> None:
 
     fitted = elicitation_for("demo", ask)
     assert fitted is not None
-    answer = await fitted(cast(Any, None), cast(Any, None))
+    answer = await fitted(cast("Any", None), cast("Any", None))
     assert answer == types.ElicitResult(action="decline")
     assert elicitation_for("demo", None) is None
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graph_agent.errors import ConfigError
-from graph_agent.models.aliases import ToolAliases
+from graph_agent.models.sanitize import ToolAliases
 
 LONG = "calendar." + "x" * 80
 

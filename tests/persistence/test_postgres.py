@@ -22,7 +22,7 @@ from graph_agent.checkpoints.postgres import SharedPostgresStore
 from graph_agent.checkpoints.postgres_saver import SharedPostgresSaver
 from graph_agent.checkpoints.urls import without_password
 from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
-from graph_agent.locks.database_identity import database_key, database_key_blocking
+from graph_agent.locks.locks import database_key, database_key_blocking
 from graph_agent.locks.postgres import PostgresAddress
 from graph_agent.persistence import open_saver, open_store, strict_serializer
 from graph_agent.runs.inbox import new_note

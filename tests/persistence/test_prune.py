@@ -27,7 +27,7 @@ from graph_agent.errors import (
     SessionBusyError,
     SessionLostError,
 )
-from graph_agent.locks.database_identity import database_key
+from graph_agent.locks.locks import database_key
 from graph_agent.persistence import open_saver, prune
 from graph_agent.runs.registry import maintained
 from graph_agent.session.importing import export_session, import_session

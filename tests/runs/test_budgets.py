@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, SessionStatus, create_graph_agent
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ConfigError
-from graph_agent.settings.budgets import (
+from graph_agent.settings.config import Price
+from graph_agent.usage import (
     BudgetUsage,
     RemainingBudget,
     budget_for_delegates,
@@ -24,7 +25,6 @@ from graph_agent.settings.budgets import (
     exhausted,
     price_of,
 )
-from graph_agent.settings.config import Price
 from tests.support.agents import asks, dialogue, echo
 from tests.support.budgets import PRICES, Clock, call_with_usage, reply_with_usage
 from tests.support.gates import Gate, GatedModel, gated_tool, until

@@ -22,10 +22,10 @@ from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_age
 from graph_agent.checkpoints import postgres_fence
 from graph_agent.checkpoints.postgres_saver import SharedPostgresSaver
 from graph_agent.errors import SessionLostError
-from graph_agent.locks import database_identity as places
+from graph_agent.locks import locks as places
 from graph_agent.locks import postgres as advisory_locks
 from graph_agent.locks import postgres as postgres_query
-from graph_agent.locks.database_identity import database_key
+from graph_agent.locks.locks import database_key
 from graph_agent.locks.postgres import PostgresAddress
 from graph_agent.persistence import open_saver
 from graph_agent.runs import registry as running

@@ -22,7 +22,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import SessionBusyError, SessionLostError
-from graph_agent.locks import database_identity as places
+from graph_agent.locks import locks as places
 from graph_agent.persistence import open_saver
 from tests.support.agents import asks, dialogue, marked, says, thread
 from tests.support.gates import Gate, gated_tool

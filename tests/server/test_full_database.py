@@ -21,7 +21,7 @@ from graph_agent._internal.failure_log import is_out_of_space
 from graph_agent.checkpoints.sqlite_saver import SharedSqliteSaver
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import SessionLostError
-from graph_agent.execution.settlement import UNKNOWN
+from graph_agent.execution.open_calls import UNKNOWN
 from graph_agent.persistence import prune
 from graph_agent.server import ServerSettings, create_app
 from graph_agent.server.hosting.host import AgentSource, Host, open_host

@@ -19,7 +19,7 @@ from graph_agent.server.chat.run_spec import RunSpec, resolve_run
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.sessions.sessions import Sessions
-from graph_agent.session.run_result import run_result
+from graph_agent.session.results import run_result
 from tests.server.hosting import ANONYMOUS, MINE, answered, ask, outcome_of, running, with_results
 from tests.support.agents import asks
 from tests.support.doors import PLAIN, doors_of

@@ -24,7 +24,7 @@ from graph_agent import LoopConfig, RunResult, ScriptedChatModel, Session, creat
 from graph_agent.errors import ConfigError
 from graph_agent.models.schema_mode import strict_schema
 from graph_agent.persistence import open_saver
-from graph_agent.session.run_result import run_result, typed_result
+from graph_agent.session.results import run_result, typed_result
 from tests.support.agents import asks, echo, says, thread
 from tests.support.openai_stub import Failure, OpenAIStub, Reply, StubFactory, openai_stub
 

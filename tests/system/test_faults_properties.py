@@ -13,7 +13,7 @@ from graph_agent import SessionStatus
 from graph_agent.errors import SessionBusyError
 from graph_agent.runs.registry import _under_way
 from graph_agent.session.control import SessionControl
-from graph_agent.session.run_result import open_interrupts
+from graph_agent.session.results import open_interrupts
 from graph_agent.state.channels import NEXT
 from graph_agent.types import STATUS_OF
 from tests.support.fault_agent import ANSWER, MARKS, Wave

@@ -45,7 +45,7 @@ AT_FIRST_USE = {
         "prompts",
         "session.interrupts",
     ),
-    *("session.results", "session.stream_parts", "settings.budgets", "state.custom_state", "state.schema"),
+    *("session.stream_parts", "state.custom_state", "state.schema", "usage"),
 }
 """Modules of the package that no public name needs before an agent is built or run."""
 

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from graph_agent._internal.daemon_threads import DaemonExecutor, DaemonThreads, call_in_thread
+from graph_agent._internal.sync_bridge import DaemonExecutor, DaemonThreads, call_in_thread
 from graph_agent.errors import AbandonedCallsError
 from tests.support.hung_run import AGENTS
 

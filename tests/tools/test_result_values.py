@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field
 from graph_agent import GraphDelegate, LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.mcp import open_mcp_tools
 from graph_agent.persistence import open_saver
-from graph_agent.session.run_result import run_result
+from graph_agent.session.results import run_result
 from tests.support.agents import asks
 from tests.support.wave_helpers import of_type, plan, use, waves
 

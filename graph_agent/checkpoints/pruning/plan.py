@@ -6,7 +6,7 @@ receives full copies (a *fold*). Only channels with a known reducer can be folde
 ancestors are kept, back to its last full copy.
 
 A run of an agent that continues a checkpoint settles the calls of earlier runs. It reads the checkpoint of a wave that
-has just ended, the one before an input that no plan has read, and those that a person edited (`execution.settlement`,
+has just ended, the one before an input that no plan has read, and those that a person edited (`execution.open_calls`,
 `checkpoints.reading`), so these are kept, too. This holds for each kept checkpoint, as each may be continued.
 """
 

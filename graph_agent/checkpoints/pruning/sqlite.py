@@ -13,7 +13,7 @@ import ormsgpack
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent.checkpoints.pruning.plan import At, Copies, Node
 from graph_agent.checkpoints.pruning.tables import (
     LEFTOVER,

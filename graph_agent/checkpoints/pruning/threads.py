@@ -33,7 +33,7 @@ from graph_agent.checkpoints.pruning.tables import (
     no_check,
 )
 from graph_agent.errors import DamagedSessionError, SessionBusyError
-from graph_agent.locks.database_identity import database_key
+from graph_agent.locks.locks import database_key
 from graph_agent.runs.input_ids import ANSWERS
 from graph_agent.runs.registry import is_idle, maintained
 

@@ -43,8 +43,7 @@ from graph_agent.server.a2a.updates import TaskReporter, question_ids
 from graph_agent.server.a2a.validation import request_credentials
 from graph_agent.server.settings import A2A_DEFAULTS
 from graph_agent.session.interrupts import joint_question
-from graph_agent.session.results import Done
-from graph_agent.session.run_result import RunResult
+from graph_agent.session.results import Done, RunResult
 from graph_agent.session.session import Session
 from graph_agent.state.messages import CONTEXT_MARK
 from graph_agent.types import SessionStatus

@@ -12,16 +12,15 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.timestamp_pb2 import Timestamp
 from langgraph.types import Interrupt
 
-from graph_agent._internal.coalesce import TextCoalescer
+from graph_agent._internal.closing_stream import TextCoalescer
 from graph_agent._internal.text import to_json_safe
 from graph_agent.approvals.requests import is_approval_request
 from graph_agent.approvals.text import question_text
 from graph_agent.delegates.a2a_parts import EXTENSION, data_part, outcome_metadata
 from graph_agent.models.errors import public_text, public_value
 from graph_agent.session.interrupts import joint_question
-from graph_agent.session.results import CallState, DelegateProgress, EventAdded, PlanText, Token
+from graph_agent.session.results import CallState, DelegateProgress, EventAdded, PlanText, RunResult, Token
 from graph_agent.session.results import Part as SessionPart
-from graph_agent.session.run_result import RunResult
 from graph_agent.state.events import as_value
 
 ARTIFACT = "answer"

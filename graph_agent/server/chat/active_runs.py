@@ -8,7 +8,7 @@ import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from graph_agent._internal.coalesce import BETWEEN_PIECES_S
+from graph_agent._internal.closing_stream import BETWEEN_PIECES_S
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.server.chat.run import RunEnded, ServerRun
 from graph_agent.server.chat.run_spec import RunSpec

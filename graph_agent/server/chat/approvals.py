@@ -18,7 +18,7 @@ from graph_agent.approvals.requests import calls_of_request, is_single_call, req
 from graph_agent.approvals.text import question_text
 from graph_agent.server.problems import ProblemError
 from graph_agent.session.interrupts import joint_question
-from graph_agent.session.run_result import open_interrupts, waiting_for
+from graph_agent.session.results import open_interrupts, waiting_for
 
 _MARKER = re.compile(r"\[approval ([0-9a-f]{24})\]\s*")
 

@@ -18,7 +18,7 @@ from graph_agent.errors import DecisionError
 from graph_agent.models.errors import public_text
 from graph_agent.server.chat.schemas import new_messages
 from graph_agent.server.problems import ProblemError
-from graph_agent.session.run_result import open_interrupts
+from graph_agent.session.results import open_interrupts
 from graph_agent.state.events import StoredEvent
 from graph_agent.state.messages import is_user_input, new_user_messages
 

@@ -18,7 +18,7 @@ from graph_agent.models.finish_reasons import REFUSAL_WARNING
 from graph_agent.server.chat.approvals import question_of, waiting_approvals
 from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.problems import ProblemError, problem_of_run
-from graph_agent.session.run_result import RunResult, run_result, since_last_input
+from graph_agent.session.results import RunResult, run_result, since_last_input
 from graph_agent.state.events import StoredEvent
 
 Ending = Literal["stop", "length", "calls", "filtered", "stop_sequence"]

@@ -20,7 +20,7 @@ from langgraph.errors import GraphDrained, UnknownInterruptError
 from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
 
-from graph_agent._internal.coalesce import BETWEEN_PIECES_S, TextCoalescer
+from graph_agent._internal.closing_stream import BETWEEN_PIECES_S, TextCoalescer
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.checkpoints.reading import load
 from graph_agent.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError

@@ -45,7 +45,7 @@ from graph_agent.server.chat.schemas import (
 from graph_agent.server.hosting.host import Host, new_token
 from graph_agent.server.problems import ProblemError
 from graph_agent.session.interrupts import checked_answers
-from graph_agent.session.run_result import open_interrupts, since_last_input
+from graph_agent.session.results import open_interrupts, since_last_input
 from graph_agent.tools.client import CLIENT_CALL, ClientResult
 from graph_agent.types import NO_USAGE, Usage
 

@@ -28,8 +28,8 @@ from graph_agent._internal.polling import poll_forever
 from graph_agent.checkpoints.open import open_saver, open_store, strict_serializer
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.capabilities import may_download_images
+from graph_agent.models.sanitize import ToolAliases
 from graph_agent.runs.registry import lock_idle_session
 from graph_agent.server.hosting.feeds import CheckpointNotifier, Feeds
 from graph_agent.server.problems import ProblemError

@@ -32,7 +32,7 @@ from graph_agent.server.responses.schemas import (
     check_supported,
 )
 from graph_agent.server.sse import EventStream
-from graph_agent.session.run_result import open_interrupts
+from graph_agent.session.results import open_interrupts
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from graph_agent.server.problems import ProblemError
 from graph_agent.server.sse import comment, frame
 from graph_agent.session.history import SessionMemory, list_threads
 from graph_agent.session.interrupts import checked_answers
-from graph_agent.session.run_result import open_interrupts, run_result
+from graph_agent.session.results import open_interrupts, run_result
 from graph_agent.session.session import Session
 from graph_agent.tools.client import CLIENT_CALL
 
