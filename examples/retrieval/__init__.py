@@ -1,0 +1,1 @@
+"""A recipe: answers from documents, with sources."""

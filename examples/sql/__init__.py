@@ -1,0 +1,1 @@
+"""A recipe: questions about a database, in SQL."""
