@@ -23,6 +23,7 @@ from graph_agent.cli.prune import prune
 from graph_agent.cli.run import chat, resume, run
 from graph_agent.cli.sessions import export_, import_, rm, sessions
 from graph_agent.cli.terminal import Terminal, escape_unencodable, log_stream
+from graph_agent.cli.trace import trace
 from graph_agent.errors import GraphAgentError
 
 app = typer.Typer(
@@ -60,6 +61,7 @@ for command in (
     chat,
     resume,
     events,
+    trace,
     prune,
     steer,
     follow_up,

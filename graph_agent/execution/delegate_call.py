@@ -151,6 +151,8 @@ def delegation_update(
     response = result_event(id_, call["name"], result.status, result.content, step)
     response |= times
     response |= result.stored if result.value is None else stored_value(result.content, result.value)
+    if result.usage != NO_USAGE:
+        response["usage"] = result.usage
     if result.untrusted:
         response["untrusted"] = True
     if result.history:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from graph_agent.compiled import CompiledAgentGraph
     from graph_agent.session.auto_approval import OnApproval
     from graph_agent.session.results import Part
+    from graph_agent.session.trace import Span
 
 Given = str | Sequence[BaseMessage]
 
@@ -306,6 +307,12 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         """
         self._check_stored()
         return await self._memory.get_session_events(self.id, last=last, after=after)
+
+    async def trace(self) -> list[Span]:
+        """Return a span for each input, oldest first: what ran when, for how long, and at which cost."""
+        from graph_agent.session.trace import spans_of
+
+        return spans_of(await self.events())
 
     async def status(self) -> SessionStatus:
         """Return the session's status; `CREATED` before its first input."""

@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from graph_agent._internal.text import clean, text_of, to_json_safe
 from graph_agent.approvals.requests import DecisionType, HeldCall
+from graph_agent.types import Usage
 
 if TYPE_CHECKING:
     from graph_agent.approvals.decisions import Decided
@@ -201,6 +202,8 @@ class DelegationResponseEvent(_TimedCall, _Event):
     """Same as in a `tool_result` event."""
     value: NotRequired[Any]
     """Same as in a `tool_result` event."""
+    usage: NotRequired[Usage]
+    """Tokens and model calls of the delegate; absent if it reported none."""
     untrusted: NotRequired[Literal[True]]
     """The content is untrusted; absent for a delegate of this process."""
     history: NotRequired[list[StoredEvent]]

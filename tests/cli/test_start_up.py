@@ -39,6 +39,7 @@ finally:
         ["run", "--help"],
         ["sessions"],
         ["events", "s"],
+        ["trace", "s"],
         ["steer", "-s", "s", "x"],
         ["graph"],
         ["schema"],
@@ -48,7 +49,7 @@ finally:
 )
 def test_no_heavy_module_is_imported(tmp_path: Path, command: list[str]) -> None:
     folder = agent_folder(tmp_path, GATED_TOOLS, "work")
-    if command[0] in ("sessions", "events", "steer"):
+    if command[0] in ("sessions", "events", "trace", "steer"):
         run_cli(folder, "run", "--session", "s", "hi", script=ECHO_SCRIPT[1:])
 
     done = subprocess.run(

@@ -1,0 +1,366 @@
+"""Projects the events of a session onto spans: what ran when, in parallel with what, for how long and at which cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from graph_agent._internal.text import text_of
+from graph_agent.state.events import NOT_RUN, ModelCallRecord
+
+SpanKind = Literal["input", "plan", "answer", "model", "tool", "delegation", "wait"]
+NOTED = frozenset({"steering", "summary", "loop_detected", "limit", "middleware", "warning", "error"})
+"""Types of the events that are notes of their input's span."""
+_CALLS = ("tool_call", "delegation_request")
+_RESULTS = ("tool_result", "delegation_response")
+_NOTE_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SpanNote:
+    """One event within a span that has no duration."""
+
+    type: str
+    """The event's type, one of `NOTED`."""
+    at: datetime
+    text: str
+    """The event's content, reason or message, at most 500 characters."""
+    seq: int
+    """Index of the event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A part of a session with a begin and an end, and the parts of which it consists."""
+
+    kind: SpanKind
+    """`input` is the root; a `wait` is one for a person. `model` spans are in a `plan`, an `answer` or an `input`."""
+    name: str
+    """The user's text, or the name of the model, tool or delegate; of a `wait`, the names of the calls."""
+    start: datetime
+    """Begin, in UTC; for a call, when it left its queue."""
+    duration_s: float | None = None
+    """Seconds to its end; None if it has not ended, did not run, or an older version has stored no times."""
+    status: str = ""
+    """Of an input, its `SessionStatus`; of a call, its `ResultStatus`, or `running`; `waiting` of an open wait; of a
+    model call, the kind of its error. Empty for any other span."""
+    step: int = 0
+    """The step it belongs to."""
+    seq: int = 0
+    """Index of the event that ended it; of an open one, of the event that began it."""
+    id: str = ""
+    """Id of the call; empty for other kinds."""
+    needs: tuple[str, ...] = ()
+    """Ids of the calls that this call waited for."""
+    queued_s: float = 0.0
+    """Seconds that it waited for a slot, or an input for its session, before `start`."""
+    waited_s: float = 0.0
+    """Seconds that a call waited for a person's answer to its own question."""
+    first_token_s: float | None = None
+    """Seconds to the first token of a model call; None if it was not streamed."""
+    input_tokens: int = 0
+    """Tokens of the requests, those of its children included; 0 if unknown."""
+    output_tokens: int = 0
+    """Tokens of the replies, those of its children included; 0 if unknown."""
+    cost: float | None = None
+    """Cost, that of its children included; None without prices."""
+    children: tuple[Span, ...] = ()
+    """The spans in it, in the order of their begin."""
+    notes: tuple[SpanNote, ...] = ()
+    """Limits, warnings, errors and the like, oldest first."""
+
+    @property
+    def end(self) -> datetime:
+        """Its end; its begin if it has no duration."""
+        return self.start + timedelta(seconds=self.duration_s or 0.0)
+
+    def walk(self, depth: int = 0) -> Iterator[tuple[int, Span]]:
+        """Yield the span and those in it, each with its depth, in the order of their begin."""
+        yield depth, self
+        for child in self.children:
+            yield from child.walk(depth + 1)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the span as plain JSON; fields with their default are left out."""
+        found: dict[str, Any] = {"kind": self.kind, "name": self.name, "start": self.start.isoformat()}
+        for name in ("duration_s", "status", "step", "id", "queued_s", "waited_s", "first_token_s"):
+            if value := getattr(self, name):
+                found[name] = value
+        found["seq"] = self.seq
+        for name in ("input_tokens", "output_tokens"):
+            if value := getattr(self, name):
+                found[name] = value
+        if self.cost is not None:
+            found["cost"] = self.cost
+        if self.needs:
+            found["needs"] = list(self.needs)
+        if self.notes:
+            found["notes"] = [
+                {"type": note.type, "at": note.at.isoformat(), "text": note.text, "seq": note.seq}
+                for note in self.notes
+            ]
+        if self.children:
+            found["children"] = [child.as_json() for child in self.children]
+        return found
+
+
+def spans_of(events: Iterable[Mapping[str, Any]], first: int = 0) -> list[Span]:
+    """Return one span for each input of a session, oldest first.
+
+    Args:
+        events: The session's events, stored or as read, from the beginning of an input on.
+        first: Index of the first of them, if they have no `seq`.
+    """
+    inputs: list[_Input] = []
+    before = ""
+    for seq, entry in enumerate(events, first):
+        if not inputs or (entry["type"] == "user_message" and before != "user_message"):
+            inputs.append(_Input(entry))
+        inputs[-1].add(entry, entry.get("seq", seq))
+        before = entry["type"]
+    return [each.span() for each in inputs]
+
+
+@dataclass
+class _Input:
+    """Collects the spans of one input from its events."""
+
+    first: Mapping[str, Any]
+    name: str = ""
+    status: str = "RUNNING"
+    ended: datetime | None = None
+    last_seq: int = 0
+    spans: list[Span] = field(default_factory=list)
+    notes: list[SpanNote] = field(default_factory=list)
+    open_calls: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
+    """Call id → the event of its start, with its index."""
+    open_wait: tuple[int, Mapping[str, Any]] | None = None
+    needs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def add(self, entry: Mapping[str, Any], seq: int) -> None:
+        """Take in one event."""
+        self.last_seq = seq
+        type_ = entry["type"]
+        if type_ == "user_message":
+            self.name = " ".join([self.name, text_of(entry["content"])]).strip()
+        elif type_ == "plan":
+            self.needs |= {call["id"]: tuple(call.get("needs", ())) for call in entry["calls"]}
+            self.spans.append(_asked(entry, seq, "plan", entry["action"]))
+        elif type_ in _CALLS:
+            self.open_calls[entry["id"]] = seq, entry
+        elif type_ in _RESULTS:
+            self._end_call(entry, seq)
+        elif type_ == "approval_request":
+            self._end_wait()
+            self.open_wait = seq, entry
+        elif type_ == "approval_decision":
+            self._end_wait(entry, seq)
+        elif type_ == "status":
+            self.status = entry["to"]
+            self.ended = None if entry["to"] == "RUNNING" else _at(entry)
+        elif type_ in NOTED:
+            self.notes.append(SpanNote(type_, _at(entry), _text(entry)[:_NOTE_CHARS], seq))
+        if "model_calls" in entry and type_ != "plan":
+            kind: SpanKind = "answer" if type_ == "agent_response" else "plan"
+            self.spans.append(_asked(entry, seq, kind, type_))
+
+    def _end_call(self, entry: Mapping[str, Any], seq: int) -> None:
+        _, begun = self.open_calls.pop(entry["id"], (seq, entry))
+        start, duration_s = _at(begun), entry.get("duration_s")
+        if duration_s is not None:
+            start = _at(entry) - timedelta(seconds=duration_s)
+        elif entry["status"] not in NOT_RUN and begun is not entry:
+            # Of an older version, or settled after a crash.
+            duration_s = (_at(entry) - start).total_seconds()
+        self.spans.append(
+            _call(
+                entry,
+                seq,
+                start=start,
+                duration_s=duration_s,
+                status=entry["status"],
+                needs=self.needs.get(entry["id"], ()),
+                queued_s=entry.get("queued_s", 0.0),
+                waited_s=entry.get("waited_s", 0.0),
+            )
+        )
+
+    def _end_wait(self, decision: Mapping[str, Any] | None = None, seq: int = 0) -> None:
+        """End the open wait with a decision; later ones of the same answer follow at the same time."""
+        if self.open_wait is None:
+            return
+        began, request = self.open_wait
+        duration_s, status = None, "waiting"
+        if decision is not None:
+            duration_s, status = (_at(decision) - _at(request)).total_seconds(), ""
+            self.open_wait = None
+        names = ", ".join(call["name"] for call in request["calls"])
+        self.spans.append(
+            Span(
+                kind="wait",
+                name=names,
+                start=_at(request),
+                duration_s=duration_s,
+                status=status,
+                step=request["step"],
+                seq=seq if decision is not None else began,
+            )
+        )
+
+    def span(self) -> Span:
+        """Return the input's span."""
+        start = _at(self.first)
+        self._end_wait()
+        for seq, begun in self.open_calls.values():
+            self.spans.append(
+                _call(begun, seq, start=_at(begun), status="running", needs=self.needs.get(begun["id"], ()))
+            )
+        self.spans.sort(key=lambda span: span.start)
+        return _with_usage(
+            Span(
+                kind="input",
+                name=self.name,
+                start=start,
+                duration_s=(self.ended - start).total_seconds() if self.ended is not None else None,
+                status=self.status,
+                seq=self.last_seq,
+                queued_s=self.first.get("queued_s", 0.0),
+                children=tuple(self.spans),
+                notes=tuple(self.notes),
+            )
+        )
+
+
+def _asked(entry: Mapping[str, Any], seq: int, kind: SpanKind, name: str) -> Span:
+    """Return the span of an event that model calls led to; one without any has no duration."""
+    models = [_model_call(call, entry, seq) for call in entry.get("model_calls", ())]
+    start = min((model.start for model in models), default=_at(entry))
+    ended = max((model.end for model in models), default=_at(entry))
+    span = Span(
+        kind=kind,
+        name=name,
+        start=start,
+        duration_s=(ended - start).total_seconds() if models else None,
+        status="error" if models and models[-1].status else "",
+        step=entry["step"],
+        seq=seq,
+        children=tuple(models),
+    )
+    return _with_usage(span)
+
+
+def _model_call(call: ModelCallRecord, entry: Mapping[str, Any], seq: int) -> Span:
+    return Span(
+        kind="model",
+        name=call["model"],
+        start=datetime.fromisoformat(call["started"]),
+        duration_s=call["duration_s"],
+        status=call.get("error", ""),
+        step=entry["step"],
+        seq=seq,
+        first_token_s=call.get("first_token_s"),
+        input_tokens=call.get("input_tokens", 0),
+        output_tokens=call.get("output_tokens", 0),
+        cost=call.get("cost"),
+    )
+
+
+def _call(entry: Mapping[str, Any], seq: int, **fields: Any) -> Span:
+    """Return the span of a call from its start or its result."""
+    common = {"step": entry["step"], "seq": seq, "id": entry["id"], **fields}
+    if entry["type"] in ("tool_call", "tool_result"):
+        return Span(kind="tool", name=entry["name"], **common)
+    inner = spans_of(entry.get("history", ()))
+    # The only input of a delegate is the delegation itself.
+    children = inner[0].children if len(inner) == 1 else tuple(inner)
+    notes = inner[0].notes if len(inner) == 1 else ()
+    span = _with_usage(Span(kind="delegation", name=entry["target"], children=children, notes=notes, **common))
+    if (usage := entry.get("usage")) is None:
+        return span
+    # A remote delegate has no events here.
+    return replace(
+        span,
+        input_tokens=usage["input_tokens"],
+        output_tokens=usage["output_tokens"],
+        cost=usage.get("cost", span.cost),
+    )
+
+
+def _with_usage(span: Span) -> Span:
+    """Return a span with the sums of its children."""
+    costs = [child.cost for child in span.children if child.cost is not None]
+    return replace(
+        span,
+        input_tokens=sum(child.input_tokens for child in span.children),
+        output_tokens=sum(child.output_tokens for child in span.children),
+        cost=sum(costs) if costs else None,
+    )
+
+
+def _at(entry: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(entry["ts"])
+
+
+def _text(entry: Mapping[str, Any]) -> str:
+    match entry["type"]:
+        case "limit":
+            return f"{entry['reason']}: {entry['limit']:g}"
+        case "loop_detected":
+            return f"{entry['count']} times: {', '.join(entry['pattern'])}"
+        case "middleware":
+            return f"{entry['name']}.{entry['hook']}"
+        case "warning" | "error":
+            return str(entry["message"])
+        case _:
+            return text_of(entry["content"])
+
+
+class TimeAxis:
+    """Maps times to positions from 0 to 1; a wait for a person takes at most as much room as a quarter of the work.
+
+    Args:
+        start: The time at 0.
+        end: The time at 1.
+        waits: Spans of waits, which may overlap.
+    """
+
+    def __init__(self, start: datetime, end: datetime, waits: Iterable[Span] = ()) -> None:
+        self._start = start
+        intervals: list[tuple[float, float]] = []
+        for wait in sorted((wait for wait in waits if wait.duration_s), key=lambda span: span.start):
+            begin, ended = (max(0.0, (at - start).total_seconds()) for at in (wait.start, wait.end))
+            if intervals and begin <= intervals[-1][1]:
+                intervals[-1] = intervals[-1][0], max(ended, intervals[-1][1])
+            else:
+                intervals.append((begin, ended))
+        total = max(0.0, (end - start).total_seconds())
+        most = (total - sum(ended - begin for begin, ended in intervals)) / 4
+        self._cuts = [(begin, ended, most) for begin, ended in intervals if ended - begin > most]
+        self._length = 0.0
+        self._length = self._shown_s(end) or 1.0
+
+    @property
+    def is_shortened(self) -> bool:
+        """Whether a wait takes less room than its time."""
+        return bool(self._cuts)
+
+    def at(self, time: datetime) -> float:
+        """Return the position of a time, from 0 to 1."""
+        return min(1.0, max(0.0, self._shown_s(time) / self._length))
+
+    def _shown_s(self, time: datetime) -> float:
+        seconds = shown = (time - self._start).total_seconds()
+        for begin, ended, most in self._cuts:
+            if seconds <= begin:
+                break
+            within = min(seconds, ended) - begin
+            shown -= within - within / (ended - begin) * most
+        return shown
+
+
+def axis_of(root: Span) -> TimeAxis:
+    """Return the time axis of an input, from its begin to the latest end within it."""
+    spans: Sequence[Span] = [span for _, span in root.walk()]
+    return TimeAxis(root.start, max(span.end for span in spans), (span for span in spans if span.kind == "wait"))

@@ -1,0 +1,59 @@
+"""`graph-agent trace`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from tests.support.agents import asks
+from tests.support.cli import run_cli
+from tests.support.terminal import GATED_TOOLS, agent_folder
+
+BOTH = [asks(("a", "echo", {"text": "x"}), ("b", "echo", {"text": "\x1b[2J"})), "Done."]
+TOOLS = 'def echo(text: str) -> str:\n    """Repeat."""\n    return text\n'
+
+
+def traced(tmp_path: Path) -> Path:
+    folder = agent_folder(tmp_path, GATED_TOOLS + TOOLS, "echo")
+    run_cli(folder, "run", "--session", "s", "Look\x1b[2J twice " + "x" * 100, script=BOTH)
+    run_cli(folder, "run", "--session", "s", "again", script=["Fine."])
+    return folder
+
+
+def test_a_trace_shows_each_input_as_a_tree_on_80_columns(tmp_path: Path) -> None:
+    done = run_cli(traced(tmp_path), "trace", "s")
+
+    lines = [re.sub(r"[\d.,]+ (ms|s)\b|\d+(?= \+)|(?<=\+ )\d+|[█▏ ]+$", "…", line) for line in done.stdout.splitlines()]
+    heads = [re.sub(r" {2,}.*", "", line.lstrip()) for line in lines]
+    assert (done.returncode, max(map(len, done.stdout.splitlines())) <= 80, "\x1b" in done.stdout, heads) == (
+        0,
+        True,
+        False,
+        [
+            f"input 1: Look\\x1b[2J twice {'x' * 52}…",
+            "COMPLETED, …, 2 model calls, 2 calls, … + … tokens",
+            "├ plan 1 scripted",
+            "├ ✓ echo",
+            "├ ✓ echo",
+            "└ plan 2 scripted",
+            "",
+            "input 2: again",
+            "COMPLETED, …, 1 model call, 0 calls, … + … tokens",
+            "└ plan 1 scripted",
+            "",
+        ],
+    )
+
+
+def test_one_input_is_shown_by_its_number_from_either_end_and_as_json(tmp_path: Path) -> None:
+    folder = traced(tmp_path)
+
+    first, newest, none = [run_cli(folder, "trace", "s", "--json", "--input", number) for number in ("1", "-1", "3")]
+
+    found = [json.loads(done.stdout) for done in (first, newest)]
+    assert [(each["input"], each["status"], len(each["children"])) for each in found] == [
+        (1, "COMPLETED", 4),
+        (2, "COMPLETED", 1),
+    ]
+    assert (none.returncode, "the session has 2 inputs, and no input 3" in none.stderr) == (2, True)

@@ -1,0 +1,108 @@
+"""Spans: what a session did, projected from its events."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.session.trace import Span, TimeAxis, spans_of
+from graph_agent.settings.config import Price
+from tests.support.agents import ECHO_SCRIPT, asks, echo
+from tests.support.approvals import Desk
+from tests.support.sessions import new_session
+
+NOON = datetime.fromisoformat("2026-11-23T12:00:00+00:00")
+
+
+def tree(spans: list[Span]) -> list[tuple[int, str, str, str]]:
+    return [(depth, each.kind, each.name, each.status) for root in spans for depth, each in root.walk()]
+
+
+def event(type_: str, at_s: float, **fields: Any) -> dict[str, Any]:
+    return {"type": type_, "ts": (NOON + timedelta(seconds=at_s)).isoformat(), "step": 1, **fields}
+
+
+async def test_each_input_is_a_tree_of_plans_model_calls_and_calls() -> None:
+    session = new_session(ScriptedChatModel([*ECHO_SCRIPT, "Hello."]), echo)
+    await session.run("go")
+    await session.run("hi")
+
+    assert tree(await session.trace()) == [
+        (0, "input", "go", "COMPLETED"),
+        (1, "plan", "call echo", ""),
+        (2, "model", "scripted", ""),
+        (1, "tool", "echo", "success"),
+        (1, "plan", "answer", ""),
+        (2, "model", "scripted", ""),
+        (1, "answer", "agent_response", ""),
+        (2, "model", "scripted", ""),
+        (0, "input", "hi", "COMPLETED"),
+        (1, "plan", "answer", ""),
+        (2, "model", "scripted", ""),
+    ]
+
+
+async def test_the_work_of_a_delegate_is_within_its_delegation_and_its_cost_in_the_sum() -> None:
+    prices = LoopConfig(prices={"scripted": Price(input=1, output=1)})
+    inner = create_graph_agent(ScriptedChatModel([asks(("e", "echo", {"text": "x"})), "Found."]), tools=[echo])
+    session = new_session(
+        ScriptedChatModel([asks(("d", "delegate_to_helper", {"task": "look"})), "Done."]),
+        delegates=[GraphDelegate("helper", "Helps.", inner)],
+        config=prices,
+    )
+    await session.run("go")
+
+    [root] = await session.trace()
+
+    delegation = root.children[1]
+    assert tree([delegation]) == [
+        (0, "delegation", "helper", "success"),
+        (1, "plan", "call echo", ""),
+        (2, "model", "scripted", ""),
+        (1, "tool", "echo", "success"),
+        (1, "plan", "answer", ""),
+        (2, "model", "scripted", ""),
+    ]
+    assert root.cost == sum(child.cost or 0 for child in root.children)
+    assert delegation.cost is not None
+    assert delegation.cost > 0
+
+
+async def test_a_wait_for_a_person_is_a_span_that_ends_with_the_decision() -> None:
+    desk = Desk(asks(("1", "write", {"path": "a"})), "Done.")
+    await desk.session.run("go")
+    [open_] = await desk.session.trace()
+
+    await desk.session.resume({"decisions": [{"type": "approve"}]})
+
+    [ended] = await desk.session.trace()
+    waits = [[each for each in root.children if each.kind == "wait"] for root in (open_, ended)]
+    assert [[(each.name, each.status, each.duration_s is None) for each in found] for found in waits] == [
+        [("write", "waiting", True)],
+        [("write", "", False)],
+    ]
+
+
+def test_a_session_without_times_has_the_durations_of_its_calls() -> None:
+    stored = [
+        event("user_message", 0, content="go"),
+        event("plan", 1, status="continue", action="call echo", reasoning="", calls=[{"id": "a", "name": "echo"}]),
+        event("tool_call", 1, id="a", name="echo", arguments={}),
+        event("tool_result", 3, id="a", name="echo", status="success", content="x", truncated=False),
+        event("agent_response", 4, content="Done."),
+        event("status", 4, **{"from": "RUNNING", "to": "COMPLETED"}),
+    ]
+
+    [root] = spans_of(stored)
+
+    assert [(each.kind, each.duration_s) for _, each in root.walk()] == [("input", 4), ("plan", None), ("tool", 2)]
+
+
+def test_a_long_wait_takes_no_more_of_the_axis_than_a_quarter_of_the_work() -> None:
+    wait = Span(kind="wait", name="write", start=NOON + timedelta(seconds=4), duration_s=3600)
+
+    axis = TimeAxis(NOON, NOON + timedelta(seconds=3608), [wait])
+
+    seconds = (0, 4, 3604, 3608)
+    assert [axis.at(NOON + timedelta(seconds=each)) for each in seconds] == [0, 0.4, 0.6, 1]
