@@ -36,10 +36,24 @@ _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{ti
 
 
 @pages_router.get("/")
-async def root(request: Request) -> dict[str, Any]:
-    """Return what this server is, and where its documentation and APIs are."""
+async def root(request: Request) -> Response:
+    """Return the page of the sessions; to a client that accepts only JSON, where the documentation and APIs are."""
     base = request.scope.get("root_path", "")
-    return {"name": request.app.title, "links": {name: f"{base}{path}" for name, path in _LINKS.items()}}
+    accepted = request.headers.get("accept", "*/*")
+    if "json" in accepted and "html" not in accepted:
+        links = {name: f"{base}{path}" for name, path in _LINKS.items()}
+        return JSONResponse({"name": request.app.title, "links": links}, headers={"vary": "accept"})
+    # Imported with the first request for it.
+    from graph_agent.web.page import page
+
+    shown = page({"name": request.app.title, "description": request.app.description})
+    headers = {
+        "content-security-policy": shown.policy,
+        "x-content-type-options": "nosniff",
+        "cache-control": "no-cache",
+        "vary": "accept",
+    }
+    return HTMLResponse(shown.html, headers=headers)
 
 
 @pages_router.get("/docs")

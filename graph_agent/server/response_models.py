@@ -189,6 +189,14 @@ class SessionList(_Reply):
     sessions: list[SessionInfo]
 
 
+class SessionSummaries(_Reply):
+    """Sessions with `id`, `title`, `updated_at`, `turns`, `status` and `activity`, newest first."""
+
+    sessions: list[dict[str, Any]]
+    next: str | None
+    """The `after` that continues the list; None at its end."""
+
+
 class EventList(_Reply):
     """Events of a session, oldest first."""
 

@@ -15,6 +15,8 @@ def main(wheel: str) -> None:
     # The nodes, which are reached through a link, and files that are not Python.
     prompts = [f"{PACKAGE}/prompts/{file.name}" for file in (ROOT / PACKAGE / "prompts").glob("*.yaml")]
     prompts += [f"{PACKAGE}/cli/skeleton/{file.name}" for file in (ROOT / PACKAGE / "cli" / "skeleton").iterdir()]
+    static = (ROOT / PACKAGE / "web" / "static").rglob("*.*")
+    prompts += [file.relative_to(ROOT).as_posix() for file in static]
     missing = {f"{PACKAGE}/nodes/plan.py", f"{PACKAGE}/py.typed", f"{PACKAGE}/spec/agent.schema.json", *prompts} - held
     top = {name.partition("/")[0] for name in held}
     foreign = {name for name in top if name != PACKAGE and not name.endswith(".dist-info")}

@@ -41,7 +41,7 @@ def test_a_404_suggests_the_path_if_known(served: Served, path: str, hint: str) 
 
 def test_the_root_leads_to_the_documentation_and_the_apis(served: Served) -> None:
     with served.http() as http:
-        links = http.get("/").json()["links"]
+        links = http.get("/", headers={"accept": "application/json"}).json()["links"]
         found = {name: http.get(links[name]) for name in ("docs", "openapi", "health", "ready", "agent card")}
 
     versions = [found["openapi"].json()["info"]["version"], found["agent card"].json()["version"]]

@@ -28,7 +28,7 @@ from graph_agent.models.stream_watch import ReplyForwarder, StreamForwarder
 from graph_agent.runs.input_ids import input_id_in
 from graph_agent.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
 from graph_agent.server.chat.run_spec import RunSpec
-from graph_agent.server.hosting.host import Host
+from graph_agent.server.hosting.host import Host, LivePart
 from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.server.problems import (
     BusySessionError,
@@ -106,7 +106,8 @@ class ReasoningReader(AsyncCallbackHandler):
 
 logger = logging.getLogger(__name__)
 
-_CALL_EVENTS = ("plan", "tool_call", "tool_result", "delegation_request", "delegation_response")
+_RESULTS = ("tool_result", "delegation_response")
+_CALL_EVENTS = ("plan", "tool_call", "delegation_request", *_RESULTS)
 _MOST_WAITING = 256
 """Parts queued for a slow client; when the queue is full, the run waits."""
 
@@ -193,7 +194,10 @@ class ServerRun:
         spec.scope.before = self._begin
         self._host = host
         self._metrics = metrics
-        self._streams = streams
+        # A follower of a live run sees its answer as it is produced.
+        self._streams = streams or host.live.is_read(spec.thread)
+        self._live = contextlib.ExitStack()
+        self._publish: Callable[[LivePart], None] = _ignore
         self._sent: dict[str | None, list[str]] = {}
         """Message id → the text of the message that was emitted, in pieces."""
         self._emitted_plan = False
@@ -203,7 +207,7 @@ class ServerRun:
         self._open_calls: dict[str, datetime] = {}
         self._control = RunControl()
         self._parts: asyncio.Queue[Part | BaseException] = asyncio.Queue(_MOST_WAITING)
-        self._pieces = TextCoalescer(lambda text: self._put(AnswerText(text)), between_pieces_s)
+        self._pieces = TextCoalescer(self._put_text, between_pieces_s)
         self._over = self._closed = False
         self._task = asyncio.create_task(self._run(), name=f"run of {spec.session_id or 'a request'}")
 
@@ -242,6 +246,8 @@ class ServerRun:
     async def _begin(self) -> None:
         if self._before is not None:
             await self._before()
+        if self.spec.session_id is not None:
+            self._publish = self._live.enter_context(self._host.live.run(self.spec.thread))
         if (mark := self.spec.scope.mark) is not None:
             newest = await load(self._host.saver, {"configurable": {"thread_id": self.spec.thread}})
             if newest is not None and input_id_in(newest.metadata) == mark:
@@ -320,13 +326,22 @@ class ServerRun:
             log_failure(logger, "Cleaning up after a run", failure)
         self._metrics.count_run(status, time.perf_counter() - started)
         self._over = True
+        self._live.close()
         if self._on_end is not None and self.input.state is not None and not self.input.aborted:
             self._on_end(self)
         await self._emit(last)
 
     async def _emit(self, part: Part | BaseException) -> None:
         await self._pieces.flush()
+        if isinstance(part, MessageBreak):
+            self._publish({"type": "break"})
+        elif isinstance(part, ProgressUpdate):
+            self._publish(part.progress)
         await self._put(part)
+
+    async def _put_text(self, text: str) -> None:
+        self._publish({"type": "text", "text": text})
+        await self._put(AnswerText(text))
 
     async def _put(self, part: Part | BaseException) -> None:
         if not self._closed:
@@ -400,6 +415,10 @@ class ServerRun:
                 if mode == "updates":
                     self._metrics.count(payload, self._open_calls)
                     if events := _call_events(payload):
+                        for event in events:
+                            if event["type"] in _RESULTS:
+                                ended = {"id": event["id"], "status": event["status"], "ts": event["ts"]}
+                                self._publish({"type": "call", **ended})
                         await self._emit_calls(events)
                 elif isinstance(payload, dict) and payload.get("type") == "progress":
                     await self._emit(ProgressUpdate(payload))
@@ -450,6 +469,9 @@ class ServerRun:
 
 
 def _release_nothing() -> None: ...
+
+
+def _ignore(part: LivePart) -> None: ...
 
 
 def _call_events(updates: Mapping[str, Any]) -> list[StoredEvent]:

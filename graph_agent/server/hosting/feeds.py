@@ -140,14 +140,15 @@ class SessionFeed:
             self.end("deleted")
         elif new:
             self._events += new
-            self._wake()
+            self.wake()
 
     def end(self, reason: str) -> None:
         """End the feed, and wake the followers."""
         self.ended = reason
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Wake the followers."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 

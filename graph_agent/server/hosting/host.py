@@ -8,8 +8,8 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -123,6 +123,77 @@ _SUSPENDED = ("graph_agent", "parked")
 _PAGE = 1000
 
 
+LivePart = Mapping[str, Any]
+"""Output of a run: `{"type": "begin" | "text" | "break" | "progress" | "call" | "end", …}`."""
+
+
+class LiveRuns:
+    """The output of one process's active runs, which their histories have only after each superstep."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, list[LivePart]] = {}
+        self._readers: dict[str, list[Callable[[], None]]] = {}
+
+    def is_read(self, thread: str) -> bool:
+        """Whether a thread has readers."""
+        return thread in self._readers
+
+    @contextmanager
+    def run(self, thread: str) -> Iterator[Callable[[LivePart], None]]:
+        """Yield a function that publishes a part of a thread's run, which ends with the context."""
+        parts: list[LivePart] = [{"type": "begin"}]
+        self._runs[thread] = parts
+
+        def publish(part: LivePart) -> None:
+            parts.append(part)
+            for wake in self._readers.get(thread, ()):
+                wake()
+
+        try:
+            yield publish
+        finally:
+            publish({"type": "end"})
+            if self._runs.get(thread) is parts:
+                del self._runs[thread]
+
+    @contextmanager
+    def reading(self, thread: str, wake: Callable[[], None]) -> Iterator[Callable[[], list[LivePart]]]:
+        """Yield a function that returns the parts of a thread's runs since its last call; texts are joined.
+
+        Args:
+            wake: Called after each new part.
+        """
+        parts: list[LivePart] | None = None
+        position = 0
+
+        def take() -> list[LivePart]:
+            nonlocal parts, position
+            taken = parts[position:] if parts is not None else []
+            position += len(taken)
+            if (current := self._runs.get(thread)) is not parts:
+                parts, position = current, len(current or ())
+                taken += current or []
+            return _joined(taken)
+
+        self._readers.setdefault(thread, []).append(wake)
+        try:
+            yield take
+        finally:
+            self._readers[thread].remove(wake)
+            if not self._readers[thread]:
+                del self._readers[thread]
+
+
+def _joined(parts: Sequence[LivePart]) -> list[LivePart]:
+    joined: list[LivePart] = []
+    for part in parts:
+        if part["type"] == "text" and joined and joined[-1]["type"] == "text":
+            joined[-1] = {**part, "text": joined[-1]["text"] + part["text"]}
+        else:
+            joined.append(part)
+    return joined
+
+
 @dataclass(frozen=True)
 class Host:
     """One agent, opened for a server."""
@@ -139,6 +210,8 @@ class Host:
     """Notifies of checkpoints stored by this process."""
     feeds: Feeds
     """Event feeds of followed sessions."""
+    live: LiveRuns = field(default_factory=LiveRuns)
+    """The output of active runs."""
     credential_headers: Mapping[str, str] = field(default_factory=dict)
     """Credential name → the request header that may carry it."""
     response_keys: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)

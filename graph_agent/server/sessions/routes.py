@@ -14,7 +14,15 @@ from graph_agent.server.admission.gate import Caller, caller
 from graph_agent.server.chat.schemas import SESSION_ID, clean_body
 from graph_agent.server.parameters import Services, services
 from graph_agent.server.problems import ProblemError
-from graph_agent.server.response_models import Accepted, ControlError, EventList, SessionIds, SessionInfo, SessionList
+from graph_agent.server.response_models import (
+    Accepted,
+    ControlError,
+    EventList,
+    SessionIds,
+    SessionInfo,
+    SessionList,
+    SessionSummaries,
+)
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.server.sse import EventStream
 
@@ -94,6 +102,9 @@ async def get_events(
     follow: Annotated[
         bool, Query(description="Stream new events as SSE after the stored ones, up to an `end` event.")
     ] = False,
+    live: Annotated[
+        bool, Query(description="With `follow`: stream the output of runs before it is stored, as `live` events.")
+    ] = False,
 ) -> Any:
     """Return a session's history, oldest event first."""
     if not follow:
@@ -102,10 +113,22 @@ async def get_events(
     async with AsyncExitStack() as stack:
         stack.enter_context(server.streams.slot(sender.name))
         return EventStream(
-            await caller_sessions.follow(session_id, type or [], after, settings.keepalive_s),
+            await caller_sessions.follow(session_id, type or [], after, settings.keepalive_s, live=live),
             send_timeout_s=settings.send_timeout_s,
             close=stack.pop_all().aclose,
         )
+
+
+@router.get("/memory/summaries")
+async def list_summaries(
+    caller_sessions: _CallerSessions,
+    limit: Annotated[int, Query(ge=1, le=200, description="Maximum number of sessions to read.")] = 50,
+    after: Annotated[str | None, Query(description="Read only the sessions after this one, which must exist.")] = None,
+    search: Annotated[str, Query(description="Text of the session's id or title; all by default.")] = "",
+) -> SessionSummaries:
+    """List the sessions with title, age and activity, newest first; reads two checkpoints of each."""
+    found, next_after = await caller_sessions.summaries(limit, after, search)
+    return SessionSummaries(sessions=found, next=next_after)
 
 
 @router.get("/sessions")

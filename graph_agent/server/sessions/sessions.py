@@ -4,33 +4,42 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
+from dataclasses import asdict
 from typing import Any
 
 from langgraph.types import Command, StateSnapshot
 from pydantic import SecretStr
 
 from graph_agent._internal.text import to_json_safe
-from graph_agent.errors import InputError, SessionBusyError
+from graph_agent.errors import DamagedSessionError, InputError, NewerFormatError, SessionBusyError
 from graph_agent.models.errors import public_text, public_value
-from graph_agent.runs.registry import inbox_of, lock_idle_session
+from graph_agent.runs.registry import inbox_of, is_idle, lock_idle_session
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.run import Part, RunEnded, ServerRun
 from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.hosting.feeds import Feeds
-from graph_agent.server.hosting.host import Host
+from graph_agent.server.hosting.host import Host, LiveRuns
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.sse import comment, frame
 from graph_agent.session.history import SessionMemory, list_threads
 from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import open_interrupts, run_result
 from graph_agent.session.session import Session
+from graph_agent.session.summaries import SessionSummary, summarize_session
 from graph_agent.tools.client import CLIENT_CALL
 
 
 async def follow(
-    feeds: Feeds, thread: str, session_id: str, *, types: list[str], after: int, keepalive_s: float
+    feeds: Feeds,
+    thread: str,
+    session_id: str,
+    *,
+    types: list[str],
+    after: int,
+    keepalive_s: float,
+    live: LiveRuns | None = None,
 ) -> AsyncGenerator[str, None]:
     """Stream a thread's events as server-sent events, until the server stops or the thread is deleted.
 
@@ -42,12 +51,18 @@ async def follow(
         types: Types of events to stream; empty for all.
         after: Only events with a higher `seq` are streamed.
         keepalive_s: Seconds of silence after which a comment is sent.
+        live: Where to read the output of runs, sent as events of the type `live` before the stored events that contain
+            it; None for stored events only.
     """
     silent_since = time.monotonic()
-    async with feeds.following(thread) as (feed, follower):
+    async with AsyncExitStack() as stack:
+        feed, follower = await stack.enter_async_context(feeds.following(thread))
+        take_live = list if live is None else stack.enter_context(live.reading(thread, feed.wake))
         while True:
             over = feed.ended
             events = await feed.take(follower, after)
+            if parts := take_live():
+                yield frame({"type": "live", "parts": parts}, "live")
             for event in events:
                 after += 1
                 if not types or event["type"] in types:
@@ -58,7 +73,7 @@ async def follow(
             if time.monotonic() - silent_since >= keepalive_s:
                 silent_since = time.monotonic()
                 yield comment("nothing new")
-            if not events:
+            if not events and not parts:
                 await feed.wait(max(0.01, keepalive_s - (time.monotonic() - silent_since)))
     yield frame({"type": "end", "reason": over, "after": after}, "end")
 
@@ -108,6 +123,36 @@ class Sessions:
                 found.append(await self.info(session_id))
         return found
 
+    async def summaries(self, limit: int, after: str | None, search: str) -> tuple[list[dict[str, Any]], str | None]:
+        """Return summaries of the caller's sessions, newest first, and the id to continue after; None at the end.
+
+        Args:
+            limit: Maximum number of sessions to read.
+            after: Same as for `ids`.
+            search: Text of the id or the title, in any case; empty for all sessions.
+
+        Raises:
+            ProblemError: If there is no session `after`.
+        """
+        found = []
+        read = await self.ids(limit, after)
+        for session_id in read:
+            with suppress(NewerFormatError, DamagedSessionError):
+                if (each := await self._summary(session_id)) is not None:
+                    found.append({**asdict(each), "id": session_id, "title": public_text(each.title)})
+        wanted = search.casefold()
+        matching = [each for each in found if wanted in f"{each['id']}\n{each['title']}".casefold()]
+        return matching, read[-1] if len(read) == limit else None
+
+    async def _summary(self, session_id: str) -> SessionSummary | None:
+        thread, saver = self._caller.thread(session_id), self._host.saver
+        newest = await saver.aget_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
+
+        async def is_running(thread: str) -> bool:
+            return not await is_idle(saver, thread)
+
+        return None if newest is None else await summarize_session(saver, thread, newest, is_running)
+
     async def events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
         """Return events of a session, oldest first.
 
@@ -122,7 +167,7 @@ class Sessions:
         return await self._events(session_id, types, after)
 
     async def follow(
-        self, session_id: str, types: list[str], after: int, keepalive_s: float
+        self, session_id: str, types: list[str], after: int, keepalive_s: float, *, live: bool = False
     ) -> AsyncGenerator[str, None]:
         """Stream past and future events of a session as server-sent events (see `following`).
 
@@ -131,7 +176,15 @@ class Sessions:
         """
         await self._check(session_id)
         thread = self._caller.thread(session_id)
-        return follow(self._host.feeds, thread, session_id, types=types, after=after, keepalive_s=keepalive_s)
+        return follow(
+            self._host.feeds,
+            thread,
+            session_id,
+            types=types,
+            after=after,
+            keepalive_s=keepalive_s,
+            live=self._host.live if live else None,
+        )
 
     async def info(self, session_id: str) -> dict[str, Any]:
         """Return the state of a session.

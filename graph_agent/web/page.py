@@ -1,0 +1,118 @@
+"""Assembles the page as one HTML file, whose Content-Security-Policy permits only its own script and style."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+_MODULES = (
+    "vendor/preact.js",
+    "vendor/htm.js",
+    "html.js",
+    "events.js",
+    "layout.js",
+    "api.js",
+    "axis.js",
+    "detail.js",
+    "conversation.js",
+    "app.js",
+)
+"""Scripts of the page; each imports only modules before it."""
+_IMPORT = re.compile(r"""^import\s+(?:(\w+)|\{([^}]*)\})\s+from\s+"([^"]+)";$""", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
+_EXPORT_LIST = re.compile(r"export\s*\{([^}]*)\};?")
+_MARKUP = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page, and its policy."""
+
+    html: str
+    policy: str
+    """The value of its `Content-Security-Policy` header."""
+
+
+def page(config: Mapping[str, Any]) -> Page:
+    """Return the page.
+
+    Args:
+        config: `name` and `description` of the agent. A page that shows one exported session has `export`:
+            `{"session", "events", "now"}`, with the events oldest first and the time of the export in milliseconds.
+    """
+    script, style = _script(), _static("page.css")
+    directives = [
+        "default-src 'none'",
+        f"script-src {_hash(script)}",
+        f"style-src {_hash(style)}",
+        "connect-src 'none'" if "export" in config else "connect-src 'self'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    policy = "; ".join(directives)
+    # In an HTML document, only `<` could end the block; JSON may escape every character.
+    data = json.dumps(config, separators=(",", ":")).translate(_MARKUP)
+    name = str(config["name"]).replace("&", "&amp;").replace("<", "&lt;")
+    html = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="referrer" content="no-referrer">'
+        f'<title>{name}</title><link rel="icon" href="data:,"><style>{style}</style></head><body><div id="page"></div>'
+        f'<script type="application/json" id="config">{data}</script><script>{script}</script></body></html>\n'
+    )
+    return Page(html, f"{policy}; frame-ancestors 'none'")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def _static(name: str) -> str:
+    return (resources.files("graph_agent.web") / "static" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    """Join the modules to one script, because a page of `file:` cannot import modules; each keeps its own scope."""
+    parts = ['"use strict";const modules={};']
+    parts += [f"modules[{json.dumps(name)}]=(()=>{{{_as_function(name)}}})();" for name in _MODULES]
+    return "\n".join(parts)
+
+
+def _as_function(name: str) -> str:
+    """Return a module as the body of a function that returns its exports."""
+    text = re.sub(r"^//# sourceMappingURL=.*$", "", _static(name), flags=re.MULTILINE)
+    folder = name.rpartition("/")[0]
+    exports: list[str] = []
+
+    def imported(match: re.Match[str]) -> str:
+        default, names, path = match.groups()
+        source = f"modules[{json.dumps(f'{folder}/{path}'.removeprefix('/').replace('./', ''))}]"
+        return f"const {default}={source}.default;" if default else f"const{{{names.replace(' as ', ':')}}}={source};"
+
+    def exported(match: re.Match[str]) -> str:
+        exports.append(match[1])
+        return ""
+
+    def listed(match: re.Match[str]) -> str:
+        for item in match[1].split(","):
+            local, _, public = item.strip().partition(" as ")
+            exports.append(f"{public}:{local}" if public else local)
+        return ""
+
+    text = _EXPORT.sub(exported, _IMPORT.sub(imported, text))
+    text = _EXPORT_LIST.sub(listed, text)
+    if "export default " in text:
+        text = text.replace("export default ", "const htm=")
+        exports.append("default:htm")
+    return f"{text}\nreturn{{{','.join(exports)}}};"

@@ -1,0 +1,262 @@
+// Starts the page: holds its state, follows the open session, and joins the views.
+import { age, Component, html, render, statusWord, visible } from "./html.js";
+import { keyOf } from "./layout.js";
+import { newLog, reduce, reduceAll } from "./events.js";
+import { ApiError, eventsPath, follow, get, post, remove, sessionPath, storedKey, storeKey } from "./api.js";
+import { Axis, Graph } from "./axis.js";
+import { Conversation } from "./conversation.js";
+import { Detail } from "./detail.js";
+
+const CONFIG = JSON.parse(document.getElementById("config").textContent);
+const EXPORT = CONFIG.export || null;
+const RETRY_MS = [250, 500, 1000, 2000, 4000];
+
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+const sessionOfUrl = () => decodeURIComponent(location.hash.replace(/^#/, ""));
+
+class App extends Component {
+  state = { sessions: [], next: null, search: "", id: "", log: newLog(), info: null, bar: null, chosen: null, pane: "talk" };
+
+  componentDidMount() {
+    if (EXPORT) {
+      const log = reduceAll(newLog(), EXPORT.events);
+      this.setState({ id: EXPORT.session, log, chosen: log.inputs.at(-1) || null });
+      return;
+    }
+    addEventListener("hashchange", () => this.open(sessionOfUrl()));
+    addEventListener("keydown", (event) => this.shortcut(event));
+    this.list();
+    this.open(sessionOfUrl());
+    // A running call grows on the axis.
+    setInterval(() => this.state.log.live && this.draw(), 250);
+  }
+
+  shortcut(event) {
+    if (event.key === "Escape") this.setState({ bar: null, error: "" });
+    if (event.target.closest("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "/") (event.preventDefault(), document.querySelector(".sessions input")?.focus());
+    if (event.key === "n") (event.preventDefault(), (location.hash = ""), document.querySelector(".composer textarea")?.focus());
+  }
+
+  /** Draw once a frame, however many events arrive. */
+  draw() {
+    if (this.drawing) return;
+    this.drawing = requestAnimationFrame(() => {
+      this.drawing = 0;
+      this.setState({});
+    });
+  }
+
+  async list(more = false) {
+    const after = more && this.state.next ? `&after=${encodeURIComponent(this.state.next)}` : "";
+    try {
+      const { sessions, next } = await get(`/memory/summaries?limit=50${after}&search=${encodeURIComponent(this.state.search)}`);
+      this.setState({ sessions: more ? [...this.state.sessions, ...sessions] : sessions, next, needsKey: false });
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  fail(error) {
+    if (error.name === "AbortError") return;
+    if (!(error instanceof ApiError)) throw error;
+    if (error.status === 401) this.setState({ needsKey: true, keyError: storedKey() ? error.message : "" });
+    else if (error.status) this.setState({ error: error.message });
+  }
+
+  /** Open a session: read its history, then follow it until another one is opened. */
+  async open(id) {
+    this.following?.abort();
+    const aborter = (this.following = new AbortController());
+    this.setState({ id, log: newLog(), info: null, bar: null, chosen: null, missing: false, connection: "" });
+    if (!id) return;
+    const { signal } = aborter;
+    let log = null;
+    for (let tries = 0; !signal.aborted; ) {
+      try {
+        if (!log) {
+          const { events } = await get(eventsPath(id));
+          if (signal.aborted) return;
+          log = reduceAll(newLog(), events);
+          this.setState({ log, chosen: log.inputs.at(-1) || null, connection: "live" });
+        }
+        await this.refresh(id);
+        tries = 0;
+        this.setState({ connection: "live" });
+        const end = await follow(id, log.seq, (event) => this.take(log, event), signal);
+        if (end?.reason === "deleted") return this.setState({ missing: true });
+      } catch (error) {
+        if (signal.aborted || error.name === "AbortError") return;
+        if (error.status === 404 && !this.starting) return this.setState({ missing: true });
+        if (error.status === 401) return this.fail(error);
+        if (error.status === undefined) throw error;
+      }
+      if (this.starting !== id) this.setState({ connection: "lost" });
+      if (log) log.live = null;
+      await pause(this.starting === id ? 60 : RETRY_MS[Math.min(tries++, RETRY_MS.length - 1)]);
+    }
+  }
+
+  take(log, event) {
+    const count = log.inputs.length;
+    const isLive = event.type === "live";
+    reduce(log, event);
+    if (log.inputs.length !== count && (!this.state.chosen || this.state.chosen.number === count - 1)) {
+      this.setState({ chosen: log.inputs.at(-1), bar: null });
+    }
+    const ended = isLive && event.parts.some((part) => part.type === "end");
+    if (ended || event.type === "approval_request" || (event.type === "status" && event.to !== "RUNNING")) {
+      this.refresh(this.state.id);
+      this.list();
+    } else if (event.type === "approval_decision" || (isLive && event.parts.some((part) => part.type === "begin"))) {
+      if (this.state.info?.waiting) this.setState({ info: { ...this.state.info, waiting: null, interrupts: [] } });
+      this.list();
+    }
+    this.draw();
+  }
+
+  async refresh(id) {
+    const info = await get(sessionPath(id));
+    const { sessions } = await get(`/memory/summaries?limit=5&search=${encodeURIComponent(id)}`);
+    info.activity = sessions.find((one) => one.id === id)?.activity;
+    if (id === this.state.id) this.setState({ info });
+  }
+
+  async act(kind, text) {
+    const { id } = this.state;
+    this.setState({ error: "" });
+    try {
+      if (kind === "input") await this.input(text);
+      else if (kind === "resume") await post(sessionPath(id, "/resume"));
+      else {
+        const { accepted } = await post(sessionPath(id, `/${kind}`), text ? { text } : {});
+        if (kind === "follow_up" && accepted) this.setState({ told: "Queued: it runs after the current answer." });
+        if (kind === "steer") this.setState({ told: "Sent: the model reads it before its next plan." });
+      }
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  /** Run an input; the answer arrives with the events, which a lost connection does not stop. */
+  async input(text) {
+    const id = this.state.id || `page-${crypto.randomUUID().slice(0, 8)}`;
+    if (!this.state.id) {
+      this.starting = id;
+      history.replaceState(null, "", `#${encodeURIComponent(id)}`);
+      this.open(id);
+    }
+    const body = { model: CONFIG.name, messages: [{ role: "user", content: text }], metadata: { session_id: id }, stream: false };
+    try {
+      await post("/v1/chat/completions", body, { "idempotency-key": crypto.randomUUID() });
+    } finally {
+      this.starting = "";
+      this.list();
+    }
+  }
+
+  async answer(given) {
+    this.setState({ busy: true, error: "" });
+    try {
+      const info = await post(sessionPath(this.state.id, "/resume"), { answer: given });
+      this.setState({ info });
+    } catch (error) {
+      this.fail(error);
+    } finally {
+      this.setState({ busy: false });
+      this.list();
+    }
+  }
+
+  async forget() {
+    if (!confirm(`Delete the session ${this.state.id}?`)) return;
+    try {
+      await remove(sessionPath(this.state.id));
+      location.hash = "";
+      this.list();
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  copy(text) {
+    navigator.clipboard.writeText(text).then(
+      () => this.setState({ told: "Copied." }),
+      () => this.setState({ told: "The browser does not permit copying." }),
+    );
+  }
+
+  render(props, state) {
+    return state.needsKey ? html`<${KeyForm} error=${state.keyError} use=${(key) => (storeKey(key), this.list(), this.open(sessionOfUrl()))} />` : this.page(state);
+  }
+
+  page({ id, log, info, bar, chosen, error, told, connection, missing, pane, busy }) {
+    const pickCall = (call) => {
+      const found = { call, kind: call.kind, depth: 0 };
+      this.setState({ chosen: call.step.input, bar: { ...found, key: keyOf(found) }, pane: "time" });
+    };
+    return html`<div class=${`page ${pane}`}>
+      <header class="top">
+        <h1>${CONFIG.name}</h1>
+        <span class="status" role="status">${id && html`<b class=${(info?.activity || log.status).toLowerCase()}>${statusWord(log.status, info?.activity)}</b>`}
+          ${connection === "lost" && html` <b class="lost">reconnecting…</b>`} ${told || ""}</span>
+        ${log.usage.calls > 0 && html`<span class="hint">${usageWord(log.usage)}</span>`}
+        <nav class="panes" aria-label="Views">${[["list", "Sessions"], ["talk", "Conversation"], ["time", "Time"]].map(
+          ([name, title]) => html`<button type="button" aria-pressed=${pane === name} onClick=${() => this.setState({ pane: name })}>${title}</button>`,
+        )}</nav>
+      </header>
+      ${error && html`<p class="alert" role="alert">${error} <button type="button" class="quiet" onClick=${() => this.setState({ error: "" })} aria-label="Dismiss">✕</button></p>`}
+      ${!EXPORT && this.sessions(this.state)}
+      <${Conversation} key=${id} log=${log} info=${info} chosen=${chosen} busy=${busy} readOnly=${Boolean(EXPORT)}
+        choose=${(input) => this.setState({ chosen: input, bar: null, pane: "time" })} pickCall=${pickCall}
+        act=${(kind, text) => this.act(kind, text)} answer=${(given) => this.answer(given)}>
+        ${missing && html`<p class="empty">There is no session <code>${visible(id)}</code>. A message creates it.</p>`}
+        ${!id && html`<div class="empty"><h2>${CONFIG.name}</h2><p>${CONFIG.description}</p><p>Send a message to begin a session, or choose one from the list.</p></div>`}
+      </${Conversation}>
+      <aside class="time" aria-label="Time">
+        ${id && html`<${Graph} log=${log} />`}
+        ${chosen && html`<${Axis} input=${chosen} selected=${bar?.key} now=${EXPORT ? EXPORT.now : Date.now()} pick=${(one) => this.setState({ bar: one })} />`}
+        ${!chosen && html`<p class="empty">Steps and calls of an input appear here.</p>`}
+        ${bar && html`<${Detail} bar=${bar} copy=${(text) => this.copy(text)} close=${() => this.setState({ bar: null })} />`}
+      </aside>
+    </div>`;
+  }
+
+  sessions({ sessions, search, id, next }) {
+    return html`<nav class="sessions" aria-label="Sessions">
+      <div class="tools"><input type="search" placeholder="Search sessions" aria-label="Search sessions" value=${search}
+        onInput=${({ target }) => (this.setState({ search: target.value }), clearTimeout(this.typing), (this.typing = setTimeout(() => this.list(), 200)))} />
+        <a class="button" href="#" title="New session (n)">New</a></div>
+      <ul>${sessions.map((one) => html`<li key=${one.id}><a href=${`#${encodeURIComponent(one.id)}`} aria-current=${one.id === id ? "page" : null}
+        onClick=${() => this.setState({ pane: "talk" })}>
+        <strong>${visible(one.title || one.id)}</strong>
+        <small><b class=${(one.activity === "idle" ? one.status : one.activity).toLowerCase()}>${statusWord(one.status, one.activity)}</b> · ${age(one.updated_at)} · ${one.turns} turns</small>
+      </a></li>`)}</ul>
+      ${!sessions.length && html`<p class="empty">${search ? "No session matches." : "No sessions yet."}</p>`}
+      ${next && html`<button type="button" class="quiet" onClick=${() => this.list(true)}>More</button>`}
+    </nav>`;
+  }
+}
+
+function usageWord({ calls, tokens, cost }) {
+  const words = [`${calls} model calls`];
+  if (tokens) words.unshift(`${tokens.toLocaleString("en")} tokens`);
+  if (cost) words.unshift(`cost ${cost.toPrecision(3)}`);
+  return words.join(" · ");
+}
+
+function KeyForm({ use, error }) {
+  const submit = (event) => {
+    event.preventDefault();
+    use(event.target.elements.key.value.trim());
+  };
+  return html`<form class="key" onSubmit=${submit}>
+    <h1>${CONFIG.name}</h1>
+    <label>API key <input name="key" type="password" required autocomplete="off" autofocus /></label>
+    <p class="hint">The server needs a key. It stays in this tab.</p>
+    ${error && html`<p class="alert" role="alert">${error}</p>`}
+    <button type="submit" class="primary">Use this key</button>
+  </form>`;
+}
+
+render(html`<${App} />`, document.getElementById("page"));

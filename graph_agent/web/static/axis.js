@@ -1,0 +1,158 @@
+// Draws the time axis of one input: only the bars in view are nodes of the document.
+import { Component, duration, html, signOf, wordOf } from "./html.js";
+import { LANE, layout } from "./layout.js";
+import { activeNode } from "./events.js";
+
+const MARGIN = 300;
+
+function nameOf(bar) {
+  if (bar.call) return bar.call.name.replace(/^delegate_to_/, "→ ");
+  return bar.open ? "working" : bar.model?.record.purpose === "plan" ? "model" : bar.model?.record.purpose || "model";
+}
+
+function labelOf(bar) {
+  const ms = duration(bar.to - bar.from);
+  if (!bar.call) return `${nameOf(bar)}, step ${bar.step.number}, ${ms}${bar.model?.tokens ? `, ${bar.model.tokens} tokens` : ""}`;
+  return `${bar.call.name}, ${wordOf(bar.call.state)}, ${ms || "no duration"}, step ${bar.call.step.number}`;
+}
+
+class Bar extends Component {
+  shouldComponentUpdate({ bar, selected }) {
+    const old = this.props.bar;
+    return selected !== this.props.selected || bar.x !== old.x || bar.y !== old.y || bar.width !== old.width || this.state_ !== bar.call?.state;
+  }
+
+  render({ bar, selected, focusable, pick }) {
+    this.state_ = bar.call?.state;
+    const state = bar.call ? bar.call.state : bar.open ? "running" : bar.model?.record.error ? "error" : "success";
+    const tokens = bar.model?.tokens;
+    return html`<button type="button" class=${`bar ${bar.kind} ${state}${selected ? " selected" : ""}${bar.depth ? " nested" : ""}`}
+      style=${`left:${bar.x}px;top:${bar.y + 2}px;width:${bar.width}px`} aria-pressed=${selected} aria-label=${labelOf(bar)}
+      title=${labelOf(bar)} tabindex=${focusable ? 0 : -1} data-key=${bar.key} onClick=${() => pick(bar)}>
+      ${bar.call && html`<i aria-hidden="true">${signOf(state)}</i>`}<span>${nameOf(bar)}</span>
+      ${tokens > 0 && html`<small>${tokens} tok</small>`}
+      ${bar.width > 110 && html`<small>${duration(bar.to - bar.from)}</small>`}
+    </button>`;
+  }
+}
+
+/** The time axis of an input; `pick` receives the bar that a person chooses. */
+export class Axis extends Component {
+  state = { left: 0, top: 0, width: 700, height: 320, zoom: 1 };
+
+  componentDidMount() {
+    this.measure = () => {
+      if (this.box) this.setState({ width: this.box.clientWidth, height: this.box.clientHeight });
+    };
+    this.observer = new ResizeObserver(this.measure);
+    this.observer.observe(this.box);
+    this.measure();
+  }
+
+  componentWillUnmount() {
+    this.observer.disconnect();
+  }
+
+  componentDidUpdate() {
+    if (this.wanted === undefined) return;
+    const bar = this.box.querySelector(`[data-key="${CSS.escape(this.wanted)}"]`);
+    this.wanted = undefined;
+    bar?.focus({ preventScroll: true });
+  }
+
+  move(event, drawing) {
+    const steps = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1], Home: [-1e9, 0], End: [1e9, 0] };
+    const [dx, dy] = steps[event.key] || [];
+    if (dx === undefined) return;
+    event.preventDefault();
+    const bars = [...drawing.bars].sort((left, right) => left.x - right.x || left.y - right.y);
+    const at = bars.find((bar) => bar.key === event.target.dataset?.key) || bars[0];
+    let next;
+    if (dy) {
+      const column = bars.filter((bar) => bar.column === at.column).sort((left, right) => left.y - right.y || left.x - right.x);
+      next = column[Math.min(column.length - 1, Math.max(0, column.indexOf(at) + dy))];
+    } else {
+      next = bars[Math.min(bars.length - 1, Math.max(0, bars.indexOf(at) + dx))];
+    }
+    if (!next) return;
+    this.wanted = next.key;
+    this.show(next);
+    this.props.pick(next);
+  }
+
+  show(bar) {
+    const { box } = this;
+    if (bar.x < box.scrollLeft || bar.x + 60 > box.scrollLeft + box.clientWidth) box.scrollLeft = bar.x - 60;
+    if (bar.y < box.scrollTop + 40 || bar.y + LANE > box.scrollTop + box.clientHeight) box.scrollTop = bar.y - 120;
+  }
+
+  render({ input, selected, pick, now }, { left, top, width, height, zoom }) {
+    const drawing = layout(input, width, zoom, now);
+    const inView = (bar) =>
+      bar.key === selected ||
+      (bar.x < left + width + MARGIN && bar.x + bar.width > left - MARGIN && bar.y < top + height + MARGIN && bar.y > top - MARGIN);
+    const shown = drawing.bars.filter(inView);
+    const focused = shown.find((bar) => bar.key === selected) || shown[0];
+    const lines = drawing.lines.filter((line) => line.x1 < left + width + MARGIN && line.x2 > left - MARGIN);
+    return html`<section class="axis" aria-label=${`Time of input ${input.number + 1}`}>
+      <div class="axis-tools">
+        <button type="button" onClick=${() => this.setState({ zoom: zoom * 1.5 })} aria-label="Wider time axis">+</button>
+        <button type="button" onClick=${() => this.setState({ zoom: Math.max(1, zoom / 1.5) })} aria-label="Narrower time axis">−</button>
+      </div>
+      <div class="axis-box" ref=${(box) => (this.box = box)} tabindex="-1"
+        onScroll=${(event) => this.setState({ left: event.target.scrollLeft, top: event.target.scrollTop })}
+        onKeyDown=${(event) => this.move(event, drawing)}>
+        <div class="axis-area" style=${`width:${drawing.width}px;height:${drawing.height}px`}>
+          ${drawing.columns.filter((one) => one.x < left + width + MARGIN && one.x + one.width > left - MARGIN).map(
+            (column) => html`<div key=${column.key} class="column" style=${`left:${column.x}px;width:${column.width}px`}>
+              <b>${column.step ? (column.step.calls.length ? `Step ${column.step.number}` : "Answer") : "…"}</b>
+              <span>${duration(column.end - column.begin)}</span>
+              ${column.waits.map((wait) => html`<em class="wait" style=${`left:${wait.x - column.x}px;width:${wait.width}px`}
+                title=${`Waited for a person: ${duration(wait.ms)}`}><span>${duration(wait.ms)}</span></em>`)}
+            </div>`,
+          )}
+          <svg class="needs" width=${drawing.width} height=${drawing.height} aria-hidden="true">
+            ${lines.map((line) => html`<path key=${line.key} d=${`M${line.x1} ${line.y1} C${line.x1 + 24} ${line.y1} ${line.x2 - 24} ${line.y2} ${line.x2} ${line.y2}`} />`)}
+          </svg>
+          ${shown.map((bar) => html`<${Bar} key=${bar.key} bar=${bar} selected=${bar.key === selected} focusable=${bar === focused} pick=${pick} />`)}
+          ${drawing.marks.map(({ note, key, x }) => html`<span key=${key} class=${`mark ${note.kind}`} style=${`left:${x}px`}
+            role="img" aria-label=${`${note.kind.replace("_", " ")}: ${note.text}`} title=${`${note.kind.replace("_", " ")}: ${note.text}`}>
+            ${note.kind === "steering" ? "↪" : note.kind === "limit" ? "⊣" : note.kind === "loop_detected" ? "↻" : "!"}</span>`)}
+        </div>
+      </div>
+    </section>`;
+  }
+}
+
+const NODES = [
+  ["__start__", "start", 6, 30],
+  ["plan", "plan", 74, 30],
+  ["tools", "tools", 168, 6],
+  ["delegate", "delegate", 168, 54],
+  ["approve", "approve", 74, 78],
+  ["finalize", "finalize", 262, 30],
+  ["__end__", "end", 352, 30],
+];
+const EDGES = [
+  ["M56 42H74"],
+  ["M138 36C150 30 156 22 168 18", "tools"],
+  ["M168 24C154 32 148 38 138 40", ""],
+  ["M138 46C150 52 156 60 168 64", "delegate"],
+  ["M168 72C152 66 146 58 132 54", ""],
+  ["M138 42H262", "finalize"],
+  ["M100 54V78", "approve"],
+  ["M112 78V54", ""],
+  ["M326 42H352"],
+];
+
+/** The agent's graph, with the node that works now. */
+export function Graph({ log }) {
+  const active = activeNode(log);
+  return html`<svg class="graph" viewBox="0 0 410 108" role="img" aria-label=${`Graph; active node: ${active.replaceAll("_", "") || "none"}`}>
+    ${EDGES.map(([path]) => html`<path d=${path} />`)}
+    ${NODES.map(([id, name, x, y]) => html`<g class=${active === id ? "active" : ""}>
+      <rect x=${x} y=${y} width=${id.startsWith("__") ? 50 : 64} height="24" rx="12" />
+      <text x=${x + (id.startsWith("__") ? 25 : 32)} y=${y + 16}>${name}</text>
+    </g>`)}
+  </svg>`;
+}

@@ -1,0 +1,184 @@
+// Shows the conversation, and what a person does in it: inputs, steering, and decisions on calls.
+import { asText, Component, Fragment, html, pretty, signOf, visible, wordOf } from "./html.js";
+
+const SHOWN_TURNS = 30;
+
+function Note({ note }) {
+  const name = note.kind.replace("_", " ");
+  if (note.kind === "steering") return html`<p class="message user steering"><b>Steering</b> ${asText(note.text)}</p>`;
+  return html`<p class=${`notice ${note.kind}`}><b>${name}</b> ${asText(note.text)}</p>`;
+}
+
+class Turn extends Component {
+  shouldComponentUpdate({ input, chosen, texts }) {
+    return this.revision !== input.revision || chosen !== this.props.chosen || Boolean(texts) !== Boolean(this.props.texts);
+  }
+
+  render({ input, chosen, texts, choose, pickCall }) {
+    this.revision = input.revision;
+    const notesAfter = (n) => input.notes.filter((note) => note.after === n).map((note) => html`<${Note} note=${note} />`);
+    return html`<article class=${`turn${chosen ? " chosen" : ""}`} aria-label=${`Input ${input.number + 1}`}>
+      <div class="message user"><p>${asText(input.question)}</p></div>
+      ${notesAfter(0)}
+      ${input.steps.map((step, n) => html`<${Fragment} key=${step.number}>
+        ${step.calls.length > 0 && html`<div class="step">
+          ${step.plan.reasoning && html`<p class="commentary">${step.plan.reasoning}</p>`}
+          <ul class="chips" aria-label=${`Calls of step ${step.number}`}>${step.calls.slice(0, 12).map((call) => html`<li key=${call.id}><button type="button" class=${`chip ${call.state}`}
+            onClick=${() => pickCall(call)} aria-label=${`${call.name}, ${wordOf(call.state)}`}><i aria-hidden="true">${signOf(call.state)}</i> ${call.name.replace(/^delegate_to_/, "→ ")}</button></li>`)}
+            ${step.calls.length > 12 && html`<li class="hint">and ${step.calls.length - 12} more</li>`}</ul>
+        </div>`}
+        ${notesAfter(n + 1)}
+      </${Fragment}>`)}
+      ${texts?.filter(Boolean).map((text) => html`<div class="message agent live"><p>${text}</p></div>`)}
+      ${input.answer && html`<div class=${`message agent${input.status === "FAILED" ? " failed" : ""}`}><p>${asText(input.answer.content)}</p></div>`}
+      ${input.done && input.status !== "COMPLETED" && html`<p class="ending">${input.status.toLowerCase().replace("_", " ")}</p>`}
+      ${!chosen && html`<button type="button" class="quiet show-time" onClick=${() => choose(input)}>Show its time</button>`}
+    </article>`;
+  }
+}
+
+/** A form for the calls of one approval request. */
+export class Approval extends Component {
+  state = { decisions: {} };
+
+  set(n, change) {
+    const decisions = { ...this.state.decisions, [n]: { ...this.state.decisions[n], ...change } };
+    this.setState({ decisions, error: "" });
+  }
+
+  submit(event) {
+    event.preventDefault();
+    const { request, answer } = this.props;
+    try {
+      answer({ decisions: request.action_requests.map((call, n) => decisionOf(call, this.state.decisions[n])) });
+    } catch (error) {
+      this.setState({ error: error.message });
+    }
+  }
+
+  render({ request, reasoning, busy }, { decisions, error }) {
+    return html`<form class="approval" onSubmit=${(event) => this.submit(event)} aria-label="Decisions on calls">
+      <h3>${request.action_requests.length === 1 ? "A call waits" : `${request.action_requests.length} calls wait`} for your decision</h3>
+      ${reasoning && html`<blockquote>${reasoning}</blockquote>`}
+      ${request.error && html`<p class="notice error" role="alert">${request.error}</p>`}
+      ${request.action_requests.map((call, n) => {
+        const decision = decisions[n]?.type || "approve";
+        const allowed = request.review_configs[n]?.allowed_decisions || ["approve", "reject"];
+        return html`<fieldset>
+          <legend><code>${visible(call.name)}</code></legend>
+          ${call.description && html`<p>${visible(call.description)}</p>`}
+          <pre>${visible(pretty(call.args))}</pre>
+          <div class="choices" role="radiogroup" aria-label=${`Decision on ${call.name}`}>
+            ${allowed.map((one) => html`<label><input type="radio" name=${`decision${n}`} value=${one} checked=${decision === one}
+              onChange=${() => this.set(n, { type: one, text: one === "edit" ? pretty(call.args) : "" })} /> ${one}</label>`)}
+          </div>
+          ${decision !== "approve" && html`<textarea rows=${decision === "edit" ? 5 : 2} value=${decisions[n]?.text || ""} onInput=${(event) => this.set(n, { text: event.target.value })}
+            aria-label=${{ edit: "New arguments, as JSON", reject: "Reason, for the model", respond: "Result in place of the call" }[decision]}
+            placeholder=${{ reject: "Reason, for the model (optional)", respond: "The result in place of the call" }[decision]} />`}
+        </fieldset>`;
+      })}
+      ${error && html`<p class="notice error" role="alert">${error}</p>`}
+      <button type="submit" class="primary" disabled=${busy}>Send ${request.action_requests.length === 1 ? "decision" : "decisions"}</button>
+    </form>`;
+  }
+}
+
+function decisionOf(call, { type = "approve", text = "" } = {}) {
+  if (type === "edit") {
+    let args;
+    try {
+      args = JSON.parse(text);
+    } catch (error) {
+      throw new Error(`The new arguments of ${call.name} are no JSON: ${error.message}`);
+    }
+    return { type, edited_action: { name: call.name, args } };
+  }
+  return type === "approve" ? { type } : { type, message: text };
+}
+
+/** A form for the answer to a question that is no approval. */
+class Question extends Component {
+  render({ value, answer, busy }) {
+    const submit = (event) => {
+      event.preventDefault();
+      answer(event.target.elements.answer.value);
+    };
+    return html`<form class="approval" onSubmit=${submit} aria-label="Answer to a question">
+      <h3>The agent asks</h3><pre>${visible(pretty(value))}</pre>
+      <textarea name="answer" rows="2" aria-label="Your answer" required /><button type="submit" class="primary" disabled=${busy}>Answer</button>
+    </form>`;
+  }
+}
+
+/** The form of inputs; `act` receives what to do with the text. */
+class Composer extends Component {
+  send(kind) {
+    const text = this.box.value.trim();
+    if (!text) return this.box.focus();
+    this.box.value = "";
+    this.props.act(kind, text);
+  }
+
+  keys(event) {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    this.send(this.props.running ? "steer" : "input");
+  }
+
+  render({ running, exists, stopped, act }) {
+    return html`<form class="composer" onSubmit=${(event) => (event.preventDefault(), this.send(running ? "steer" : "input"))}>
+      <textarea ref=${(box) => (this.box = box)} rows="2" aria-label="Message" onKeyDown=${(event) => this.keys(event)}
+        placeholder=${running ? "Steer the run: the model reads it before its next plan" : "Message the agent"} />
+      <div class="actions">
+        <button type="button" onClick=${() => this.send("steer")} disabled=${!exists} title="The model reads it before its next plan">Steer</button>
+        <button type="button" onClick=${() => this.send("follow_up")} disabled=${!exists} title="Runs after the current answer">Follow up</button>
+        ${stopped && html`<button type="button" onClick=${() => act("resume")}>Resume</button>`}
+        ${running && html`<button type="button" class="danger" onClick=${() => act("abort")}>Abort</button>`}
+        <button type="submit" class="primary" disabled=${running}>Send</button>
+      </div>
+    </form>`;
+  }
+}
+
+/** The conversation of a session. */
+export class Conversation extends Component {
+  state = { turns: SHOWN_TURNS };
+
+  componentDidUpdate() {
+    if (this.atEnd !== false) this.box.scrollTop = this.box.scrollHeight;
+  }
+
+  componentDidMount() {
+    this.box.scrollTop = this.box.scrollHeight;
+  }
+
+  render({ log, info, chosen, choose, pickCall, act, answer, busy, children, readOnly }, { turns }) {
+    const hidden = Math.max(0, log.inputs.length - turns);
+    const last = log.inputs.at(-1);
+    const running = Boolean(last && !last.done && log.status === "RUNNING" && !info?.waiting && info?.activity !== "interrupted");
+    const requests = (info?.interrupts || []).map((one) => one.value);
+    const asked = requests.find((value) => value?.action_requests);
+    const step = last?.steps.at(-1);
+    return html`<main class="conversation" aria-label="Conversation">
+      <div class="turns" ref=${(box) => (this.box = box)} tabindex="0" role="log" aria-live="polite" aria-relevant="additions"
+        onScroll=${({ target }) => (this.atEnd = target.scrollHeight - target.scrollTop - target.clientHeight < 60)}>
+        ${hidden > 0 && html`<button type="button" class="quiet" onClick=${() => this.setState({ turns: turns + 100 })}>Show ${Math.min(100, hidden)} of ${hidden} earlier inputs</button>`}
+        ${log.inputs.slice(hidden).map((input) => html`<${Turn} key=${input.number} input=${input} chosen=${input === chosen}
+          texts=${input === last ? log.live?.texts : null} choose=${choose} pickCall=${pickCall} />`)}
+        ${children}
+      </div>
+      ${!readOnly && asked && html`<${Approval} key=${info.interrupts[0].id} request=${joined(requests)} reasoning=${step?.plan.reasoning} answer=${answer} busy=${busy} />`}
+      ${!readOnly && !asked && requests.length > 0 && html`<${Question} value=${requests[0]} answer=${answer} busy=${busy} />`}
+      ${!readOnly && html`<${Composer} running=${running} exists=${log.inputs.length > 0} stopped=${info?.activity === "interrupted"} act=${act} />`}
+    </main>`;
+  }
+}
+
+function joined(requests) {
+  const asked = requests.filter((value) => value?.action_requests);
+  return {
+    action_requests: asked.flatMap((one) => one.action_requests),
+    review_configs: asked.flatMap((one) => one.review_configs),
+    error: asked.map((one) => one.error).filter(Boolean).join(" "),
+  };
+}

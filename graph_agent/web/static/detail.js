@@ -1,0 +1,74 @@
+// Shows what a person has chosen on the time axis: a call, a plan, or an answer.
+import { asText, duration, html, pretty, signOf, visible, wordOf } from "./html.js";
+
+const SHOWN = 20_000;
+
+/** A text in its own box, with a button that copies it. */
+export function Block({ title, text, copy }) {
+  const cut = text.length > SHOWN ? text.slice(0, SHOWN) : text;
+  return html`<div class="block">
+    <header><h4>${title}</h4><button type="button" class="quiet" onClick=${() => copy(text)} aria-label=${`Copy: ${title}`}>Copy</button></header>
+    <pre tabindex="0">${visible(cut)}</pre>
+    ${cut !== text && html`<p class="hint">The first ${SHOWN.toLocaleString("en")} of ${text.length.toLocaleString("en")} characters; Copy has all.</p>`}
+  </div>`;
+}
+
+function CallDetail({ call, copy }) {
+  const { decision, result } = call;
+  const elapsed = result && call.end - call.start;
+  return html`
+    <h3><i class=${`state ${call.state}`} aria-hidden="true">${signOf(call.state)}</i> ${visible(call.name)}</h3>
+    <p class="facts">${wordOf(call.state)}${elapsed >= 0 ? ` · ${duration(elapsed)}` : ""} · step ${call.step.number} · <code>${visible(call.id)}</code>
+      ${call.needs.length ? html` · needs ${call.needs.map((id) => html`<code>${visible(id)}</code> `)}` : ""}</p>
+    ${result?.decided_by && html`<p class="facts">Decided by ${visible(result.decided_by)}.</p>`}
+    ${decision && html`<p class="facts">${decision.decided_by} decided: ${decision.decision}${decision.message ? html` – ${visible(decision.message)}` : ""}</p>`}
+    ${call.arguments && html`<${Block} title="Arguments" text=${pretty(call.arguments)} copy=${copy} />`}
+    ${call.progress.length > 0 && html`<${Block} title="Progress" text=${call.progress.join("\n")} copy=${copy} />`}
+    ${result && html`<${Block} title=${result.truncated ? "Whole output (the model saw a part)" : "Whole output"} text=${pretty(result.content)} copy=${copy} />`}
+    ${call.nested && html`<${Block} title="The delegate's own steps" text=${outline(call.nested)} copy=${copy} />`}`;
+}
+
+function outline(log) {
+  return log.inputs
+    .flatMap((input) => input.steps)
+    .flatMap((step) => [
+      `step ${step.number}: ${step.plan.action}`,
+      ...step.calls.map((call) => `  ${signOf(call.state)} ${call.name} ${JSON.stringify(call.arguments)}`),
+    ])
+    .join("\n");
+}
+
+function StepDetail({ step, answer, copy }) {
+  const { plan } = step;
+  if (!plan) return html`<h3>The model works</h3>`;
+  return html`
+    <h3>${answer ? "Answer" : `Step ${step.number}: ${plan.action}`}</h3>
+    ${step.models.map((model) => html`<${ModelFacts} ...${model} />`)}
+    <p class="facts">${plan.planner ? `planner ${plan.planner}` : ""}${plan.cached ? " · from the cache" : ""}${plan.reruns ? ` · ${plan.reruns} reruns by hooks` : ""}</p>
+    ${plan.reasoning && html`<${Block} title="Text" text=${asText(plan.reasoning)} copy=${copy} />`}
+    ${plan.calls.length > 0 && html`<${Block} title="Planned calls" text=${planned(step)} copy=${copy} />`}`;
+}
+
+function ModelFacts({ record, from, to }) {
+  const facts = [record.purpose, record.model, duration(to - from)];
+  if (record.first_token_s !== undefined) facts.push(`first token after ${duration(record.first_token_s * 1000)}`);
+  if (record.input_tokens !== undefined) facts.push(`${record.input_tokens} tokens in, ${record.output_tokens ?? 0} out`);
+  if (record.cost !== undefined) facts.push(`cost ${record.cost.toPrecision(3)}`);
+  if (record.error) facts.push(`failed: ${record.error}`);
+  return html`<p class="facts">Model call · ${facts.join(" · ")}</p>`;
+}
+
+function planned(step) {
+  return step.calls
+    .map((call) => `${call.name} ${JSON.stringify(call.arguments ?? {})}${call.needs.length ? `  needs ${call.needs.join(", ")}` : ""}`)
+    .join("\n");
+}
+
+/** The panel of the chosen bar. */
+export function Detail({ bar, copy, close, children }) {
+  return html`<section class="detail" aria-label="Details">
+    <button type="button" class="quiet close" onClick=${close} aria-label="Close details">✕</button>
+    ${bar.call ? html`<${CallDetail} call=${bar.call} copy=${copy} />` : html`<${StepDetail} step=${bar.step} answer=${!bar.step.calls.length} copy=${copy} />`}
+    ${children}
+  </section>`;
+}

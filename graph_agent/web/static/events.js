@@ -1,0 +1,206 @@
+// Reduces the events of a session to its inputs, steps and calls: the same from a stream, a list and an export.
+
+/** Return the log of a session without events. */
+export function newLog() {
+  return { seq: -1, status: "CREATED", inputs: [], calls: new Map(), live: null, usage: { calls: 0, tokens: 0, cost: 0 } };
+}
+
+/** Return a time stamp in milliseconds since 1970, with the fraction that the event has. */
+export function timeOf(ts) {
+  const fraction = /\.\d{3}(\d+)/.exec(ts || "");
+  return Date.parse(ts) + (fraction ? Number(`0.${fraction[1]}`) : 0);
+}
+
+const NOTICES = ["loop_detected", "limit", "warning", "error", "summary", "middleware"];
+
+function newInput(log, event) {
+  const start = timeOf(event.ts);
+  const input = { number: log.inputs.length, start, end: start, done: false, steps: [], notes: [], revision: 0 };
+  Object.assign(input, { question: event.content, seq: event.seq, answer: null, status: "RUNNING", reason: "" });
+  log.inputs.push(input);
+  return input;
+}
+
+function newCall(log, step, id, name) {
+  const kind = name.startsWith("delegate_to_") ? "delegation" : "tool";
+  const call = { id, name, kind, step, needs: [], state: "planned", waits: [], progress: [], arguments: null };
+  step.calls.push(call);
+  log.calls.set(id, call);
+  return call;
+}
+
+function newStep(input, event, time) {
+  const step = { input, number: event.step, begin: input.end, planned: time, plan: event, calls: [], models: [] };
+  step.end = time;
+  input.steps.push(step);
+  return step;
+}
+
+function stepOf(input, event, time) {
+  return input.steps.at(-1) || newStep(input, event, time);
+}
+
+/** Drop the first live text that an event contains. */
+function consume(log, text) {
+  const texts = log.live?.texts;
+  if (texts?.length && text && (text.startsWith(texts[0].trim()) || texts[0].startsWith(text))) texts.shift();
+}
+
+function callOf(log, input, event, time) {
+  const name = event.name || `delegate_to_${event.target}`;
+  const call = log.calls.get(event.id) || newCall(log, stepOf(input, event, time), event.id, name);
+  call.name = name;
+  return call;
+}
+
+/** Add a model call to the step that it led to: the newest one, which begins with its first model call. */
+function addModel(log, input, record, event, time) {
+  const tokens = (record.input_tokens || 0) + (record.output_tokens || 0);
+  log.usage.calls += 1;
+  log.usage.tokens += tokens;
+  log.usage.cost += record.cost || 0;
+  const step = stepOf(input, event, time);
+  const from = timeOf(record.started);
+  step.models.push({ record, tokens, from, to: from + record.duration_s * 1000 });
+  if (event.type === "plan" && step.models.length === 1) step.begin = Math.min(from, step.planned);
+}
+
+function endWait(call, time) {
+  const wait = call.waits.at(-1);
+  if (wait && wait.to === null) wait.to = time;
+}
+
+const REDUCERS = {
+  status(log, event, input, time) {
+    log.status = event.to;
+    input.status = event.to;
+    input.done = event.to !== "RUNNING";
+    if (input.done) log.live = null;
+  },
+  plan(log, event, input, time) {
+    const step = newStep(input, event, time);
+    for (const planned of event.calls) {
+      newCall(log, step, planned.id, planned.name).needs = planned.needs || [];
+    }
+    consume(log, event.reasoning);
+  },
+  tool_call(log, event, input, time) {
+    const call = callOf(log, input, event, time);
+    endWait(call, time);
+    call.start = time;
+    call.arguments = event.arguments ?? { task: event.task };
+    if (call.state === "planned" || call.state === "waiting") call.state = event.refused || "running";
+  },
+  tool_result(log, event, input, time) {
+    const call = callOf(log, input, event, time);
+    endWait(call, time);
+    if (event.duration_s !== undefined) call.start = time - event.duration_s * 1000;
+    call.start ??= time;
+    Object.assign(call, { end: time, state: event.status, result: event });
+    if (event.history) call.nested = reduceAll(newLog(), event.history);
+    call.step.end = Math.max(call.step.end, time);
+  },
+  delegation_progress(log, event) {
+    log.calls.get(event.id)?.progress.push(event.content);
+  },
+  approval_request(log, event, input, time) {
+    const held = event.delegation ? [{ id: event.delegation }] : event.calls;
+    for (const { id, arguments: given } of held) {
+      const call = log.calls.get(id);
+      if (!call) continue;
+      call.state = "waiting";
+      call.arguments ??= given;
+      call.waits.push({ from: time, to: null });
+    }
+  },
+  approval_decision(log, event, input, time) {
+    const call = log.calls.get(event.delegation || event.id);
+    if (!call) return;
+    endWait(call, time);
+    call.decision = event;
+    if (call.state === "waiting") call.state = "running";
+  },
+  steering(log, event, input, time) {
+    const note = { kind: "steering", text: event.content, time, after: input.steps.length };
+    input.notes.push(note);
+  },
+  agent_response(log, event, input, time) {
+    input.answer = event;
+    input.answered = time;
+    if (log.live) log.live.texts = [];
+  },
+};
+REDUCERS.delegation_request = REDUCERS.tool_call;
+REDUCERS.delegation_response = REDUCERS.tool_result;
+
+/** Add one event to a log. */
+export function reduce(log, event) {
+  if (event.type === "live") {
+    for (const part of event.parts) reduceLive(log, part);
+    return log;
+  }
+  if (event.seq !== undefined) {
+    if (event.seq <= log.seq) return log;
+    log.seq = event.seq;
+  }
+  const time = timeOf(event.ts);
+  const isQuestion = event.type === "user_message";
+  const input = isQuestion || !log.inputs.length ? newInput(log, event) : log.inputs.at(-1);
+  REDUCERS[event.type]?.(log, event, input, time);
+  for (const record of event.model_calls || []) addModel(log, input, record, event, time);
+  if (NOTICES.includes(event.type)) {
+    input.notes.push({ kind: event.type, text: noticeOf(event), event, time, after: input.steps.length });
+  }
+  input.end = Math.max(input.end, time);
+  input.revision += 1;
+  return log;
+}
+
+/** Add events to a log, oldest first. */
+export function reduceAll(log, events) {
+  for (const event of events) reduce(log, event);
+  return log;
+}
+
+function reduceLive(log, part) {
+  const input = log.inputs.at(-1);
+  if (input) input.revision += 1;
+  if (part.type === "begin") log.live = { texts: [] };
+  else if (part.type === "end") log.live = null;
+  if (!log.live) return;
+  if (part.type === "break") log.live.texts.push("");
+  else if (part.type === "text") {
+    if (!log.live.texts.length) log.live.texts.push("");
+    log.live.texts[log.live.texts.length - 1] += part.text;
+  } else if (part.type === "call") {
+    const call = log.calls.get(part.id);
+    if (call && !call.result) Object.assign(call, { state: part.status, end: timeOf(part.ts) });
+  }
+}
+
+/** Return what a notice says. */
+function noticeOf(event) {
+  switch (event.type) {
+    case "loop_detected":
+      return `${event.pattern.join(", ")} repeated ${event.count} times (${event.repeated || "calls"})`;
+    case "limit":
+      return `${event.reason.replace("_", " ")} of ${event.limit} reached`;
+    case "summary":
+      return `${event.messages} older messages were summarized`;
+    case "middleware":
+      return `${event.name}, ${event.hook}${event.jump_to ? `: jumped to ${event.jump_to}` : ""}`;
+    default:
+      return event.message;
+  }
+}
+
+/** Return the node of the graph that works now: its name, or empty when nothing runs. */
+export function activeNode(log) {
+  const input = log.inputs.at(-1);
+  if (!input || input.done) return input ? "__end__" : "";
+  const calls = input.steps.at(-1)?.calls || [];
+  if (calls.some((call) => call.state === "waiting")) return "approve";
+  if (calls.some((call) => call.state === "running" && call.kind === "delegation")) return "delegate";
+  if (calls.some((call) => call.state === "running")) return "tools";
+  return input.answer ? "finalize" : "plan";
+}

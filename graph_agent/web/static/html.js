@@ -1,0 +1,84 @@
+// Binds htm to preact, and holds the small pieces of text that every view shows.
+import { Component, createElement, Fragment, render } from "./vendor/preact.js";
+import htm from "./vendor/htm.js";
+
+export { Component, Fragment, render };
+export const html = htm.bind(createElement);
+
+const HIDDEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]/gu;
+
+/** Return a text as nodes in which characters that a screen does not show are marked with their code points. */
+export function visible(text) {
+  const nodes = [];
+  let end = 0;
+  for (const match of text.matchAll(HIDDEN)) {
+    const code = `U+${match[0].codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+    nodes.push(text.slice(end, match.index), html`<mark class="hidden-char" title="A hidden character">${code}</mark>`);
+    end = match.index + match[0].length;
+  }
+  return nodes.length ? [...nodes, text.slice(end)] : text;
+}
+
+/** Return a value as text: itself, the texts of content blocks, or indented JSON. */
+export function asText(value) {
+  if (typeof value === "string") return value;
+  const isBlocks = Array.isArray(value) && value.length && value.every((one) => typeof one?.text === "string");
+  return isBlocks ? value.map((one) => one.text).join("\n") : JSON.stringify(value, null, 2);
+}
+
+/** Return a text as indented JSON if it is JSON; the text itself otherwise. */
+export function pretty(value) {
+  const text = asText(value);
+  if (!/^\s*[[{]/.test(text)) return text;
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
+
+/** Return a duration of milliseconds as text with its unit. */
+export function duration(ms) {
+  if (!(ms >= 0)) return "";
+  if (ms < 1) return "<1 ms";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
+  const minutes = Math.round(ms / 60_000);
+  return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** Return the time since a moment in its largest unit. */
+export function age(moment, now = Date.now()) {
+  const seconds = Math.max(0, (now - Date.parse(moment)) / 1000);
+  if (!moment || Number.isNaN(seconds)) return "";
+  for (const [unit, length] of [["d", 86_400], ["h", 3_600], ["min", 60]]) {
+    if (seconds >= length) return `${Math.floor(seconds / length)} ${unit}`;
+  }
+  return "now";
+}
+
+const STATES = {
+  planned: ["○", "planned"],
+  waiting: ["◔", "waits for a person"],
+  running: ["▸", "running"],
+  success: ["✓", "succeeded"],
+  answered: ["✓", "answered"],
+  error: ["✕", "failed"],
+  invalid: ["✕", "invalid"],
+  denied: ["⊘", "denied"],
+  skipped: ["–", "skipped"],
+  unknown: ["?", "outcome unknown"],
+};
+
+/** Return the sign of a call's state. */
+export const signOf = (state) => (STATES[state] || STATES.unknown)[0];
+
+/** Return a call's state in words. */
+export const wordOf = (state) => (STATES[state] || [state, state])[1];
+
+/** Return a session's activity or status in words. */
+export function statusWord(status, activity) {
+  if (activity && activity !== "idle") return activity;
+  return (status || "created").toLowerCase().replace("_", " ");
+}

@@ -1,0 +1,140 @@
+// Computes the geometry of an input's time axis: columns of steps, lanes of calls, and the lines of their needs.
+
+export const LANE = 26;
+const HEAD = 40;
+const NARROWEST = 128;
+const GAP = 10;
+
+/** Return the intervals of a step in which it only waited for a person, joined. */
+function waitsOf(step, now) {
+  const waits = step.calls.flatMap((call) => call.waits.map((wait) => [wait.from, wait.to ?? now]));
+  waits.sort((left, right) => left[0] - right[0]);
+  const joined = [];
+  for (const [from, to] of waits) {
+    if (joined.length && from <= joined.at(-1)[1]) joined.at(-1)[1] = Math.max(joined.at(-1)[1], to);
+    else joined.push([from, to]);
+  }
+  return joined;
+}
+
+/** Return the function from a time in a column to a position from 0 to 1: linear, with waits for a person shortened. */
+function scaleOf(begin, end, waits) {
+  const waited = waits.reduce((sum, [from, to]) => sum + (to - from), 0);
+  const active = Math.max(end - begin - waited, 0.001);
+  const shortened = waits.length ? Math.min(waited, active * 0.4) / waited || 0 : 1;
+  const length = active + (waits.length ? waited * shortened : 0);
+  return (time) => {
+    let at = Math.min(Math.max(time, begin), end) - begin;
+    for (const [from, to] of waits) at -= (Math.max(0, Math.min(time, to) - from) || 0) * (1 - shortened);
+    return Math.min(1, Math.max(0, at / length));
+  };
+}
+
+/** Return the bars of a step's calls in rows, those of a delegation's own calls below it. */
+function rowsOf(calls, end, depth) {
+  const bars = [];
+  const free = [];
+  for (const call of calls) {
+    const from = call.waits[0]?.from ?? call.start ?? call.step.planned;
+    const to = call.end ?? (call.state === "planned" ? from : end);
+    const bar = { call, kind: call.kind, from, to, row: 0, depth };
+    const inner = call.nested && depth < 4 ? nestedBars(call.nested, depth + 1) : [];
+    const height = 1 + inner.reduce((most, one) => Math.max(most, one.row + 1), 0);
+    let row = 0;
+    while (Array.from({ length: height }, (_, n) => free[row + n] ?? -Infinity).some((until) => until > from)) row += 1;
+    for (let n = 0; n < height; n += 1) free[row + n] = Math.max(to, from + 0.001);
+    bar.row = row;
+    bars.push(bar, ...inner.map((one) => ({ ...one, row: one.row + row + 1 })));
+  }
+  return bars;
+}
+
+function nestedBars(log, depth) {
+  const bars = [];
+  let rows = 0;
+  for (const input of log.inputs) {
+    for (const step of input.steps) {
+      bars.push(...modelBars(step, 0, depth));
+      for (const bar of rowsOf(step.calls, step.end, depth)) {
+        bars.push({ ...bar, row: bar.row + 1 });
+        rows = Math.max(rows, bar.row + 1);
+      }
+    }
+  }
+  return bars;
+}
+
+/** Return the bars of a step's model calls; one bar up to the plan if the events have no records of them. */
+function modelBars(step, row, depth) {
+  const bar = { step, kind: "model", row, depth };
+  if (!step.models.length) return [{ ...bar, from: step.begin, to: step.planned }];
+  return step.models.map((model) => ({ ...bar, model, from: model.from, to: model.to }));
+}
+
+/** Return the key of a bar, which is stable while its session grows. */
+export function keyOf(bar) {
+  const path = `${bar.step ? bar.step.number : bar.call.step.number}`;
+  return bar.call ? `${path}/${bar.call.id}/${bar.depth}` : `${path}/model/${bar.depth}/${bar.from}`;
+}
+
+/** Return the drawing of an input: width, height, columns, bars, lines and marks, in pixels. */
+export function layout(input, viewport, zoom, now) {
+  const steps = input.steps.map((step, index) => {
+    const isLast = index === input.steps.length - 1;
+    const running = isLast && !input.done;
+    const open = step.calls.some((call) => !["planned"].includes(call.state) && call.end === undefined);
+    const end = isLast && (input.done || !open) ? Math.max(input.answered ?? step.end, step.end) : step.end;
+    return { step, begin: step.begin, end: running && open ? Math.max(now, end) : end };
+  });
+  const tail = !input.done && !steps.at(-1)?.step.calls.some((call) => call.end === undefined);
+  if (tail) {
+    const begin = steps.at(-1)?.end ?? input.start;
+    steps.push({ step: null, begin, end: Math.max(now, begin) });
+  }
+  const waits = steps.map(({ step, end }) => (step ? waitsOf(step, end) : []));
+  const lengths = steps.map(({ begin, end }, n) => {
+    const waited = waits[n].reduce((sum, [from, to]) => sum + (to - from), 0);
+    return Math.max(end - begin - waited, 0.001) * (waited ? 1.4 : 1);
+  });
+  const total = lengths.reduce((sum, one) => sum + one, 0) || 1;
+  const spare = Math.max(0, viewport - 16 - steps.length * (NARROWEST + GAP)) * zoom + (zoom - 1) * viewport;
+  const columns = [];
+  const bars = [];
+  const lines = [];
+  const places = new Map();
+  let x = 8;
+  let rows = 1;
+  steps.forEach(({ step, begin, end }, n) => {
+    const width = NARROWEST + (spare * lengths[n]) / total;
+    const scale = scaleOf(begin, end, waits[n]);
+    const at = (time) => x + scale(time) * width;
+    const column = { key: step ? step.number : "next", step, x, width, begin, end, waits: [] };
+    column.waits = waits[n].map(([from, to]) => ({ x: at(from), width: Math.max(3, at(to) - at(from)), ms: to - from }));
+    columns.push(column);
+    const placed = step
+      ? [...modelBars(step, -1, 0), ...rowsOf(step.calls, end, 0)]
+      : [{ step: { number: "next", input, calls: [], models: [] }, kind: "model", from: begin, to: end, row: -1, depth: 0, open: true }];
+    for (const bar of placed) {
+      const left = at(bar.from);
+      const y = HEAD + (bar.row + 1) * LANE;
+      const box = { ...bar, x: left, y, width: Math.max(6, at(bar.to) - left), key: keyOf(bar), column };
+      bars.push(box);
+      rows = Math.max(rows, bar.row + 2);
+      if (bar.call && !bar.depth) places.set(bar.call, box);
+    }
+    x += width + GAP;
+  });
+  for (const [call, box] of places) {
+    for (const id of call.needs) {
+      const needed = call.step.calls.find((one) => one.id === id);
+      const from = needed && places.get(needed);
+      if (from) lines.push({ key: `${id}>${call.id}`, x1: from.x + from.width, y1: from.y + LANE / 2, x2: box.x, y2: box.y + LANE / 2 });
+    }
+  }
+  const marks = input.notes.map((note, n) => {
+    const column = columns.find((one) => note.time <= one.end) || columns.at(-1);
+    const part = column && column.end > column.begin ? (note.time - column.begin) / (column.end - column.begin) : 1;
+    return { note, key: `note${n}`, x: column ? column.x + Math.min(1, Math.max(0, part)) * column.width : 8 };
+  });
+  return { width: Math.max(viewport, x), height: HEAD + rows * LANE + 10, columns, bars, lines, marks, head: HEAD };
+}

@@ -1,0 +1,60 @@
+"""A server with the travel agent, and a browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.server.process import Served, serving
+from tests.support.required import unavailable
+
+_TOOLS = ("search_flights", "search_hotels", "weather", "book", "wait_for", "echo")
+TRAVEL: dict[str, Any] = {
+    "name": "travel",
+    "description": "Plans short trips.",
+    "model": "tests.web.travel_agent:make",
+    "tools": [f"tests.web.travel_agent:{name}" for name in _TOOLS],
+    "delegates": [{"name": "guide", "description": "Knows walks.", "graph": "tests.web.travel_agent:make_guide"}],
+    "approve": ["book"],
+    "config": {"max_steps": 8, "model_retries": 0},
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, without a window.
+
+    Playwright's event loop runs until the module's last test, so that no test of the module may be asynchronous.
+    """
+    program = shutil.which("chromium")
+    if program is None:
+        unavailable("There is no Chromium. Install it, e.g. with: apt-get install chromium")
+    with sync_playwright() as playwright:
+        # A container has no user namespaces for Chromium's sandbox.
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def travel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server of the travel agent, with SQLite."""
+    with serving(tmp_path_factory.mktemp("travel"), agent=TRAVEL) as served:
+        yield served
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A tab; the test fails if its script fails or its policy blocks anything."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if "Content Security" in message.text else None)
+    yield page
+    context.close()
+    assert problems == []
