@@ -491,14 +491,14 @@ _DECIDES = "delta_channels_to_snapshot"
 _pregel_modules: list[Any] = [import_module(f"langgraph.pregel.{name}") for name in ("_checkpoint", "_loop")]
 
 
-def let_channels_decide_on_copies(add_length: Callable[[dict[str, tuple[int, int]], str, int], None]) -> None:
+def let_channels_decide_on_copies(add_length: Callable[[dict[str, tuple[int, int]], str, list[Any]], None]) -> None:
     """Make LangGraph ask the delta channels that have `is_copy_due` when to write a full copy of them.
 
     LangGraph writes one after a fixed number of updates or of supersteps; it does so for all other channels. The
     lengths of the deciding channels are added to its counters, which it stores in the checkpoint's metadata.
 
     Args:
-        add_length: Adds the length of a channel to the counters.
+        add_length: Adds the length of a channel's list to the counters.
     """
     before = getattr(_pregel_modules[0], _DECIDES)
     if hasattr(before, "__wrapped__"):
@@ -514,7 +514,7 @@ def let_channels_decide_on_copies(add_length: Callable[[dict[str, tuple[int, int
         written = [name for name in deciding if name in counters and name in versions]
         for name in written:
             if channels[name].is_available():
-                add_length(counters, name, len(channels[name].get()))
+                add_length(counters, name, channels[name].get())
         return due | {name for name in written if channels[name].is_copy_due(*counters[name])}
 
     for module in _pregel_modules:
@@ -534,3 +534,8 @@ def replay_delta(channel: DeltaChannel[Any], history: DeltaChannelHistory) -> An
 def delta_snapshot(value: Any) -> Any:
     """Return a full copy of a delta channel, as LangGraph stores it among a checkpoint's values."""
     return _DeltaSnapshot(value)
+
+
+def copied_list(stored: Any) -> list[Any] | None:
+    """Return the list of a full copy of a delta channel; None for any other value."""
+    return stored.value if isinstance(stored, _DeltaSnapshot) and isinstance(stored.value, list) else None

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, cast
 
+from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent._internal.text import check_session_id
 from graph_agent.errors import NewerFormatError, UnreadableValueError
 from graph_agent.state.lengths import checked, damaged, lengths_of
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointMetadata, CheckpointTuple, DeltaChannelHistory
 
+    from graph_agent.checkpoints.history_cache import HistoryCache
+
 
 FORMAT = 3
 """The format of this version's checkpoints, and the newest that it reads. 0.1.0 has format 1, 0.2.0 format 2."""
@@ -27,7 +32,7 @@ FORMAT_KEY = "graph_agent_format"
 """Key of the number in a checkpoint's metadata."""
 _PATCHED = "_guards_reads"
 _REMEMBERED = 1000
-"""Checkpoints whose lengths are remembered until their history is read: pruning may change them afterwards."""
+"""Checkpoints whose lengths and parent are remembered until their history is read: pruning may change them later."""
 _FIELDS = frozenset({"id", "ts", "channel_values", "channel_versions"})
 _VALUES = frozenset({"status", "loop"})
 """Channels of an agent that have a value from their first write on."""
@@ -48,6 +53,9 @@ _NAMES = {"thread_id": "session_id"}
 """Names of keys in messages, where they differ."""
 _Address = tuple[str, str, str]
 """A thread, a checkpoint namespace, and a checkpoint's id; an empty id for the newest."""
+
+
+_own_lists: ContextVar[tuple[str, Mapping[str, list[Any]]] | None] = ContextVar("graph_agent_own_lists", default=None)
 
 
 def check_format(metadata: Mapping[str, Any], thread_id: str) -> None:
@@ -74,7 +82,7 @@ def with_format(metadata: CheckpointMetadata) -> CheckpointMetadata:
 
 def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
     """Patch a saver to refuse checkpoints of a newer format and damaged ones, also in the list of one thread, and ids
-    that no database can store.
+    that no database can store, and to keep long histories (see `HistoryCache`).
 
     Checkpoints of other graphs have no number.
     """
@@ -82,7 +90,8 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
         return
     get_tuple, aget_tuple, list_, alist = saver.get_tuple, saver.aget_tuple, saver.list, saver.alist
     history, ahistory = saver.get_delta_channel_history, saver.aget_delta_channel_history
-    lengths: dict[_Address, Mapping[str, int]] = {}
+    known: dict[_Address, CheckpointTuple] = {}
+    cache = _LazyCache()
 
     def check(found: CheckpointTuple | None) -> CheckpointTuple | None:
         if found is None:
@@ -90,9 +99,10 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
         at = _address(found.config)
         check_format(found.metadata, at[0])
         check_values(found.checkpoint, found.metadata, at[0])
-        if len(lengths) > _REMEMBERED:
-            lengths.clear()
-        lengths[at] = lengths_of(found.metadata)
+        if len(known) > _REMEMBERED:
+            known.clear()
+        bare: Any = {"id": found.checkpoint["id"]}
+        known[at] = found._replace(checkpoint=bare, pending_writes=None)
         return upgraded(found)
 
     def reading(config: RunnableConfig) -> CheckpointTuple | None:
@@ -117,16 +127,46 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
     def reading_history(*, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         at = _address(config)
         with readable(config):
-            if at not in lengths:
-                reading({"configurable": dict(zip(_KEYS, at, strict=True))})
-            return checked(history(config=config, channels=channels), lengths.pop(at, {}), at[0])
+            if at not in known:
+                reading(_config(at))
+            if (target := known.pop(at, None)) is None:
+                return history(config=config, channels=channels)
+            lengths, search = lengths_of(target.metadata), cache.histories.find(target, channels)
+            try:
+                id_ = next(search)
+                while True:
+                    id_ = search.send(get_tuple(_config((*at[:2], id_))))
+            except StopIteration as done:
+                found = done.value
+            if found is not None:
+                return checked(cache.histories.restore(found), lengths, at[0])
+            read = history(config=config, channels=channels)
+            if cache.histories.is_long(read):
+                cache.histories.keep(target, read)
+            return checked(read, lengths, at[0])
 
     async def areading_history(*, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         at = _address(config)
+        if (own := _own_lists.get()) is not None and own[0] == at[2] and own[1].keys() >= {*channels}:
+            return {name: {"seed": own[1][name], "writes": []} for name in channels}
         with readable(config):
-            if at not in lengths:
-                await areading({"configurable": dict(zip(_KEYS, at, strict=True))})
-            return checked(await ahistory(config=config, channels=channels), lengths.pop(at, {}), at[0])
+            if at not in known:
+                await areading(_config(at))
+            if (target := known.pop(at, None)) is None:
+                return await ahistory(config=config, channels=channels)
+            lengths, search = lengths_of(target.metadata), cache.histories.find(target, channels)
+            try:
+                id_ = next(search)
+                while True:
+                    id_ = search.send(await aget_tuple(_config((*at[:2], id_))))
+            except StopIteration as done:
+                found = done.value
+            if found is not None:
+                return checked(await call_in_thread(cache.histories.restore, found), lengths, at[0])
+            read = await ahistory(config=config, channels=channels)
+            if cache.histories.is_long(read):
+                await call_in_thread(cache.histories.keep, target, read)
+            return checked(read, lengths, at[0])
 
     # Patched in place: `database_identity` reads the saver's connection, which a wrapper would hide.
     saver.get_tuple = reading  # type: ignore[method-assign]
@@ -136,6 +176,31 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
     saver.get_delta_channel_history = reading_history  # type: ignore[method-assign]
     saver.aget_delta_channel_history = areading_history  # type: ignore[method-assign]
     setattr(saver, _PATCHED, True)
+
+
+@contextmanager
+def with_own_lists(lists: tuple[str, Mapping[str, list[Any]]] | None) -> Iterator[None]:
+    """Let asynchronous reads of a checkpoint that a run has stored return the run's own lists.
+
+    Args:
+        lists: The checkpoint's id, and its lists by channel; None for no effect.
+    """
+    reset = _own_lists.set(lists)
+    try:
+        yield
+    finally:
+        _own_lists.reset(reset)
+
+
+class _LazyCache:
+    """Makes the `HistoryCache` of a saver when a history is first read, as it imports LangGraph."""
+
+    @cached_property
+    def histories(self) -> HistoryCache:
+        """The cache."""
+        from graph_agent.checkpoints.history_cache import HistoryCache
+
+        return HistoryCache()
 
 
 @contextmanager
@@ -205,6 +270,10 @@ def _renamed(name: str, value: Any) -> Any:
 
 def _with_new_names(versions: Mapping[str, Any]) -> dict[str, Any]:
     return {_WAVE_FINISHED.get(name, name): version for name, version in versions.items()}
+
+
+def _config(at: _Address) -> RunnableConfig:
+    return {"configurable": dict(zip(_KEYS, at, strict=True))}
 
 
 def _address(config: RunnableConfig) -> _Address:

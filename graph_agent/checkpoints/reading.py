@@ -30,7 +30,7 @@ from graph_agent.checkpoints.format import with_format
 from graph_agent.runs.input_ids import RECENT_INPUTS
 from graph_agent.runs.registry import RECENT_RUNS
 from graph_agent.runs.run import RUN, Run, deferred_of, run_of
-from graph_agent.state.lengths import with_lengths
+from graph_agent.state.lengths import entries_of, with_lengths
 
 BY_A_PERSON = ("update", "fork")
 """Sources of the checkpoints created by `update_state` and by going back in time."""
@@ -228,10 +228,12 @@ def _marked(metadata: CheckpointMetadata, config: RunnableConfig, checkpoint_id:
     without an index of input ids those of the inputs before it.
     """
     configurable = config.get("configurable", {})
-    metadata = with_lengths(metadata)
+    entries, metadata = entries_of(metadata), with_lengths(metadata)
     if RUN not in configurable:
         return metadata
     numbered, run = with_format(metadata), configurable[RUN]
+    if isinstance(run, Run) and entries:
+        run.stored_lists = checkpoint_id, entries
     if not isinstance(run, Run) or configurable.get("checkpoint_ns"):
         return numbered
     mark = run.mark.metadata if run.mark is not None else {}

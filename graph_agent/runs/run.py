@@ -93,6 +93,8 @@ class Run:
     inputs_before: Mapping[str, str] | str | None = None
     """What its checkpoints store of the inputs before it, in savers without an index of input ids: at first, the newest
     checkpoint of each; then, the checkpoint that has them. None for nothing."""
+    stored_lists: tuple[str, Mapping[str, list[Any]]] | None = None
+    """Id of the newest checkpoint that it stores, and its lists by channel; None before the first."""
     recent_runs: tuple[str, ...] = ()
     """Ids of the runs that a server dispatched to the session before it, which its checkpoints store."""
     confirm_lock: Callable[[], Future[None]] | None = None

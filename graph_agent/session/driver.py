@@ -19,6 +19,7 @@ from langgraph.types import Command, StateSnapshot
 
 from graph_agent._compat import STRICT_RESUME
 from graph_agent._internal.failure_log import log_failure
+from graph_agent.checkpoints.format import with_own_lists
 from graph_agent.checkpoints.reading import load
 from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.runs.control_messages import message_of
@@ -386,7 +387,10 @@ class RunDriver:
         If the lock was lost, another run may have continued the session, so the state is that of the last checkpoint
         of the input's own run.
         """
-        run.ended, run.aborted, state = ended, ended.aborted, await self.state()
+        run.ended, run.aborted = ended, ended.aborted
+        with with_own_lists(ended.stored_lists):
+            state = await self.state()
+        ended.stored_lists = None
         newest = state.config["configurable"].get("checkpoint_id")
         if (end := ended.fence.end_before(self.id, newest)) is not None:
             state = await self._graph.aget_state({"configurable": {**self._configurable, "checkpoint_id": end}})

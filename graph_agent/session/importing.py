@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -18,6 +19,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent._compat import delta_snapshot
 from graph_agent._internal.text import check_session_id
+from graph_agent.checkpoints.history_cache import IMPORT_ID
 from graph_agent.checkpoints.maintenance import open_tables
 from graph_agent.checkpoints.open import open_store
 from graph_agent.checkpoints.pruning.answers import answer_of
@@ -219,7 +221,12 @@ async def import_session(
         raise InputError("Line 1 has no session id; give one.")
     check_session_id(id_)
     async with _open(url, create=True) as (tables, saver):
-        read = {number: _checkpoint(number, line, saver) for number, line in numbered if line["type"] == "checkpoint"}
+        import_id = uuid.uuid4().hex
+        read = {
+            number: _checkpoint(number, line, saver, import_id)
+            for number, line in numbered
+            if line["type"] == "checkpoint"
+        }
         _check_ancestry(read)
         recorder, statements = tables.recorder(saver.serde)
         # Read from memory first, so that no session is replaced with one that cannot be read.
@@ -316,8 +323,8 @@ def _parsed(lines: Iterable[str]) -> Iterator[tuple[int, Line]]:
         yield number, line
 
 
-def _checkpoint(number: int, line: Line, saver: BaseCheckpointSaver[Any]) -> _Checkpoint:
-    """Read a line of type `checkpoint`.
+def _checkpoint(number: int, line: Line, saver: BaseCheckpointSaver[Any], import_id: str) -> _Checkpoint:
+    """Read a line of type `checkpoint`; its metadata has the id of the import.
 
     Raises:
         InputError: If a field is missing or invalid.
@@ -327,7 +334,7 @@ def _checkpoint(number: int, line: Line, saver: BaseCheckpointSaver[Any]) -> _Ch
             namespace=line["namespace"],
             parent=line["parent"],
             checkpoint=_fields(_loads(saver, line["checkpoint"])),
-            metadata=line["metadata"],
+            metadata={**line["metadata"], IMPORT_ID: import_id},
             writes=[
                 (each["task_id"], each["task_path"], each["channel"], _loads(saver, each["value"]))
                 for each in line["writes"]

@@ -6,9 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot, StreamMode
 
+from graph_agent.checkpoints.reading import load
 from graph_agent.models.message_gate import message_text
 from graph_agent.runs.input_ids import InputId, input_id_in
 from graph_agent.session.results import (
@@ -26,6 +29,7 @@ from graph_agent.session.results import (
 )
 from graph_agent.state.call_events import call_name, recorded_ids
 from graph_agent.state.events import Event, StoredEvent, is_approval
+from graph_agent.state.lengths import lengths_of
 from graph_agent.state.messages import failure_of
 from graph_agent.types import delegation_name
 
@@ -52,11 +56,16 @@ async def parts_of_run(
         given: The graph's input.
         mark: The id of the input; None if there is none.
     """
-    state = await graph.aget_state({"configurable": {"thread_id": session_id}})
-    values = state.values
+    config: RunnableConfig = {"configurable": {"thread_id": session_id}}
+    newest = await load(graph.checkpointer, config) if isinstance(graph.checkpointer, BaseCheckpointSaver) else None
+    metadata: Mapping[str, Any] = newest.metadata if newest is not None else {}
+    resumes = not isinstance(given, dict) or (mark is not None and input_id_in(metadata) == mark)
+    written = newest is not None and any(channel == "events" for _, channel, _ in newest.pending_writes or ())
+    if not resumes and not written and (count := lengths_of(metadata).get("events")) is not None:
+        return StreamParts(session_id, count)  # without reading the history
+    values = (await graph.aget_state(config)).values
     events: list[StoredEvent] = values.get("events", [])
     answered = recorded_ids(events)
-    resumes = not isinstance(given, dict) or (mark is not None and input_id_in(state.metadata or {}) == mark)
     running = [call["id"] for call in values.get("ready", ()) if resumes and call["id"] not in answered]
     return StreamParts(session_id, len(events), running)
 

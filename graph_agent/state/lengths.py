@@ -25,16 +25,32 @@ _MARK = -1
 """Second number of a length among these counters."""
 
 
-def add_length(counters: dict[str, tuple[int, int]], channel: str, length: int) -> None:
-    """Add the length of a channel to LangGraph's counters, which become a part of the metadata."""
+class Length(int):
+    """The length of a channel's list, with the list itself; it is stored as a plain number."""
+
+    entries: list[Any]
+
+
+def add_length(counters: dict[str, tuple[int, int]], channel: str, entries: list[Any]) -> None:
+    """Add the length of a channel's list to LangGraph's counters, which become a part of the metadata."""
+    length = Length(len(entries))
+    length.entries = entries
     counters[f"{channel} {LENGTHS}"] = length, _MARK
+
+
+def entries_of(metadata: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the lists whose lengths a run stores, by channel; none in metadata that was stored."""
+    counters: Mapping[str, tuple[int, int]] = metadata.get(COUNTERS) or {}
+    return {
+        name.partition(" ")[0]: length.entries for name, (length, _) in counters.items() if isinstance(length, Length)
+    }
 
 
 def with_lengths(metadata: CheckpointMetadata) -> CheckpointMetadata:
     """Return the metadata of a checkpoint with its lengths in a field of their own."""
     known: Any = metadata
     counters: Mapping[str, tuple[int, int]] = known.get(COUNTERS) or {}
-    lengths = {name.partition(" ")[0]: number for name, (number, mark) in counters.items() if mark == _MARK}
+    lengths = {name.partition(" ")[0]: int(number) for name, (number, mark) in counters.items() if mark == _MARK}
     if not lengths:
         return metadata
     rest = {name: counter for name, counter in counters.items() if counter[1] != _MARK}
