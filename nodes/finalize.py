@@ -19,12 +19,14 @@ from graph_agent.deps import AgentDeps, Task, answer_left_s, spent
 from graph_agent.errors import GraphAgentError, HookError, SlowSchemaError, UserError
 from graph_agent.models.errors import (
     FOR_USERS,
+    LONGER,
     classify_model_error,
+    cut_off,
+    cut_off_warning,
     describe_model_error,
     is_raised_by_model,
     public_text,
 )
-from graph_agent.models.finish_reasons import LONGER, cut_off, cut_off_warning
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import has_no_answer, is_blank
 from graph_agent.models.stream_watch import StreamWatch

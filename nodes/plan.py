@@ -16,7 +16,7 @@ from langgraph.types import Command
 
 from graph_agent.deps import AgentDeps, Task, work_left_s
 from graph_agent.errors import SlowSchemaError, UserError
-from graph_agent.models.finish_reasons import cut_off
+from graph_agent.models.errors import cut_off
 from graph_agent.nodes.finalize import failure_event
 from graph_agent.planning.ask import RefusedError
 from graph_agent.planning.loop_detection import mark_withheld, stop_repetition

@@ -149,7 +149,7 @@ async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResul
 
 
 async def _endpoint(name: str, model: BaseChatModel) -> CheckResult:
-    from graph_agent.models.pool import OK, endpoint_state
+    from graph_agent.models.resolve import OK, endpoint_state
 
     state, remark = await endpoint_state(model)
     if state != OK:

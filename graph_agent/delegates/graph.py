@@ -29,7 +29,7 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.errors import DecisionError, RunFailedError
 from graph_agent.execution.approvals import asks_again
-from graph_agent.models.finish_reasons import cause_of, cut_off
+from graph_agent.models.errors import cause_of, cut_off
 from graph_agent.session.results import DelegatePart, open_interrupts, since_last_input
 from graph_agent.session.stream_parts import MODES, StreamParts, is_event
 from graph_agent.settings.config import AgentContext, Price, coerce_context

@@ -1,10 +1,13 @@
-"""Sends one chat model its requests in each mode and phase."""
+"""Holds the models of one agent: its own, the models selected by runs, the fallbacks; sends them their requests."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import re
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
@@ -12,12 +15,14 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMess
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent._internal.lru import BoundedCache
+from graph_agent.errors import ConfigError
+from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.prefixed import PrefixedChatModel
-from graph_agent.models.retry import QUIET, ask
+from graph_agent.models.retry import QUIET, ask, without_client_retries
 from graph_agent.models.sanitize import ToolAliases, as_plans, as_text_history, sanitized, sanitized_all, without_calls
 from graph_agent.models.schema_mode import ResponseFormat, SchemaMode
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.models.structured import BoundModel, ModelCall, unwrap_binding, with_options
+from graph_agent.models.structured import Binding, ModelCall, StructuredPlanner, unwrap_binding, with_options
 from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import with_usage
 
@@ -128,7 +133,7 @@ class ModelClient:
         self._aliases = ToolAliases(self._names)
         self._aliased_schemas: list[dict[str, Any]] | None = None
         self._renames = [name for name in self._names if self._aliases.to_alias(name) != name]
-        self._bound: BoundedCache[tuple[Any, ...], BoundModel] = BoundedCache()
+        self._bound: BoundedCache[tuple[Any, ...], Binding] = BoundedCache()
         self._narrower = {}
 
     def with_overrides(
@@ -292,7 +297,7 @@ class ModelClient:
 
     async def _ask(
         self,
-        bound: BoundModel,
+        bound: Binding,
         request: Sequence[AnyMessage],
         settings: LoopConfig,
         *,
@@ -323,12 +328,12 @@ class ModelClient:
 
     def _bound_for(
         self, phase: Phase, settings: LoopConfig, *, mode: Mode, form: ResponseFormat | None = None
-    ) -> BoundModel:
+    ) -> Binding:
         key = (phase, mode, settings.model_options(), repr(form), repr(self._none_choice))
         with_tools = bool(self.schemas) and mode == "native"
         return self._bound.get(key, lambda: self._bind(phase, settings, form, with_tools=with_tools))
 
-    def _bind(self, phase: Phase, settings: LoopConfig, form: ResponseFormat | None, *, with_tools: bool) -> BoundModel:
+    def _bind(self, phase: Phase, settings: LoopConfig, form: ResponseFormat | None, *, with_tools: bool) -> Binding:
         options = with_options(settings, self.options)
         if not with_tools:
             if phase == "plan":
@@ -337,7 +342,7 @@ class ModelClient:
             options.pop("tool_choice", None)
             if form is not None:
                 options |= self._schema_mode.options(form, options)
-            return BoundModel(self.model, options)
+            return Binding(self.model, options)
         if phase == "answer" and self._none_choice is not None:
             options["tool_choice"] = self._none_choice
         elif phase == "plan" and (choice := self._possible_choice()) is not None:
@@ -384,3 +389,155 @@ def _rename_calls(message: AIMessage, rename: Any) -> AIMessage:
         return message
     calls = [{**call, "name": name} for call, name in zip(message.tool_calls, names, strict=True)]
     return message.model_copy(update={"tool_calls": calls})
+
+
+Resolve = Callable[[Any], BaseChatModel]
+"""Returns the chat model for a name or an object; raises `ConfigError` if there is none."""
+
+ModelWrapper = Callable[[ModelClient, StructuredPlanner], tuple[ModelClient, StructuredPlanner]]
+
+"""Wraps the two clients of a model, e.g. in middleware."""
+
+_KEPT = 32
+"""Maximum number of cached models selected by runs; the oldest is evicted first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundModel:
+    """A model with its clients and capabilities."""
+
+    name: str
+    """Its name in messages to users."""
+    given: Any
+    """The object it was built from; the reference keeps its `id` from being reused as a cache key."""
+    client: ModelClient
+    planner: StructuredPlanner
+    tool_calling: Mode
+    """How the model returns calls if the configuration is `auto`."""
+    takes_tools: bool
+    """Whether its profile declares support of tools; False without an entry."""
+    window: int | None
+    """Maximum input tokens by its profile; None if unknown."""
+
+
+def leave_unwrapped(client: ModelClient, planner: StructuredPlanner) -> tuple[ModelClient, StructuredPlanner]:
+    """Return both clients unchanged."""
+    return client, planner
+
+
+class ModelPool:
+    """Builds and caches the models of one agent.
+
+    Args:
+        own: The agent's model.
+        config: The agent's configuration; the models it names are resolved here.
+        resolve: Returns the chat model for the value in a configuration or a run.
+        schemas: The tools in OpenAI's function format.
+        plan_schema: JSON schema of a structured plan.
+        plan_tool: Name of the tool that receives a structured plan.
+        around: Wraps the clients of each model; the default does not.
+
+    Raises:
+        ConfigError: If `config` names a model that cannot be built.
+    """
+
+    def __init__(
+        self,
+        own: BaseChatModel,
+        *,
+        config: LoopConfig,
+        resolve: Resolve,
+        schemas: Sequence[dict[str, Any]],
+        plan_schema: dict[str, Any],
+        plan_tool: str,
+        around: ModelWrapper = leave_unwrapped,
+    ) -> None:
+        self._own = own
+        self._resolve = resolve
+        self._schemas = schemas
+        self._plan_schema = plan_schema
+        self._plan_tool = plan_tool
+        self._wrap = around
+        self._lock = threading.Lock()
+        self._run_models: dict[object, BoundModel] = {}
+        self._built: dict[object, BoundModel] = {}
+        for field, wanted in (("model", [config.model or own]), ("fallback_models", config.fallback_models)):
+            for given in wanted:
+                self._built[_key(given)] = self._build(given, field)
+        self.first = self._built[_key(config.model or own)]
+        """The model of runs that do not select another."""
+
+    async def chain(self, settings: LoopConfig) -> list[BoundModel]:
+        """Return the distinct models of a run: its model, then the fallbacks in order.
+
+        Raises:
+            ConfigError: If the run names a model that cannot be built.
+        """
+        found = [await self.ready(settings.model or self._own, "model")]
+        found += [await self.ready(given, "fallback_models") for given in settings.fallback_models]
+        return list(dict.fromkeys(found))
+
+    async def ready(self, given: Any, field: str) -> BoundModel:
+        """Build a model, or return it from the cache.
+
+        Args:
+            given: A chat model, or a name that the agent's resolver accepts.
+            field: The setting that names it, for the error.
+
+        Raises:
+            ConfigError: If it cannot be built.
+        """
+        key = _key(given)
+        ready = self._built.get(key) or self._run_models.get(key)
+        if ready is None:
+            # In a thread: importing a provider's package and building its client may block.
+            ready = await asyncio.to_thread(self._build, given, field)
+            with self._lock:
+                ready = self._run_models.setdefault(key, ready)
+                if len(self._run_models) > _KEPT:
+                    del self._run_models[next(iter(self._run_models))]
+        return ready
+
+    def _build(self, given: Any, field: str) -> BoundModel:
+        try:
+            found = given if given is self._own else self._resolve(given)
+        except ConfigError as error:
+            raise ConfigError(f"{field}: {error}") from error
+        model = without_client_retries(found)
+        window = (model.profile or {}).get("max_input_tokens")
+        client, planner = self._wrap(
+            ModelClient(model, self._schemas), StructuredPlanner(model, self._plan_schema, self._plan_tool)
+        )
+        return BoundModel(
+            name=given if isinstance(given, str) else _name(model),
+            given=given,
+            client=client,
+            planner=planner,
+            tool_calling=choose_tool_calling(model, "auto"),
+            takes_tools=bool((model.profile or {}).get("tool_calling")),
+            window=window if isinstance(window, int) and window > 0 else None,
+        )
+
+
+def require_chat_model(given: Any) -> BaseChatModel:
+    """Return a chat model unchanged.
+
+    Raises:
+        ConfigError: For anything else, e.g. a name.
+    """
+    if isinstance(given, BaseChatModel):
+        return given
+    raise ConfigError(
+        f"{given!r} is not a chat model, and this graph was built without a resolver of names; "
+        "pass resolve= to build_graph, or use create_graph_agent."
+    )
+
+
+def _key(given: Any) -> object:
+    # Chat models are not hashable.
+    return given if isinstance(given, str) else id(given)
+
+
+def _name(model: BaseChatModel) -> str:
+    named = getattr(model, "model_name", None) or getattr(model, "model", None)
+    return named if isinstance(named, str) else type(model).__name__

@@ -1,11 +1,16 @@
-"""Resolves a configured model to a chat model: `openai:gpt-4o-mini`, an object, or a list of candidates."""
+"""Resolves a configured model to a chat model, and probes its endpoint.
+
+A configured model is a name such as `openai:gpt-4o-mini`, an object, or a list of candidates.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 from langchain_core.language_models import BaseChatModel
 
 from graph_agent._internal.extras import missing_extra
@@ -106,3 +111,61 @@ def _other(spec: str, provider: str, name: str) -> BaseChatModel:
             ) from error
         # A provider's constructor may raise anything, e.g. for a missing key: name the model.
         raise ConfigError(f"The model {spec!r} cannot be built: {mask_secrets(str(error))}") from error
+
+
+OK = "ok"
+_TIMEOUT_S = 3.0
+_REFUSED = {401: "auth", 403: "permission"}
+
+
+async def endpoint_state(model: Any) -> tuple[str, str]:
+    """Return whether a model's endpoint answers and accepts its key, and a remark.
+
+    Lists the endpoint's models. If that fails, it sends an empty completion request, which an endpoint that works
+    refuses: some servers have no list of models, or a broken one.
+
+    Args:
+        model: The chat model; a model without an OpenAI client counts as `ok`, because it could be built.
+
+    Returns:
+        `ok`, `auth`, `permission` or `unreachable`; and what is wrong with the list of models, empty for nothing.
+    """
+    client: Any = getattr(model, "root_async_client", None)
+    if not callable(getattr(client, "with_options", None)):
+        return OK, ""
+    client = client.with_options(max_retries=0, timeout=_TIMEOUT_S)
+    listed = f"GET {str(client.base_url).rstrip('/')}/models"
+    try:
+        answer = await client.models.with_raw_response.list()
+        if _is_list(answer.http_response):
+            return OK, ""
+        remark = f"{listed} answers with no list of models"
+    except Exception as error:  # noqa: BLE001 - a client may raise anything; any error is a state
+        status = getattr(error, "status_code", None)
+        if not isinstance(status, int):
+            return "unreachable", ""
+        if status in _REFUSED:
+            return _REFUSED[status], ""
+        # Some servers have no list.
+        remark = "" if status == 404 else f"{listed} fails with HTTP {status}"
+    try:
+        answer = await client.post("/chat/completions", body={}, cast_to=httpx.Response)
+        status = answer.status_code
+    except Exception as error:  # noqa: BLE001 - as above
+        status, answer = getattr(error, "status_code", None), getattr(error, "response", None)
+    if status in _REFUSED:
+        return _REFUSED[status], remark
+    # A web page is not an answer of a model's endpoint.
+    is_page = isinstance(answer, httpx.Response) and "html" in answer.headers.get("content-type", "")
+    if not isinstance(status, int) or status >= 500 or status == 404 or is_page:
+        return "unreachable", remark
+    return OK, remark
+
+
+def _is_list(answer: httpx.Response) -> bool:
+    """Whether an answer is a list of models: an object with `data`, or an array, as of some servers."""
+    try:
+        found = answer.json()
+    except ValueError:
+        return False
+    return isinstance(found, list) or (isinstance(found, dict) and "data" in found)

@@ -30,8 +30,7 @@ from langchain_core.utils.uuid import uuid7
 from graph_agent._compat import message_handlers
 from graph_agent._compat.models import generate_reply, has_own_entry_point, traced_parameters
 from graph_agent._internal.failure_log import log_failure
-from graph_agent.models.errors import classify_model_error, retry_after_s
-from graph_agent.models.finish_reasons import mark_incomplete
+from graph_agent.models.errors import classify_model_error, mark_incomplete, retry_after_s
 from graph_agent.models.message_gate import MessageStream
 from graph_agent.models.sanitize import is_text_only
 from graph_agent.models.stream_watch import StreamWatch, TokenTimeout

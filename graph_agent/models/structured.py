@@ -20,7 +20,7 @@ from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import with_usage
 
 
-class BoundModel(NamedTuple):
+class Binding(NamedTuple):
     """A model, and the tools and options of each of its calls."""
 
     runnable: Runnable[LanguageModelInput, AIMessage]
@@ -43,12 +43,12 @@ def with_options(settings: LoopConfig, further: Mapping[str, Any]) -> dict[str, 
     return {name: value for name, value in options.items() if value is not None}
 
 
-def unwrap_binding(runnable: Any) -> BoundModel:
+def unwrap_binding(runnable: Any) -> Binding:
     """Split a plain binding into model and options: each call would merge its empty config into the run's."""
     plain = isinstance(runnable, RunnableBinding) and type(runnable).ainvoke is RunnableBinding.ainvoke
     if not plain or runnable.config or runnable.config_factories:
-        return BoundModel(runnable, {})
-    return BoundModel(runnable.bound, dict(runnable.kwargs))
+        return Binding(runnable, {})
+    return Binding(runnable.bound, dict(runnable.kwargs))
 
 
 def openai_response_format(model: BaseChatModel, schema: dict[str, Any], name: str) -> dict[str, Any] | None:
@@ -150,7 +150,7 @@ class StructuredPlanner:
             self._methods.pop(0)
         return simpler
 
-    def _bound(self, method: PlanMethod, settings: LoopConfig, *, zero_temperature: bool) -> BoundModel:
+    def _bound(self, method: PlanMethod, settings: LoopConfig, *, zero_temperature: bool) -> Binding:
         options = with_options(settings, self._options)
         options.pop("stop", None)  # it applies to answers and would truncate a plan's JSON
         if zero_temperature:
@@ -161,4 +161,4 @@ class StructuredPlanner:
             function = {"name": self.tool, "description": "Hand the plan over.", "parameters": self.schema}
             offered = [{"type": "function", "function": function}]
             return unwrap_binding(self.model.bind_tools(offered, tool_choice=self.tool, **options))
-        return BoundModel(self.model, options)
+        return Binding(self.model, options)

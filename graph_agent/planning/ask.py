@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from graph_agent._internal.text import to_json_safe
 from graph_agent.deps import AgentDeps
 from graph_agent.models.client import Mode
-from graph_agent.models.finish_reasons import cut_off, refusal_text
+from graph_agent.models.errors import cut_off, refusal_text
 from graph_agent.models.stream_filters import has_no_answer, is_blank, without_sentinel
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.parsing.call import canonical_calls

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage, message_
 from graph_agent._internal.text import to_json_safe
 from graph_agent.deps import AgentDeps
 from graph_agent.models.client import Mode
-from graph_agent.models.finish_reasons import cut_off
+from graph_agent.models.errors import cut_off
 from graph_agent.models.sanitize import without_call_blocks
 from graph_agent.planning.reply import Planned, with_free_ids
 from graph_agent.settings.config import LoopConfig

@@ -21,10 +21,14 @@ from graph_agent.deps import AgentDeps
 from graph_agent.errors import ConfigError
 from graph_agent.hooks.protocol import HookRequest
 from graph_agent.hooks.request_messages import with_texts
-from graph_agent.models.client import Mode
-from graph_agent.models.errors import FALLBACK_SENTENCE, brief_model_error, classify_model_error, describe_model_error
-from graph_agent.models.finish_reasons import REFUSAL_WARNING
-from graph_agent.models.pool import BoundModel
+from graph_agent.models.client import BoundModel, Mode
+from graph_agent.models.errors import (
+    FALLBACK_SENTENCE,
+    REFUSAL_WARNING,
+    brief_model_error,
+    classify_model_error,
+    describe_model_error,
+)
 from graph_agent.models.sanitize import SafeMessages, sanitized
 from graph_agent.planning.compaction import compacted_view, shorten, summarized_view
 from graph_agent.prompts import Prompts

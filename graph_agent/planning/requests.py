@@ -14,7 +14,7 @@ from graph_agent.deps import Task
 from graph_agent.hooks.loop_hooks import LoopHooks
 from graph_agent.hooks.protocol import HookRequest, sees_answers
 from graph_agent.hooks.request_messages import CarriedMessages, result_texts
-from graph_agent.models.finish_reasons import REFUSED, is_content_refusal, refusal_text
+from graph_agent.models.errors import REFUSED, is_content_refusal, refusal_text
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import (
     AnswerFilter,

@@ -17,8 +17,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 
 from graph_agent._internal.failure_log import log_traceback
 from graph_agent.errors import UserError
-from graph_agent.models.errors import classify_model_error, describe_model_error
-from graph_agent.models.finish_reasons import refusal_text
+from graph_agent.models.errors import classify_model_error, describe_model_error, refusal_text
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.planning.compaction import find_cut, is_note, newest_input
 from graph_agent.planning.request_state import RequestState, plan_request

@@ -17,10 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from graph_agent._internal.signals import drain_on_sigterm
 from graph_agent.server import health_routes
-from graph_agent.server.admission.gate import OPEN, guard
-from graph_agent.server.admission.shared_limits import limits_of
-from graph_agent.server.chat.active_runs import Runs
-from graph_agent.server.chat.handler import Chat
+from graph_agent.server.admission.gate import OPEN, guard, limits_of
+from graph_agent.server.chat.handler import Chat, Runs
 from graph_agent.server.hosting.host import AgentSource, open_host
 from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.server.monitoring.readiness import Readiness

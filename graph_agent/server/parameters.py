@@ -13,8 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from graph_agent.server.admission.body import run_in_thread
-from graph_agent.server.admission.gate import Caller, caller
-from graph_agent.server.admission.shared_limits import Limits
+from graph_agent.server.admission.gate import Caller, Limits, caller
 from graph_agent.server.chat.handler import Chat, ChatDialect
 from graph_agent.server.chat.run_spec import with_key
 from graph_agent.server.chat.schemas import SESSION_ID, ChatRequest, check_amount, checked_session_id

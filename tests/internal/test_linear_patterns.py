@@ -26,8 +26,7 @@ _FUNCTIONS = _MATCHING | {"compile", "search", "sub", "subn", "split", "findall"
 _LOCALS: dict[str, dict[str, Any]] = {
     "parsing/scanner.py": {"mark": "<think>"},
     "models/stream_filters.py": {"fence": {"marks": "```"}},
-    "models/errors.py": {"wordings": ()},  # a builder: its results are collected by their names
-    "models/finish_reasons.py": {"reasons": ("",)},
+    "models/errors.py": {"wordings": (), "reasons": ("",)},  # `wordings`: its results are collected by their names
     "_internal/failure_log.py": {
         "alternatives": (
             *importlib.import_module("graph_agent._internal.failure_log")._NAMED,

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server import ServerSettings
 from graph_agent.server.admission.gate import Caller
-from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.run import RunEnded, ServerRun
 from graph_agent.server.chat.run_spec import resolve_once

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from graph_agent.server import shared_folder
-from graph_agent.server.admission.shared_limits import Limits, SharedLimits
+from graph_agent.server.admission.gate import Limits, SharedLimits
 from graph_agent.server.monitoring.metrics import ReservedFile
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.process import supervisor as workers

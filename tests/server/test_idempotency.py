@@ -19,7 +19,7 @@ from graph_agent import LoopConfig, SessionMemory, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server import create_app
 from graph_agent.server.admission.gate import Caller
-from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.run_spec import resolve_once, with_key
 from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.hosting.host import AgentSource

@@ -15,7 +15,7 @@ from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server import ServerSettings
 from graph_agent.server.admission.gate import Caller
-from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.chat.run_spec import resolve_run
 from graph_agent.server.chat.schemas import ChatRequest

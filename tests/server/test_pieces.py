@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graph_agent.server.chat.active_runs import between_pieces_s
+from graph_agent.server.chat.handler import between_pieces_s
 
 
 @pytest.mark.parametrize(("runs", "expected"), [(1, 0.016), (8, 0.016), (32, 0.064), (1_000, 0.1)])

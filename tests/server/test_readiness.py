@@ -21,7 +21,7 @@ import pytest
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server import ServerSettings
-from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.chat.handler import Runs
 from graph_agent.server.hosting.host import AgentSource, Host, open_host
 from graph_agent.server.monitoring import readiness
 from graph_agent.server.monitoring.metrics import Metrics

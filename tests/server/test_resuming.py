@@ -13,7 +13,7 @@ from langchain_core.tools import tool
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.chat.run_spec import RunSpec, resolve_run
 from graph_agent.server.hosting.host import Host

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from graph_agent.server.admission.shared_limits import Limits, SharedLimits
+from graph_agent.server.admission.gate import Limits, SharedLimits
 from graph_agent.server.problems import ProblemError
 from tests.server.process import Served, eventually, refused, serving
 from tests.support.chat_client import is_up

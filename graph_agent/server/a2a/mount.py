@@ -32,9 +32,8 @@ from graph_agent.server.a2a.executor import NoSlotError, SlotFactory
 from graph_agent.server.a2a.session_ids import task_lease
 from graph_agent.server.a2a.store import open_stores
 from graph_agent.server.a2a.validation import RequestBounds
-from graph_agent.server.admission.gate import Caller, admitted_caller, guard
-from graph_agent.server.admission.shared_limits import Limits, limits_of
-from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.admission.gate import Caller, Limits, admitted_caller, guard, limits_of
+from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.schemas import SESSION_ID
 from graph_agent.server.problems import ProblemError, stopping
 from graph_agent.server.settings import CARD_PATH, ServerSettings

@@ -13,10 +13,8 @@ from langchain_core.messages.utils import count_tokens_approximately
 from langgraph.types import StateSnapshot
 
 from graph_agent._internal.text import as_text, text_of
-from graph_agent.models.errors import public_text
-from graph_agent.models.finish_reasons import REFUSAL_WARNING
-from graph_agent.server.chat.approvals import question_of, waiting_approvals
-from graph_agent.server.chat.run_spec import RunSpec
+from graph_agent.models.errors import REFUSAL_WARNING, public_text
+from graph_agent.server.chat.run_spec import RunSpec, question_of, waiting_approvals
 from graph_agent.server.problems import ProblemError, problem_of_run
 from graph_agent.session.results import RunResult, run_result, since_last_input
 from graph_agent.state.events import StoredEvent

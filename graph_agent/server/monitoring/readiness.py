@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from graph_agent._internal.failure_log import is_out_of_space, log_failure
 from graph_agent._internal.signals import Drainable
 from graph_agent.checkpoints.write_probe import SupportsWriteProbe
-from graph_agent.models.pool import OK as OK  # other modules read it here
-from graph_agent.models.pool import endpoint_state
+from graph_agent.models.resolve import OK as OK  # other modules read it here
+from graph_agent.models.resolve import endpoint_state
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.monitoring.metrics import Metrics
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.runs.registry import is_idle
-from graph_agent.server.chat.active_runs import Runs
-from graph_agent.server.chat.handler import Keep, frames_of
+from graph_agent.server.chat.handler import Keep, Runs, frames_of
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.problems import ProblemError

@@ -10,8 +10,8 @@ from typing import Any
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 from langgraph.types import StateSnapshot
 
-from graph_agent.server.chat.approvals import pending_question
 from graph_agent.server.chat.history import continued_input
+from graph_agent.server.chat.run_spec import pending_question
 from graph_agent.server.chat.schemas import ChatRequest, trailing_results
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.problems import BusySessionError, ProblemError

@@ -1,17 +1,23 @@
-"""Implements the routes of OpenAI's Responses API."""
+"""Defines the routes of the Responses API, and answers requests for a response."""
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AsyncExitStack, nullcontext
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, WebSocket
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
-from graph_agent.server.admission.body import BodyRoute
+from graph_agent.server.admission.body import BodyRoute, run_in_thread
 from graph_agent.server.admission.gate import Caller, admitted_caller, caller
+from graph_agent.server.chat.handler import REPLAYED
+from graph_agent.server.chat.run import ServerRun
+from graph_agent.server.chat.run_spec import client_interrupts, with_key
+from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, open_part, services
-from graph_agent.server.problems import ProblemError, openai_refusal
+from graph_agent.server.problems import BusySessionError, ProblemError, openai_refusal
 from graph_agent.server.response_models import (
     CompactionObject,
     DeletedResponse,
@@ -21,13 +27,276 @@ from graph_agent.server.response_models import (
     ResponseObject,
 )
 from graph_agent.server.responses.background import Background
+from graph_agent.server.responses.chain import Chains, input_of
 from graph_agent.server.responses.compaction import compact
-from graph_agent.server.responses.conversations import After, Limit, Order, page_of
-from graph_agent.server.responses.endpoint import ResponsesEndpoint
-from graph_agent.server.responses.records import OPEN, Records, token_of_response
-from graph_agent.server.responses.schemas import CompactResponse, CountInputTokens, CreateResponse
+from graph_agent.server.responses.compaction import count_input_tokens as count_tokens
+from graph_agent.server.responses.conversations import After, Conversations, Limit, Order, page_of
+from graph_agent.server.responses.idempotency import Key, replay
+from graph_agent.server.responses.input_items import Conversation, as_items, read_items, replace_references
+from graph_agent.server.responses.output import ResponseDialect, new_response, summary_wanted
+from graph_agent.server.responses.records import OPEN, Record, Records, new_token, token_of_response
+from graph_agent.server.responses.schemas import (
+    ENCRYPTED_REASONING,
+    CompactResponse,
+    CountInputTokens,
+    CreateResponse,
+    InputItem,
+    check_supported,
+)
 from graph_agent.server.responses.websocket import ResponsesSocket
 from graph_agent.server.sse import EventStream
+from graph_agent.session.results import open_interrupts
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesEndpoint:
+    """One request for a response.
+
+    Args:
+        endpoint: The request, except its body.
+        background: The background responses of this process.
+        shows_calls: Whether a header asks for the agent's own calls; None without one.
+    """
+
+    endpoint: ChatEndpoint
+    background: Background
+    shows_calls: bool | None
+
+    async def create(self, body: CreateResponse) -> Response:
+        """Answer the request.
+
+        Raises:
+            ProblemError: If it cannot be answered.
+        """
+        try:
+            return await self._create(body)
+        except ProblemError as problem:
+            # Shared checks name the field of the chat APIs.
+            problem.param = "input" if problem.param == "messages" else problem.param
+            raise
+
+    async def _create(self, body: CreateResponse, *, branches: bool = False) -> Response:
+        server, caller = self.endpoint.services, self.endpoint.caller
+        server.check_body(body)
+        check_supported(body)
+        host = server.chat.runs.host
+        records = Records(host, caller)
+        items, conversation, content = await self._read(body, records)
+        given_key = self.endpoint.idempotency_key
+        key = Key.of(host, caller, given_key, body) if body.is_stored else None
+        chains = Chains(host, records)
+        named = await chains.matching(self._session_id(body), body, content)
+        async with key.claimed() if key is not None else nullcontext():
+            first = await key.first() if key is not None else None
+            if first is not None and (answer := await self._stored(body, records, first["token"])) is not None:
+                return answer
+            token = first["token"] if first is not None else new_token()
+
+            async def resolve(session_id: str | None) -> ChatRequest:
+                return await chains.resolve(body, content, token, session_id or named, branches=branches)
+
+            request = await (resolve(None) if key is None else key.resolve(first, resolve, token))
+        request = replace(request, progress_as_field=self.endpoint.progress_as_field)
+        if conversation is not None:
+            request = replace(request, adds_all=True, before=conversation.consume)
+        if self.shows_calls is not None:
+            request = replace(request, shows_calls=self.shows_calls)
+        if key is None:
+            request = await run_in_thread(self.endpoint.request, with_key, request, given_key)
+        dialect = ResponseDialect(
+            new_response(body, token),
+            token,
+            label=host.source.name,
+            client_tools=[tool.name or "" for tool in body.tools or [] if tool.type == "function"],
+            shows_summary=summary_wanted(body) is not None,
+            shows_encrypted=ENCRYPTED_REASONING in (body.include or []),
+            queued=bool(body.background),
+        )
+        keeper = _Keeper(records, items, request, dialect, conversation)
+        try:
+            if body.background:
+                return await self._run_in_background(request, keeper)
+            keep = keeper.keep if body.is_stored else None
+            return await server.chat.answer(self.endpoint.request, caller, request, dialect, keep)
+        except ProblemError as problem:
+            if branches or named is not None or not await _is_overtaken(request, problem):
+                raise
+        # Several requests continue one response at the same time: the others are branches of it.
+        return await self._create(body, branches=True)
+
+    async def count(self, body: CountInputTokens) -> int:
+        """Estimate the input tokens of the request; nothing is run or stored.
+
+        Raises:
+            ProblemError: If it could not be answered either.
+        """
+        server, caller = self.endpoint.services, self.endpoint.caller
+        host = server.chat.runs.host
+        if body.model:
+            server.check_model(body.model)
+        server.check_items(body.messages, body.tools)
+        check_supported(body)
+        records = Records(host, caller)
+        with server.chat.limits.slot(caller.name):
+            _, conversation, content = await self._read(body, records)
+            chains = Chains(host, records)
+            named = await chains.matching(self._session_id(body), body, content)
+            request = await chains.resolve(body, content, new_token(), named, branches=False)
+            if conversation is not None:
+                request = replace(request, adds_all=True)
+            return await count_tokens(host, caller, request)
+
+    async def _read(
+        self, body: CreateResponse, records: Records
+    ) -> tuple[list[InputItem], _Conversation | None, Conversation]:
+        """Return the items of a request, its conversation, and their content with the pending items before it."""
+        items = as_items(body.input)
+        if references := [item.id or "" for item in items if item.type == "item_reference"]:
+            items = replace_references(items, await records.items(references))
+        conversation = await self._conversation(body)
+        given = [InputItem.model_validate(item) for item in conversation.pending] if conversation else []
+        return items, conversation, await run_in_thread(self.endpoint.request, read_items, [*given, *items])
+
+    async def _stored(self, body: CreateResponse, records: Records, token: str) -> Response | None:
+        """Return the answer that repeats a stored response; None if it is not stored, or is not complete."""
+        record = await self.background.read(records, token)
+        if record is None or (record["response"]["status"] in OPEN and not record["response"]["background"]):
+            return None
+        response = record["response"]
+        headers = {**self.endpoint.services.chat.session_headers(record["session"]), **REPLAYED}
+        if not body.stream:
+            return JSONResponse(response, headers=headers)
+        settings = self.endpoint.services.chat.runs.host.settings
+        follows = self.background.follow(records, token, -1, settings.keepalive_s)
+        return EventStream(
+            follows if response["background"] else _each(replay(response)),
+            send_timeout_s=settings.send_timeout_s,
+            close=_nothing,
+            headers=headers,
+        )
+
+    async def _run_in_background(self, request: ChatRequest, keeper: _Keeper) -> Response:
+        chat, caller = self.endpoint.services.chat, self.endpoint.caller
+        settings, dialect = chat.runs.host.settings, keeper.dialect
+        headers = chat.session_headers(request.session_id)
+        async with AsyncExitStack() as stack:
+            run = await stack.enter_async_context(chat.started(self.endpoint.request, caller, request))
+            await run.begun()
+            dialect.response["status"] = "queued"
+            queued = dict(dialect.response)
+            await self.background.start(stack, run, request, dialect, keeper.records, keeper.record(run), keeper.keep)
+        if not request.stream:
+            return JSONResponse(queued, headers=headers)
+        return EventStream(
+            self.background.follow(keeper.records, dialect.token, -1, settings.keepalive_s),
+            send_timeout_s=settings.send_timeout_s,
+            close=_nothing,
+            headers=headers,
+        )
+
+    async def _conversation(self, body: CreateResponse) -> _Conversation | None:
+        """Return the conversation that a request names; None if it names none, or a session that is no conversation.
+
+        Raises:
+            ProblemError: If there is neither a conversation nor a session of this name.
+        """
+        if (id_ := body.conversation_id) is None:
+            return None
+        found = Conversations(self.endpoint.services.chat.runs.host, self.endpoint.caller)
+        if not await found.check_session(id_):
+            return None
+        keys = await found.pending_keys(id_)
+        return _Conversation(found, id_, keys, await found.pending_items(id_, keys))
+
+    def _session_id(self, body: CreateResponse) -> str | None:
+        named = self.endpoint.session_of((body.metadata or {}).get("session_id")) if body.is_stored else None
+        if named is not None:
+            for given, field in (
+                (body.conversation_id, "conversation"),
+                (body.previous_response_id, "previous_response_id"),
+            ):
+                if given is not None and given != named:
+                    raise ProblemError(
+                        "invalid", f"{field} and a session id exclude each other; send one.", param=field
+                    )
+        return named or body.conversation_id
+
+
+async def _is_overtaken(request: ChatRequest, problem: ProblemError) -> bool:
+    """Whether a request was not run because another one continues its session."""
+    if isinstance(problem, BusySessionError):
+        return True
+    if problem.kind != "invalid" or problem.category is not None or request.before is None:
+        return False
+    try:
+        await request.before()
+    except BusySessionError:
+        return True
+    return False
+
+
+async def _each(frames: Iterable[str]) -> AsyncGenerator[str, None]:
+    for text in frames:
+        yield text
+
+
+async def _nothing() -> None:
+    """Close nothing: the run of a background response goes on without its stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    """The conversation of a request."""
+
+    conversations: Conversations
+    id: str
+    pending_keys: list[str]
+    pending: list[dict[str, Any]]
+    """Items that the session has not received yet; they precede those of the request."""
+
+    async def consume(self) -> None:
+        """Record that the session receives the pending items."""
+        await self.conversations.consume(self.id, self.pending_keys)
+
+    async def append(self, record: Record) -> None:
+        """Append the items of a response that has ended, unless the conversation was deleted meanwhile."""
+        if not await self.conversations.exists(self.id):
+            return
+        items = [*record["input"], *record["response"]["output"]]
+        await self.conversations.append(self.id, items, pending=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keeper:
+    """Stores a response when it is complete."""
+
+    records: Records
+    items: list[InputItem]
+    request: ChatRequest
+    dialect: ResponseDialect
+    conversation: _Conversation | None
+
+    async def keep(self, run: ServerRun) -> None:
+        """Store the response of a run that has ended, unless an earlier request with the same key has stored it."""
+        if run.input.replayed and await self.records.find(self.dialect.token) is not None:
+            return
+        record = self.record(run)
+        await self.records.put(self.dialect.token, record)
+        if self.conversation is not None and record["response"]["status"] != "failed":
+            await self.conversation.append(record)
+
+    def record(self, run: ServerRun) -> Record:
+        """Return the record of the response as it is now."""
+        state = run.input.state
+        interrupts = client_interrupts(open_interrupts(state)) if state is not None else []
+        return {
+            "response": {**self.dialect.response, "output": list(self.dialect.response["output"])},
+            "input": input_of(self.items, self.dialect.token),
+            "session": self.request.session_id or "",
+            "calls": {run.spec.client_call_id(each): each.value["id"] for each in interrupts},
+            "checkpoint": state.config["configurable"]["checkpoint_id"] if state is not None else None,
+        }
+
 
 _ERRORS = error_responses(
     OpenAIError,

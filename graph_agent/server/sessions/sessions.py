@@ -16,7 +16,7 @@ from graph_agent.errors import DamagedSessionError, InputError, NewerFormatError
 from graph_agent.models.errors import public_text, public_value
 from graph_agent.runs.registry import inbox_of, is_idle, lock_idle_session
 from graph_agent.server.admission.gate import Caller
-from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.run import Part, RunEnded, ServerRun
 from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.hosting.feeds import Feeds
