@@ -1,0 +1,1 @@
+"""A recipe: a coding agent whose changes and commands a person approves."""

@@ -1,0 +1,1 @@
+"""A recipe: guards on the input and on the answer."""

@@ -1,0 +1,1 @@
+"""A recipe: long research, with delegates."""

@@ -1,0 +1,1 @@
+"""A recipe: a supervisor and two specialists."""

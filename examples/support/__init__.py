@@ -1,0 +1,1 @@
+"""A recipe: a support desk with refunds and a colleague."""
