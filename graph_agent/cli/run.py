@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -19,6 +20,7 @@ from graph_agent._internal.command_log import (
     log_at,
     log_warnings,
 )
+from graph_agent._internal.extras import missing_extra
 from graph_agent.cli.options import (
     AGENT_FILE,
     ConfigOption,
@@ -86,10 +88,18 @@ def chat(
     db: DbOption = None,
     credential: CredentialOption = None,
     approve_all: ApproveAllOption = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="Converse on a page in the browser; needs the extra `server`.")
+    ] = False,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
 ) -> None:
     """Hold a conversation with an agent; /help lists what can be typed."""
+    if web:
+        if approve_all:
+            raise InputError("On the page, a person decides on calls; leave out --approve-all or --web.")
+        _converse_on_page(config, session, today, db, credential, chosen_level(verbose, log_level))
+        return
     settings = _settings(
         config,
         session,
@@ -102,6 +112,26 @@ def chat(
         log_level=log_level,
     )
     _converse(settings, [])
+
+
+def _converse_on_page(
+    config: Path,
+    session: str | None,
+    today: datetime | None,
+    db: str | None,
+    credential: Sequence[str] | None,
+    log_level: str | None,
+) -> None:
+    try:
+        from graph_agent.server.hosting.host import of_file
+        from graph_agent.server.process.serve import serve_page
+        from graph_agent.spec.agent_file import TODAY_VARIABLE
+        from graph_agent.spec.credentials import sources_from
+    except ImportError as error:
+        raise missing_extra("graph-agent chat --web", "server", error) from None
+    if today is not None:
+        os.environ[TODAY_VARIABLE] = today.date().isoformat()
+    serve_page(of_file(config, sources_from(credential or [])), session_id=session, db=db, log_level=log_level)
 
 
 def resume(

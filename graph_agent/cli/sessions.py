@@ -132,13 +132,26 @@ def export_(
     all_checkpoints: Annotated[
         bool, typer.Option("--all-checkpoints", help="Export every checkpoint, not only those needed to continue.")
     ] = False,
+    as_html: Annotated[
+        bool, typer.Option("--html", help="Write one HTML file that shows the session; no import reads it.")
+    ] = False,
 ) -> None:
     """Print a session as JSON lines: messages, events, status, own state, and the checkpoints that an import reads."""
     from graph_agent.cli.options import shared_database
     from graph_agent.session.importing import export_session
     from graph_agent.spec.agent_file import load_spec
 
-    address = shared_database(db or load_spec(config).db)
+    # The page names the agent; the database alone suffices for the lines.
+    spec = load_spec(config) if db is None or (as_html and config.exists()) else None
+    address = shared_database(db or (spec.db if spec else ""))
+    if as_html:
+        from graph_agent.web.page import exported_page
+
+        name = (spec.name, spec.description) if spec else ("graph-agent", "")
+        html = asyncio.run(exported_page(address, session, *name))
+        with _output(out) as file:
+            file.write(html)
+        return
 
     async def write() -> None:
         lines = export_session(address, session, all_checkpoints=all_checkpoints)

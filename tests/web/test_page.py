@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.server.process import Served
+from tests.support.cli import run_cli
 
 pytestmark = pytest.mark.xdist_group("page")
 DONE_MS = 30_000
@@ -23,6 +26,15 @@ def bars(page: Page) -> list[str]:
     """The names that a screen reader reads of the bars, without durations."""
     labels = [bar.get_attribute("aria-label") or "" for bar in page.locator(".bar").all()]
     return [re.sub(r", (<?[\d.]+ (ms|s)|no duration|\d+ tokens)", "", label) for label in labels]
+
+
+def drawing(page: Page) -> list[Any]:
+    """The bars of the time axis: name, state and place."""
+    page.locator(".bar").first.wait_for()
+    bars: list[Any] = page.locator(".bar").evaluate_all(
+        "bars => bars.map(bar => [bar.ariaLabel, bar.className, bar.style.cssText])"
+    )
+    return bars
 
 
 def test_an_input_is_answered_and_drawn(page: Page, travel: Served) -> None:
@@ -59,6 +71,24 @@ def test_a_call_shows_its_arguments_and_its_whole_output(page: Page, travel: Ser
 
     blocks = page.get_by_label("Details").locator("pre")
     expect(blocks).to_have_text(['{\n  "text": "aU+202Eb"\n}', "aU+202Eb"])
+
+
+def test_an_exported_session_is_drawn_as_on_the_server(page: Page, travel: Served, tmp_path: Path) -> None:
+    page.goto(travel.url)
+    send(page, '!call [["weather", {"city": "Bergen"}], ["delegate_to_guide", {"task": "Find a walk."}]]')
+    expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
+    live = drawing(page)
+    session = page.url.partition("#")[2]
+    exported = tmp_path / "session.html"
+    database = f"sqlite:///{travel.log.parent / 'sessions.db'}"
+
+    export = run_cli(tmp_path, "sessions", "export", session, "--html", "--db", database, "--out", str(exported))
+    assert (export.returncode, export.stderr) == (0, "")
+
+    # Without the list of sessions, which is 250 pixels wide, the axis has the same width.
+    page.set_viewport_size({"width": 1440 - 250, "height": 900})
+    page.goto(exported.as_uri())
+    assert drawing(page) == live
 
 
 def test_the_root_is_a_page_under_a_strict_policy(travel: Served) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import os
 import signal
 import socket
 import sys
@@ -14,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 import typer
 import uvicorn
@@ -208,14 +210,54 @@ def serve_a2a(
     with bind_socket(host, port) as listener:
         # Clients that connect before the agent is open wait instead of being refused.
         listener.listen()
+        line = f"{source.name} listens at {settings.public_url or url_of(listener)}"
+        config = _config(source, settings, db, log_level, a2a_only=True)
+        _ServerWithStartupLine(config, lambda: typer.echo(line)).run([listener])
 
-        def app() -> ASGIApp:
-            return _application(source, settings, db, a2a_only=True)
 
-        config = uvicorn.Config(app, **_options(settings, log_level or "warning"))
-        _ServerWithStartupLine(config, f"{source.name} listens at {settings.public_url or url_of(listener)}").run(
-            [listener]
-        )
+def serve_page(
+    source: AgentSource, *, session_id: str | None = None, db: str | None = None, log_level: str | None = None
+) -> None:
+    """Serve an agent on a free port of this machine, and open its page, until the process receives a signal to stop.
+
+    The address is printed; a browser is opened only from a terminal of a desktop.
+
+    Args:
+        session_id: The session to show; None for a new one.
+        db: A database URL that replaces the agent's own; None for the agent's own.
+        log_level: Same as for `serve`; None leaves uvicorn at WARNING.
+
+    Raises:
+        ConfigError: If the keys or a credential cannot be used.
+        SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
+    """
+    settings = _with_keys(source, ServerSettings(), None, "127.0.0.1")
+    log_at(log_level)
+    _exit_cleanly_on_sigterm()
+    with bind_socket("127.0.0.1", 0) as listener:
+        listener.listen()
+        address = f"{url_of(listener)}/" + ("#" + quote(session_id, safe="") if session_id else "")
+
+        def show() -> None:
+            typer.echo(f"{source.name} is at {address} (Ctrl-C stops it)")
+            if sys.stdout.isatty() and (sys.platform in ("darwin", "win32") or _DISPLAYS & os.environ.keys()):
+                import webbrowser
+
+                webbrowser.open(address)
+
+        _ServerWithStartupLine(_config(source, settings, db, log_level), show).run([listener])
+
+
+_DISPLAYS = {"DISPLAY", "WAYLAND_DISPLAY"}
+
+
+def _config(
+    source: AgentSource, settings: ServerSettings, db: str | None, log_level: str | None, *, a2a_only: bool = False
+) -> uvicorn.Config:
+    def app() -> ASGIApp:
+        return _application(source, settings, db, a2a_only=a2a_only)
+
+    return uvicorn.Config(app, **_options(settings, log_level or "warning"))
 
 
 def _exit_cleanly_on_sigterm() -> None:
@@ -231,16 +273,16 @@ def _exit_cleanly_on_sigterm() -> None:
 
 
 class _ServerWithStartupLine(uvicorn.Server):
-    """A server that prints a line once it has started."""
+    """A server that calls a function, such as one that prints its address, once it has started."""
 
-    def __init__(self, config: uvicorn.Config, line: str) -> None:
+    def __init__(self, config: uvicorn.Config, show: Callable[[], None]) -> None:
         super().__init__(config)
-        self._line = line
+        self._show = show
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            typer.echo(self._line)
+            self._show()
 
 
 def _worker_application(

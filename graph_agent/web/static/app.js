@@ -1,7 +1,7 @@
 // Starts the page: holds its state, follows the open session, and joins the views.
 import { age, Component, html, render, statusWord, visible } from "./html.js";
 import { keyOf } from "./layout.js";
-import { newLog, reduce, reduceAll } from "./events.js";
+import { activeNode, newLog, reduce, reduceAll } from "./events.js";
 import { ApiError, eventsPath, follow, get, post, remove, sessionPath, storedKey, storeKey } from "./api.js";
 import { Axis, Graph } from "./axis.js";
 import { Conversation } from "./conversation.js";
@@ -20,6 +20,7 @@ class App extends Component {
   componentDidMount() {
     if (EXPORT) {
       const log = reduceAll(newLog(), EXPORT.events);
+      document.title = `${EXPORT.session} – ${CONFIG.name}`;
       this.setState({ id: EXPORT.session, log, chosen: log.inputs.at(-1) || null });
       return;
     }
@@ -28,7 +29,7 @@ class App extends Component {
     this.list();
     this.open(sessionOfUrl());
     // A running call grows on the axis.
-    setInterval(() => this.state.log.live && this.draw(), 250);
+    setInterval(() => (this.state.log.live || this.state.info?.waiting) && this.draw(), 250);
   }
 
   shortcut(event) {
@@ -109,7 +110,7 @@ class App extends Component {
       this.refresh(this.state.id);
       this.list();
     } else if (event.type === "approval_decision" || (isLive && event.parts.some((part) => part.type === "begin"))) {
-      if (this.state.info?.waiting) this.setState({ info: { ...this.state.info, waiting: null, interrupts: [] } });
+      this.setState({ info: { ...this.state.info, activity: "running", waiting: null, interrupts: [] } });
       this.list();
     }
     this.draw();
@@ -191,17 +192,18 @@ class App extends Component {
   }
 
   page({ id, log, info, bar, chosen, error, told, connection, missing, pane, busy }) {
+    const activity = info?.activity || (activeNode(log) === "approve" ? "waiting" : "");
     const pickCall = (call) => {
       const found = { call, kind: call.kind, depth: 0 };
       this.setState({ chosen: call.step.input, bar: { ...found, key: keyOf(found) }, pane: "time" });
     };
-    return html`<div class=${`page ${pane}`}>
+    return html`<div class=${`page show-${pane}${EXPORT ? " export" : ""}`}>
       <header class="top">
         <h1>${CONFIG.name}</h1>
-        <span class="status" role="status">${id && html`<b class=${(info?.activity || log.status).toLowerCase()}>${statusWord(log.status, info?.activity)}</b>`}
+        <span class="status" role="status">${id && html`<b class=${(activity || log.status).toLowerCase()}>${statusWord(log.status, activity)}</b>`}
           ${connection === "lost" && html` <b class="lost">reconnecting…</b>`} ${told || ""}</span>
         ${log.usage.calls > 0 && html`<span class="hint">${usageWord(log.usage)}</span>`}
-        <nav class="panes" aria-label="Views">${[["list", "Sessions"], ["talk", "Conversation"], ["time", "Time"]].map(
+        <nav class="panes" aria-label="Views">${[["list", "Sessions"], ["talk", "Conversation"], ["time", "Time"]].slice(EXPORT ? 1 : 0).map(
           ([name, title]) => html`<button type="button" aria-pressed=${pane === name} onClick=${() => this.setState({ pane: name })}>${title}</button>`,
         )}</nav>
       </header>

@@ -19,19 +19,22 @@ function labelOf(bar) {
 class Bar extends Component {
   shouldComponentUpdate({ bar, selected }) {
     const old = this.props.bar;
-    return selected !== this.props.selected || bar.x !== old.x || bar.y !== old.y || bar.width !== old.width || this.state_ !== bar.call?.state;
+    return ["x", "y", "width", "room"].some((one) => bar[one] !== old[one]) || selected !== this.props.selected || this.state_ !== bar.call?.state;
   }
 
   render({ bar, selected, focusable, pick }) {
     this.state_ = bar.call?.state;
     const state = bar.call ? bar.call.state : bar.open ? "running" : bar.model?.record.error ? "error" : "success";
     const tokens = bar.model?.tokens;
+    const text = `${nameOf(bar)} ${duration(bar.to - bar.from)}${tokens > 0 ? ` · ${tokens} tok` : ""}`;
+    // Beside the bar, if it is longer than the bar and there is room.
+    const outside = text.length * 6.2 + 24 > bar.width && bar.room - bar.width > 40;
+    const place = outside ? `left:${bar.width + 3}px;max-width:${bar.room - bar.width}px` : `left:5px;max-width:${Math.max(0, bar.width - 8)}px`;
     return html`<button type="button" class=${`bar ${bar.kind} ${state}${selected ? " selected" : ""}${bar.depth ? " nested" : ""}`}
       style=${`left:${bar.x}px;top:${bar.y + 2}px;width:${bar.width}px`} aria-pressed=${selected} aria-label=${labelOf(bar)}
       title=${labelOf(bar)} tabindex=${focusable ? 0 : -1} data-key=${bar.key} onClick=${() => pick(bar)}>
-      ${bar.call && html`<i aria-hidden="true">${signOf(state)}</i>`}<span>${nameOf(bar)}</span>
-      ${tokens > 0 && html`<small>${tokens} tok</small>`}
-      ${bar.width > 110 && html`<small>${duration(bar.to - bar.from)}</small>`}
+      <span class="label" style=${place}>${bar.call && html`<i aria-hidden="true">${signOf(state)}</i>`}
+        ${nameOf(bar)} <small>${text.slice(nameOf(bar).length)}</small></span>
     </button>`;
   }
 }

@@ -21,7 +21,7 @@ function waitsOf(step, now) {
 function scaleOf(begin, end, waits) {
   const waited = waits.reduce((sum, [from, to]) => sum + (to - from), 0);
   const active = Math.max(end - begin - waited, 0.001);
-  const shortened = waits.length ? Math.min(waited, active * 0.4) / waited || 0 : 1;
+  const shortened = waits.length ? Math.min(waited, active) / waited || 0 : 1;
   const length = active + (waits.length ? waited * shortened : 0);
   return (time) => {
     let at = Math.min(Math.max(time, begin), end) - begin;
@@ -94,7 +94,7 @@ export function layout(input, viewport, zoom, now) {
   const waits = steps.map(({ step, end }) => (step ? waitsOf(step, end) : []));
   const lengths = steps.map(({ begin, end }, n) => {
     const waited = waits[n].reduce((sum, [from, to]) => sum + (to - from), 0);
-    return Math.max(end - begin - waited, 0.001) * (waited ? 1.4 : 1);
+    return Math.max(end - begin - waited, 0.001) * (waited ? 2 : 1);
   });
   const total = lengths.reduce((sum, one) => sum + one, 0) || 1;
   const spare = Math.max(0, viewport - 16 - steps.length * (NARROWEST + GAP)) * zoom + (zoom - 1) * viewport;
@@ -131,6 +131,11 @@ export function layout(input, viewport, zoom, now) {
       if (from) lines.push({ key: `${id}>${call.id}`, x1: from.x + from.width, y1: from.y + LANE / 2, x2: box.x, y2: box.y + LANE / 2 });
     }
   }
+  const byRow = [...bars].sort((left, right) => left.y - right.y || left.x - right.x);
+  byRow.forEach((bar, n) => {
+    const next = byRow[n + 1];
+    bar.room = Math.max(bar.width, (next?.y === bar.y ? next.x : x) - bar.x - 4);
+  });
   const marks = input.notes.map((note, n) => {
     const column = columns.find((one) => note.time <= one.end) || columns.at(-1);
     const part = column && column.end > column.begin ? (note.time - column.begin) / (column.end - column.begin) : 1;
