@@ -112,7 +112,6 @@ class AgentDeps:
 
         Args:
             config: The node's config, which holds the budget of a delegated run.
-            loop: The loop state.
         """
         own = effective_config(
             self.config, runtime.context, self.context_schema, loop.get("config_overrides"), loop.get("approve", ())
@@ -186,7 +185,6 @@ class AgentDeps:
         """Return the framework's instructions, which are added to the agent's own system prompt.
 
         Args:
-            mode: The tool calling mode.
             planner: The session's planner; used in wave mode only.
         """
         style = planner if mode == "wave" else "calls" if settings.finalize == "compose" else settings.finalize
@@ -310,7 +308,6 @@ def spent(run: Run, loop: LoopState, usage: Usage, history: Sequence[AnyMessage]
     """Return the usage of the input so far.
 
     Args:
-        loop: The loop state.
         usage: Tokens and model calls of the input.
         history: The conversation; its newest reply is the estimate for the next model call.
     """

@@ -172,7 +172,6 @@ def with_usage(
     """Complete the usage of a reply: estimated if it reports none, or zeros, and a budget needs it.
 
     Args:
-        request: The request it answers.
         settings: Usage is estimated only with a `max_tokens_total` or a `max_cost`.
         tools: The offered tools; None if there are none.
     """
@@ -290,7 +289,6 @@ def budget_met(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, fl
     """Return the budget that cannot hold another plan and the answer, and its size; None if each can.
 
     Args:
-        spent: Usage of the input.
         settings: The budgets, and the share of each that is kept for the answer.
     """
     if settings.deadline_s is not None and spent.seconds >= work_s(settings.deadline_s, settings):
@@ -408,9 +406,7 @@ def limit_met(step: int, turn: int, settings: LoopConfig) -> tuple[StopReason, i
     """Return the step or turn limit that forbids another plan, and its size; None if there is none.
 
     Args:
-        step: Plans made for this input.
         turn: Phase-1 model calls of the session.
-        settings: The limits.
     """
     if step >= settings.max_steps:
         return "step_limit", settings.max_steps

@@ -410,11 +410,7 @@ class AnswerUpdate:
         return f"{sentence}\n\n{done}" if done else sentence
 
     def _is_exhausted(self, asked: Usage = NO_USAGE) -> bool:
-        """Whether a budget has no room for a model call; if so, it becomes the stop reason unless there is one.
-
-        Args:
-            asked: The usage of this pass.
-        """
+        """Whether a budget has no room for a model call; if so, it becomes the stop reason unless there is one."""
         met = self._budget_met(asked)
         if met is not None and self.reason == "completed":
             self._stop(*met)

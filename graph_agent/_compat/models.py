@@ -53,7 +53,6 @@ async def generate_reply(
     """Generate a reply as `BaseChatModel.agenerate` does, without the events of its begin and its end.
 
     Args:
-        options: Keyword arguments of the request.
         manager: Receives the tokens that the model reports.
         is_text: Whether the content of each message is a text.
     """

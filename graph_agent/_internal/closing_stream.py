@@ -59,7 +59,6 @@ class ClosingStream(AsyncGenerator[T, None]):
     exception. Another loop may continue to read the stream, as with any generator.
 
     Args:
-        source: The generator to read from.
         readership: Records whether the stream has a reader.
     """
 

@@ -150,7 +150,6 @@ def log_failure(logger: logging.Logger, what: str, error: BaseException, *, leve
 
     Args:
         what: What failed, as the subject of a sentence.
-        level: Level of the one-line record.
     """
     logger.log(level, "%s failed: %s", what, mask_secrets(exception_text(error))[:_SHOWN_CHARS])
     log_traceback(logger, what, error)

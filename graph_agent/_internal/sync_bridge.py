@@ -352,10 +352,6 @@ def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 def refuse_running_loop(entry: str, instead: str) -> None:
     """Raise if the calling thread runs an event loop, which the call would block.
 
-    Args:
-        entry: The blocking method, for the message.
-        instead: The asynchronous method to use.
-
     Raises:
         SyncInLoopError: In the thread of a running loop.
     """

@@ -33,9 +33,6 @@ def clean(text: str) -> str:
 def check_session_id(session_id: str, name: str = "session_id") -> str:
     """Return a session id, or another id of a checkpoint.
 
-    Args:
-        name: What it is, for the message.
-
     Raises:
         InputError: If it holds a lone surrogate, which no database can store.
     """
@@ -46,9 +43,6 @@ def check_session_id(session_id: str, name: str = "session_id") -> str:
 
 def find_lone_surrogate(value: Any, place: str = "") -> str | None:
     """Find the first string or key of a JSON value that holds a lone surrogate.
-
-    Args:
-        place: Path of the value.
 
     Returns:
         The path, e.g. `params.message.parts.0.text`; for a key, the path of its object; None if there is none.
@@ -84,7 +78,6 @@ def to_json_safe(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
 
     Args:
         depth: Number of enclosing levels.
-        finite: Raise on infinities and NaN instead.
 
     Raises:
         ValueError: If the value is nested more than 200 levels deep, or its `str()` fails.
@@ -138,7 +131,6 @@ def html_table(title: str, rows: Iterable[Sequence[object]]) -> str:
     """Return a table for a notebook, with every text escaped; the first cell of each row is its heading.
 
     Args:
-        title: The table's caption.
         rows: The cells; a value that is no text is shown by its `repr`.
     """
     lines = [f"<table><caption>{html.escape(title)}</caption>"]

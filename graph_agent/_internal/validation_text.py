@@ -51,7 +51,6 @@ def explain(
     """Format a validation error as one line per fault, without the values of secret fields.
 
     Args:
-        error: The validation error.
         where: The validated object, e.g. `LoopConfig` or a file name.
         model: The validated model; its field names, and those of nested models, are suggested for unknown ones.
         known: Field names to suggest if there is no model.

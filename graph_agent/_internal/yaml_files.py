@@ -76,7 +76,6 @@ def parse_yaml(text: str, where: str) -> Any:
     """Parse one YAML document.
 
     Args:
-        text: The document.
         where: Its name in errors, e.g. `Agent file agent.yaml`.
 
     Raises:

@@ -81,11 +81,7 @@ def approve(*, always: bool = False) -> Approve:
 
 
 def standing_approval(by: str) -> Approve:
-    """Return the approval of a call by an earlier `approve(always=True)`.
-
-    Args:
-        by: Who gave that approval.
-    """
+    """Return the approval of a call by an earlier `approve(always=True)`."""
     return {"type": "approve", "decided_by": f"always ({by[: _MOST_NAME_CHARS - len('always ()')]})"}
 
 

@@ -40,7 +40,6 @@ def read_review(value: Any, where: str) -> Review | None:
     Args:
         value: True for approval with every decision; False or None for no approval; a text for a description; a list
             of decisions; or a mapping with `allowed_decisions` and `description`, each optional.
-        where: Its position, for error messages.
 
     Raises:
         ConfigError: For any other value.

@@ -61,9 +61,6 @@ _own_lists: ContextVar[tuple[str, Mapping[str, list[Any]]] | None] = ContextVar(
 def check_format(metadata: Mapping[str, Any], thread_id: str) -> None:
     """Check that this version can read a checkpoint.
 
-    Args:
-        thread_id: The checkpoint's thread, for the message.
-
     Raises:
         NewerFormatError: If it cannot.
     """

@@ -125,7 +125,6 @@ class HistoryCache:
 
         Args:
             target: The checkpoint whose history is read; only its id, address, parent and metadata are used.
-            channels: The channels.
 
         Yields:
             The id of a checkpoint of the same thread and namespace, to be loaded and sent; None if it does not exist.

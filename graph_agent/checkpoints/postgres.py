@@ -80,7 +80,6 @@ async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncItera
 
     Args:
         url: `postgresql://…`, in libpq's syntax.
-        serde: The serializer of checkpoints.
 
     Raises:
         ConfigError: If the database cannot be reached, or its tables cannot be created.
@@ -148,9 +147,6 @@ class SharedPostgresStore(AsyncPostgresStore):
 
 async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Awaitable[Any]]) -> None:
     """Create tables under a lock, since concurrent creation by two processes would fail.
-
-    Args:
-        make: Creates missing tables over a connection.
 
     Raises:
         ConfigError: If the database cannot be reached, or the tables cannot be created.

@@ -55,7 +55,6 @@ class SharedPostgresSaver(FencedPostgresSaver):
 
     Args:
         pool: Connections in autocommit mode, with rows as mappings.
-        serde: The serializer of checkpoints.
     """
 
     defers_writes = True

@@ -72,11 +72,7 @@ _MOST_RUNS = 64
 
 
 class Recorder(PostgresSaver):
-    """LangGraph's saver, which records the statements of a write instead of executing them.
-
-    Args:
-        serde: The serializer of checkpoints.
-    """
+    """LangGraph's saver, which records the statements of a write instead of executing them."""
 
     def __init__(self, serde: SerializerProtocol) -> None:
         BasePostgresSaver.__init__(self, serde=serde)  # without a connection
@@ -117,7 +113,6 @@ async def execute(cursor: AsyncCursor[DictRow], writes: Sequence[Write], runs: S
     The order of different statements is irrelevant, as each writes to its own table, or replaces the rows of another.
 
     Args:
-        cursor: A cursor within a transaction.
         writes: The writes, in order.
         runs: Their runs, to be checked in the same statement; empty if they were checked.
     """

@@ -100,12 +100,7 @@ def namespaces_to_check(configurable: Mapping[str, Any]) -> list[str]:
 
 
 async def keep_ids_above_newest(saver: BaseCheckpointSaver[Any], thread_id: str, namespaces: Sequence[str]) -> None:
-    """Make new checkpoint ids higher than all existing ones in some namespaces of a thread.
-
-    Args:
-        saver: The saver with the checkpoints.
-        namespaces: Checkpoint namespaces.
-    """
+    """Make new checkpoint ids higher than all existing ones in some namespaces of a thread."""
     for namespace in namespaces:
         newest = await load(saver, {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}})
         if newest is not None:

@@ -59,7 +59,6 @@ async def postgres_threads(pool: Pool, group: str | None, after: str | None, lim
     """Return the ids of the threads in a database, newest first by their first checkpoint.
 
     Args:
-        pool: Connections to the database.
         group: Only threads whose id is this text plus one more segment; the text ends with the id's first slash, or is
             empty for ids without a slash. None for all threads.
         after: Only threads listed after this one; None to start with the first.

@@ -57,7 +57,6 @@ class LockWaitConnection(sqlite3.Connection):
     """A connection that waits up to `BUSY_S` seconds for the locks of others; a `factory` of `sqlite3.connect`.
 
     Args:
-        database: The file.
         timeout: Ignored; the timeout is `BUSY_S`.
         options: Same as for `sqlite3.connect`.
     """

@@ -57,7 +57,6 @@ class SqliteReader:
     Its asynchronous methods block the event loop while they read.
 
     Args:
-        file: The database.
         connection: An open connection to it.
     """
 
@@ -192,7 +191,6 @@ def put_item(file: Path, namespace: tuple[str, ...], key: str, value: Mapping[st
     """Store an item; return False if the file has no Store yet.
 
     Args:
-        file: The SQLite file, which exists.
         namespace: The complete namespace.
         value: The item, plain JSON.
 

@@ -62,7 +62,6 @@ class SharedSqliteSaver(SqliteSaver):
     Args:
         file: The full path of the database, which other processes may use too.
         connection: An open connection to it, usable from any thread.
-        serde: The serializer of checkpoints.
     """
 
     defers_writes = True

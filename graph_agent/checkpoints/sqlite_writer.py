@@ -31,11 +31,7 @@ Statement = tuple[str, Sequence[Any]]
 
 
 class Recorder(SqliteSaver):
-    """LangGraph's saver, which records the statements of a write instead of executing them.
-
-    Args:
-        serde: The serializer of checkpoints.
-    """
+    """LangGraph's saver, which records the statements of a write instead of executing them."""
 
     def __init__(self, serde: SerializerProtocol) -> None:
         BaseCheckpointSaver.__init__(self, serde=serde)  # without a connection

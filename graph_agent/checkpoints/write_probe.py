@@ -87,9 +87,6 @@ def check_space(folder: Path) -> None:
 def check_sqlite(file: Path) -> None:
     """Read a file's pages over a separate connection, whose cache is empty, to find damage.
 
-    Args:
-        file: A database whose tables exist.
-
     Raises:
         sqlite3.Error: If it is damaged, or cannot be read.
     """

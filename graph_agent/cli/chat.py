@@ -57,11 +57,7 @@ def find_command(text: str) -> Command | None:
 
 
 async def run_command(chat: Chat, text: str) -> None:
-    """Execute a line that begins with `/`; errors are printed.
-
-    Args:
-        text: The line.
-    """
+    """Execute a line that begins with `/`; errors are printed."""
     name, _, rest = text[1:].strip().partition(" ")
     if (command := find_command(text)) is None:
         hint = did_you_mean(f"/{name}", [f"/{known}" for known in COMMANDS])
@@ -202,8 +198,6 @@ class Chat:
     """One conversation.
 
     Args:
-        agent: The thread of the agent.
-        graph: The agent.
         editor: The input line; None for the terminal's.
     """
 

@@ -214,11 +214,7 @@ class Ask(Protocol):
 
 
 class AskTerminal:
-    """Asks at the terminal.
-
-    Args:
-        err: The output of the questions.
-    """
+    """Asks at the terminal."""
 
     def __init__(self, err: Terminal) -> None:
         self._err = err
@@ -325,7 +321,6 @@ def show_how_to_go_on(
     """Print the open questions of a session, and the command that answers them.
 
     Args:
-        err: The output.
         questions: The session's open questions.
         options: Options of the command that select the agent and its database.
     """

@@ -110,7 +110,6 @@ class LineEditor:
 
         Args:
             label: The prompt; its last line stands before the input.
-            default: The editable beginning.
             handle_signal: Whether to handle SIGINT.
 
         Raises:

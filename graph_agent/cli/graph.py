@@ -51,11 +51,7 @@ async def _draw_compiled(spec: AgentSpec) -> str:
 
 
 def mermaid(spec: AgentSpec) -> str:
-    """Return the Mermaid text of an agent's graph.
-
-    Args:
-        spec: The content of the agent file.
-    """
+    """Return the Mermaid text of an agent's graph."""
     tools = [name.replace(":", ".").rpartition(".")[2] for name in spec.tools]
     tools += [f"{name} (MCP)" for name in spec.mcp_servers]
     asks = spec.approve is not None or spec.config.get("approve") is not None

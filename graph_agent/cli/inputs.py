@@ -62,9 +62,6 @@ async def run_input(
     """Run one input and its follow-ups; ask until no question is open.
 
     Args:
-        report: The output.
-        ask: The source of answers.
-        interrupts: The handler of Ctrl-C.
         err: The output of answers that were refused.
     """
     return await _to_end(session, session.stream(text, context=_CONTEXT), report, ask, interrupts, err)

@@ -71,11 +71,7 @@ def has_person() -> bool:
 
 
 class Runner:
-    """Runs inputs of sessions, each reported on the output that the settings select.
-
-    Args:
-        interrupts: The handler of Ctrl-C.
-    """
+    """Runs inputs of sessions, each reported on the output that the settings select."""
 
     def __init__(self, settings: Settings, interrupts: Interrupts) -> None:
         self._settings = settings
@@ -103,7 +99,6 @@ class Runner:
 
         Args:
             questions: The session's open questions; empty after a crash.
-            given: The answers of the command's options.
 
         Raises:
             InputError: If there is nothing to resume, or the answers do not fit.

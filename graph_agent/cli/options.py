@@ -121,9 +121,6 @@ SessionArgument = Annotated[
 def shared_database(address: str) -> str:
     """Return the URL of a database that other processes reach, if it exists; it is not created.
 
-    Args:
-        address: The URL.
-
     Raises:
         ConfigError: If there is no such database, or it is in the memory of one process.
     """

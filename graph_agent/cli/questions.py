@@ -108,7 +108,6 @@ def parse_decision(text: str, action: Action) -> Decision:
 
     Args:
         text: `approve`, `reject`, `reject:REASON`, `edit:ARGUMENTS` (a JSON or YAML object) or `respond:TEXT`.
-        action: The call it is for.
 
     Raises:
         InputError: If it has another form, or the call does not allow it.

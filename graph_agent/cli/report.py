@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 
 class TextReport:
-    """Prints one run and its follow-ups.
-
-    Args:
-        screen: The output.
-    """
+    """Prints one run and its follow-ups."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen

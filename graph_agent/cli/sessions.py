@@ -107,7 +107,6 @@ def age(moment: str, now: datetime) -> str:
 
     Args:
         moment: ISO 8601, with its offset; empty if unknown.
-        now: The current time, with its zone.
     """
     if not moment:
         return ""

@@ -108,7 +108,6 @@ def draw_calls(calls: list[ShownCall], width: int) -> RenderableType:
 
     Args:
         calls: The calls; not empty.
-        width: Width of the terminal, in cells.
     """
     if len(calls) == 1:
         line = Text("  ").append(f"step {calls[0].step}: {calls[0].action} {printable(calls[0].target)}", "dim")

@@ -70,7 +70,6 @@ def draw(root: Span, number: int) -> list[str]:
     """Return the lines of an input, each of 80 columns at most; control characters are kept.
 
     Args:
-        root: The span of the input.
         number: Number of the input, from 1.
     """
     from graph_agent.session.trace import axis_of

@@ -52,7 +52,6 @@ def open_http(origins: Iterable[Origin], headers: Mapping[str, str], max_bytes: 
     the caller limits the time.
 
     Args:
-        origins: The allowed origins.
         headers: Headers of every request.
         max_bytes: Maximum bytes of one response.
     """
@@ -183,9 +182,7 @@ async def read_card(http: httpx.AsyncClient, url: str, origins: Collection[Origi
     """Read an agent's card, and keep only its interfaces on configured hosts.
 
     Args:
-        http: The HTTP client for the agent.
         url: The agent's address, or its card's address if it ends with `.json`.
-        origins: The configured hosts.
 
     Raises:
         A2AClientError: If the card cannot be read.

@@ -34,11 +34,7 @@ _MAX_QUEUED = 64
 
 
 class EventStream:
-    """The events of one request, in order. The code that opens it closes it.
-
-    Args:
-        stream: The SDK's generator.
-    """
+    """The events of one request, in order. The code that opens it closes it."""
 
     def __init__(self, stream: AsyncIterator[StreamResponse]) -> None:
         self._events: asyncio.Queue[StreamResponse | BaseException | None] = asyncio.Queue(_MAX_QUEUED)
@@ -119,7 +115,6 @@ class FollowedTask:
     """State of a remote task, updated while it runs.
 
     Args:
-        client: The SDK's client for the agent.
         streams: Whether the agent streams.
         timeout_s: Seconds of silence before the agent times out; any event resets the timer.
         deadline_s: Seconds for the whole task; None for no limit.

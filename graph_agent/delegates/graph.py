@@ -122,7 +122,6 @@ class DelegatedGraph:
 
     Args:
         name: The delegate's name.
-        graph: The graph.
     """
 
     def __init__(self, name: str, graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:

@@ -54,7 +54,6 @@ async def held_calls(
 
     Args:
         calls: Calls that could run, references resolved.
-        settings: The current configuration.
     """
     if settings.approve is None:
         return []
@@ -83,7 +82,6 @@ async def replacement_fault(task: Task, planned: Call, replacement: Call) -> str
     A replacement that needs approval runs only if the planned call, of the same tool, needed it and so was approved.
 
     Args:
-        task: The task of the planned call.
         replacement: The call that middleware wants to run.
     """
     rules = task.settings.approval_rules
@@ -196,7 +194,6 @@ def is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
     """Whether a delegate asks its last question again, because the answer did not fit.
 
     Args:
-        waiting: The delegate's task that waits now.
         before: The task that the answer was for; None if there is none.
     """
     request = waiting.get("request", {})

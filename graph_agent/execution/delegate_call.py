@@ -125,7 +125,6 @@ def delegation_update(
 
     Args:
         settings: The run's limits for output shown to the model.
-        progress: The progress events of the call.
         waited: The call's task that was waiting for a person; None if there is none.
         answer: The person's answer; None if there is none.
         times: The fields of `CallTimer`.
@@ -178,7 +177,6 @@ async def run_through_middleware(
     """Run a delegation through tool-call middleware, which may run it again or answer in its place.
 
     Args:
-        around: The middleware.
         run: Runs the delegation; the middleware receives the delegate's exceptions.
         failed: Converts a delegate's exception to a result.
 

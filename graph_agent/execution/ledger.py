@@ -200,8 +200,6 @@ async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpo
     """Store a note of the ready calls that a run has not started, after it stopped at the end of a superstep.
 
     Args:
-        run: The stopped run.
-        config: The run's initial config.
         checkpointer: The graph's checkpointer; a subgraph's run uses its parent's.
     """
     saver = checkpointer if isinstance(checkpointer, BaseCheckpointSaver) else checkpointer_of(config)
@@ -264,11 +262,7 @@ def is_own_field(channel: str) -> bool:
 
 
 def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
-    """Return the writes of the tasks that had finished a call when a run stopped, by call id.
-
-    Args:
-        pending: The checkpoint's pending writes.
-    """
+    """Return the writes of the tasks that had finished a call when a run stopped, by call id."""
     tasks: dict[str, list[Write]] = {}
     for task, channel, value in pending:
         if channel in _RESULT_FIELDS or is_own_field(channel):

@@ -261,12 +261,7 @@ def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMes
 
 
 def skipped_result(id_: str, name: str, reason: str, step: int) -> tuple[ToolMessage, StoredEvent]:
-    """Return the result of a call that was never run, and its event.
-
-    Args:
-        reason: The reason, for the model.
-        step: The step the call belongs to.
-    """
+    """Return the result of a call that was never run, and its event."""
     message = ToolMessage(reason, tool_call_id=id_, name=name, status="error")
     return message, result_event(id_, name, "skipped", reason, step)
 

@@ -70,9 +70,6 @@ class CallToRun:
 async def call_to_run(task: Task, call: Call) -> CallToRun | Update:
     """Return the call that a task runs: the one it received, unless a person has edited it since planning.
 
-    Args:
-        call: The call that it received.
-
     Returns:
         The call; or the task's update if there is nothing to run, because the call has a result or was removed.
 
@@ -258,7 +255,6 @@ async def run_in_slot(task: Task, call: Call, timer: CallTimer, work: Callable[[
 
     Args:
         timer: Started when `work` begins.
-        work: Executes the call.
 
     Returns:
         The result of `work`; or the call's result if it was not run, or stopped by an abort or a deadline.

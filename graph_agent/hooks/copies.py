@@ -105,7 +105,6 @@ def fail_or_skip(hook: Any, error: BaseException, warn: Callable[[str], None]) -
     """Raise for a failed hook, or warn that it is skipped, according to its `on_error`.
 
     Args:
-        hook: The hook.
         error: The hook's exception, which is being handled.
         warn: Called with a warning for the user.
 

@@ -182,10 +182,7 @@ class LoopHooks(Generic[R]):
         """Return why a hook gets no rerun; None if it gets one.
 
         Args:
-            index: The hook.
             calls: One key for the reply's calls, independent of order and ids; empty for no calls.
-            reply: The reply.
-            request: Its request.
 
         Raises:
             LimitMetError: If a limit forbids a rerun of a planning reply.

@@ -36,7 +36,6 @@ def node_hooks(middleware: AgentMiddleware[Any, Any, Any], *, rewrites: bool) ->
     """Return the hooks that a middleware defines, by point.
 
     Args:
-        middleware: The middleware.
         rewrites: Whether it may rewrite replies.
     """
     found: dict[str, MiddlewareNode] = {}

@@ -84,10 +84,6 @@ def additions(original: Sequence[AnyMessage], patched: Sequence[AnyMessage]) -> 
     A message is an original if it has the id of one, or its type, text and call ids. New messages at a position where
     originals are missing are rewrites, not additions, up to the first new call: a call and its result are always
     additions. A result whose call is not added with it is a rewrite.
-
-    Args:
-        original: The request's messages.
-        patched: The messages of the rerun.
     """
     places = _places(original, patched)
     missing = sorted(set(range(len(original))).difference(place for place in places if place is not None))

@@ -113,10 +113,7 @@ class ModelMiddleware:
         """Send a request through the middleware and return the reply.
 
         Args:
-            model: The current model.
-            request: System prompt and conversation.
             offered: OpenAI schemas of the offered tools, through the provider or in text.
-            send: Sends the request.
             watch: Whether tokens have been streamed. A request that fails after its first token is not sent again.
 
         Raises:
@@ -166,10 +163,8 @@ class ModelMiddleware:
         """Pass an answer that no model produced through the middleware that rewrites replies, as a model's reply.
 
         Args:
-            model: The current model.
             request: Same as for `ask`; it is not sent.
             offered: Same as for `ask`.
-            answer: The answer.
 
         Raises:
             ConfigError, HookError: Same as for `ask`.

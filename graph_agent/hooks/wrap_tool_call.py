@@ -69,12 +69,6 @@ class ToolMiddleware:
     async def __call__(self, call: Call, config: RunnableConfig, runtime: Runtime[Any], run: RunCall) -> CallResult:
         """Run a call through the middleware; errors become error outputs.
 
-        Args:
-            call: The call.
-            config: The task's config.
-            runtime: The task's runtime.
-            run: Runs a call.
-
         Raises:
             GraphBubbleUp: If the tool or a middleware interrupts the graph to ask a person.
         """

@@ -146,8 +146,6 @@ def stored_chunks(state: StateSnapshot, outputs: str | Sequence[str], options: M
     """Yield the values of a state, and its open interrupts; other stream modes have no chunks.
 
     Args:
-        state: The state that holds the result.
-        outputs: The output channels of the graph.
         options: The arguments of `stream`: `stream_mode`, `output_keys`, `subgraphs`, `version`.
     """
     modes = options.get("stream_mode") or "values"
@@ -189,7 +187,6 @@ async def admit_input(
     """Return the input of a graph's run, decided while the session is locked; set the run's input mark.
 
     Args:
-        saver: The saver of the graph's sessions.
         given: The input that the run was called with.
         configurable: The complete `configurable` of the run.
         resumes: Whether the run continues a checkpoint instead of storing new input.
@@ -236,12 +233,7 @@ def _content(given: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class InputDeduplicator:
-    """Admits the inputs with an id of one session.
-
-    Args:
-        read: Reads the session's state.
-        thread_id: The session.
-    """
+    """Admits the inputs with an id of one session."""
 
     saver: BaseCheckpointSaver[Any]
     read: ReadState
@@ -252,7 +244,6 @@ class InputDeduplicator:
 
         Args:
             given: New input, or a `Command` that answers interrupts.
-            mark: The id of either.
 
         Returns:
             `given` if it is new; None to resume one that has no result yet.
@@ -284,7 +275,6 @@ class InputDeduplicator:
         LangGraph itself resumes an input that is delivered again, but would use an answer for the next question.
 
         Args:
-            given: The answer.
             delivery: The run's id, which LangGraph stores in the metadata of its checkpoints.
 
         Raises:

@@ -152,7 +152,6 @@ class AdvisoryLocks:
     that another process has run it meanwhile.
 
     Args:
-        conninfo: The connection string.
         lost: Called with a session whose lock is lost, and the reason.
         still_holds: Called with a session whose lock was acquired again, the id of its newest checkpoint (None if
             there is none) and that checkpoint's owner (empty if there is none); returns whether this process may

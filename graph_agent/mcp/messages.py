@@ -73,7 +73,6 @@ def too_long(head: bytes, limit: int) -> UnreadableError:
     """Describe a message that was refused while it arrived.
 
     Args:
-        head: The beginning of the message.
         limit: Maximum bytes of a message.
     """
     reason = f"its reply is longer than {limit:,} bytes, the limit of one message (max_message_bytes)"

@@ -33,7 +33,6 @@ class BoundedBody:
     """Passes a body on in whole messages: a JSON body at once, server-sent events one by one.
 
     Args:
-        response: The response, with an unread body.
         request_id: The request it answers; None for a stream opened for the server's own messages.
         max_bytes: Maximum bytes of one message.
     """

@@ -120,9 +120,6 @@ class ModelClient:
     def offer(self, schemas: Sequence[dict[str, Any]]) -> None:
         """Offer these tools from now on.
 
-        Args:
-            schemas: As for the constructor.
-
         Raises:
             ConfigError: If two tool names have the same alias.
         """
@@ -177,7 +174,6 @@ class ModelClient:
 
         Args:
             request: System prompt and history, calls under their own names.
-            settings: Model options, retries and time limit.
             mode: How the model returns calls; except in `native`, calls and results are written as text.
             quiet: Keep the reply's tokens out of the message stream. They are also kept out with a schema that the
                 provider does not enforce.
@@ -429,10 +425,8 @@ class ModelPool:
     """Builds and caches the models of one agent.
 
     Args:
-        own: The agent's model.
         config: The agent's configuration; the models it names are resolved here.
         resolve: Returns the chat model for the value in a configuration or a run.
-        schemas: The tools in OpenAI's function format.
         plan_schema: JSON schema of a structured plan.
         plan_tool: Name of the tool that receives a structured plan.
         around: Wraps the clients of each model; the default does not.

@@ -505,8 +505,6 @@ def mark_incomplete(reply: AIMessage, arguments: Iterable[str], *, streamed: boo
     LangChain completes the arguments of streamed calls, so the reply itself does not show it.
 
     Args:
-        reply: The streamed reply.
-        arguments: The raw arguments of its calls.
         streamed: Whether the reply was streamed.
     """
     given = any(True for _ in _reasons(reply.response_metadata))

@@ -46,9 +46,6 @@ class TokenRelay(AsyncCallbackManagerForLLMRun):
     itself, take it too.
 
     Args:
-        manager: LangChain's manager of the request.
-        streams: The message streams of the run.
-        limit: The time limit.
         watch: Records what the reader receives; None for a request whose tokens no reader receives.
     """
 
@@ -138,7 +135,6 @@ def unobserved_model(
     Args:
         runnable: The receiver of the request; None is returned for one that is no chat model, and for a chat model
             whose entry points are its own, or replaced by a program that instruments LangChain.
-        options: Keyword arguments of the request.
         config: The request's config; None for that of the surrounding run.
     """
     if not isinstance(runnable, BaseChatModel) or has_own_entry_point(runnable):
@@ -176,7 +172,6 @@ async def request_unobserved(
     """Send one request as `model.ainvoke` does, with its cache and its rate limit.
 
     Args:
-        options: Keyword arguments of the request.
         limit: Receives each token.
         watch: Receives each token; None for a request whose tokens no reader receives.
     """

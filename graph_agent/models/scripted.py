@@ -506,7 +506,6 @@ def read_step(response: str | AIMessage, number: int) -> AIMessage:
     that are not a JSON object become an invalid tool call, as in a provider's client.
 
     Args:
-        response: the entry.
         number: its position in the script, from 1, for the error message.
 
     Raises:

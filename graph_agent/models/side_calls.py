@@ -51,7 +51,6 @@ async def run_side_call(method: Callable[..., Any], *args: Any, on_reply: Callab
     """Call a function or coroutine function; a function runs in a thread, so it may block.
 
     Args:
-        method: The function to call.
         on_reply: Receives the reply of each model call that it makes.
 
     Raises:

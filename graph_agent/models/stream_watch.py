@@ -164,11 +164,7 @@ class Visibility(Protocol):
     """Decides which part of an incomplete reply may be shown. One object serves one reply."""
 
     def part(self, text: str) -> tuple[int, int]:
-        """Return the start and end of the text that may be shown; the end never decreases.
-
-        Args:
-            text: The reply so far.
-        """
+        """Return the start and end of the text that may be shown; the end never decreases."""
         ...
 
     def extends(self, text: str) -> bool:

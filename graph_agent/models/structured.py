@@ -105,8 +105,6 @@ class StructuredPlanner:
         """Request one plan, without tokens in the message stream.
 
         Args:
-            request: System prompt and history.
-            settings: Model options, retries and time limit.
             offered: OpenAI schemas of the tools in the system prompt, for subclasses that wrap the planner.
 
         Raises:

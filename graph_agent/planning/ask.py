@@ -48,8 +48,6 @@ class RefusedError(Exception):
         """Build the error for a reply.
 
         Args:
-            reply: The reply that refuses.
-            text: The answer for the user.
             usage: The usage of the request; None for that of the reply.
         """
         # Keep the reply's id, because its tokens may have been streamed.
@@ -89,7 +87,6 @@ async def ask_for_calls(
     """Ask for calls through the provider's tools, or in text.
 
     Args:
-        mode: How calls are asked for.
         stream: Records the text that the reader receives; call `finish_stream` with it and the plan.
         quiet: Stream nothing of the reply, for any configuration.
         schema: JSON schema that the provider enforces on a reply without calls; None if there is none.
@@ -127,7 +124,6 @@ async def finish_refusal(stream: StreamWatch, reply: AIMessage, text: str, usage
 
     Args:
         stream: Records the text that the reader receives.
-        text: The answer for the user.
     """
     await stream.finish(reply.text, reply.text, reply.id)
     refused = RefusedError.from_reply(reply, text, usage)

@@ -42,8 +42,6 @@ async def through_cache(
 
     Args:
         deps: The agent, for which `caches_plans` is true under the run's configuration.
-        mode: How calls are asked for.
-        ask: Asks the model.
     """
     assert deps.cache is not None
     assert settings.plan_cache_ttl_s is not None

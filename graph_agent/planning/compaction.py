@@ -68,7 +68,6 @@ def shorten(messages: Sequence[AnyMessage], window: int | None = None) -> Shorte
     of the request, and they are cut. Each `Shortening` reduces the estimated length, so repeated calls terminate.
 
     Args:
-        messages: The request as it was sent.
         window: The model's context window in tokens; None if unknown.
 
     Returns:
@@ -118,7 +117,6 @@ def find_cut(messages: Sequence[AnyMessage], target: int) -> str | None:
     The system prompt, the newest input and the newest wave are kept in any case.
 
     Args:
-        messages: The request.
         target: Estimated tokens of the kept messages, system prompt included.
 
     Returns:

@@ -74,7 +74,6 @@ def repetitions(values: Sequence[Any], period: int, *, window: int) -> int:
 
     Args:
         values: The result of each call, oldest first, compared with `==`.
-        period: The length of the pattern.
         window: Same as for `find_loop`.
     """
     return (_repetition(values[-window:], period, window) or 0) // period
@@ -89,7 +88,6 @@ def unchanging(results: Sequence[tuple[str, str, Any]], *, window: int, reported
         results: `(tool, fingerprint of its arguments, result)` of each call, oldest first. Results are compared with
             `==`, so pass long results unhashed. Calls of other tools may stand between.
         window: Number of last entries to search.
-        reported: Tools to skip.
 
     Returns:
         The name of the tool, the most recently called if there are several; None if there is none.
@@ -249,7 +247,6 @@ def _respond(update: PlanUpdate, loop: Loop, same: int) -> bool:
 
     Args:
         update: The pass through `plan`.
-        loop: The pattern.
         same: Number of consecutive periods with equal results; 0 if the results do not repeat.
     """
     names = [entry.rpartition(":")[0] for entry in loop.pattern]

@@ -167,7 +167,6 @@ def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool 
     """Replace the call ids that are taken.
 
     Args:
-        planned: The plan.
         taken: Ids that its calls must not have.
         structured: Whether its arguments may hold references to ids, which are then renamed.
     """
@@ -201,7 +200,6 @@ def written_call(text: str, tools: Sequence[str], conversation: Iterable[AnyMess
 
     Args:
         tools: Names of the available tools and delegations.
-        conversation: The messages that the reply answers.
     """
     calls, prose = split_tool_calls(text, list(tools))
     whole = text.strip()

@@ -47,7 +47,6 @@ def plan_request(
 
     Args:
         history: The conversation; it is not prepared again if it is the result of a `PreparedHistory`.
-        mode: How calls are asked for.
         planner: The session's planner; used in wave mode only.
     """
     sections = [deps.system_prompt()]
@@ -95,11 +94,7 @@ class PreparedHistory:
 
 
 def with_carried(history: Sequence[AnyMessage], carried: Sequence[RequestOnlyMessages]) -> list[AnyMessage]:
-    """Insert the messages that hooks carry from request to request into the history.
-
-    Args:
-        carried: The messages, ordered by position.
-    """
+    """Insert the messages that hooks carry from request to request into the history."""
     messages, done = list[AnyMessage](), 0
     for piece in carried:
         messages += [*history[done : piece["at"]], *piece["messages"]]
@@ -120,11 +115,7 @@ def _converted(message: AnyMessage, prompts: Prompts) -> AnyMessage:
 
 
 def closing(deps: AgentDeps, mode: Mode) -> list[AnyMessage]:
-    """The closing message of the request for the answer; empty for an agent without tools and response format.
-
-    Args:
-        mode: How calls are asked for.
-    """
+    """The closing message of the request for the answer; empty for an agent without tools and response format."""
     if not deps.toolbox and deps.response is None:
         return []
     schema = deps.response.json_schema if deps.response else None
@@ -175,7 +166,6 @@ class RequestState:
     Args:
         chain: The run's models; see `ModelPool.chain`.
         conversation: The stored messages.
-        loop: The loop state.
         planner: The session's planner; used in wave mode only.
         prepared: The conversation in the form of the run's earlier requests.
     """
@@ -280,7 +270,6 @@ class RequestState:
         Its messages are the hook's, so that neither a shorter history nor another mode changes it after a failure.
 
         Args:
-            request: The request.
             model: Its model; None for the current one, which has fallbacks.
         """
         self._patch = request, model

@@ -69,11 +69,9 @@ class ModelRequests:
     A request that fails before its first token is sent again if `RequestState.recover` finds a change that may help.
 
     Args:
-        active: The current model.
         budget_met: Returns the budget that forbids another request, and its size; None if there is none. Called with
             the usage of these requests and the newest reply.
         forwarder: Builds the watch that forwards one reply to a reader, unless it is quiet; None for no reader.
-        session_id: The session id that hooks receive.
     """
 
     def __init__(
@@ -393,9 +391,6 @@ class ModelRequests:
     async def answer_after(self, sentence: str) -> tuple[AIMessage, Exception | None]:
         """Ask for an answer that follows a fixed sentence, streamed as one message.
 
-        Args:
-            sentence: The beginning of the message.
-
         Returns:
             The message, and the error of the last model if the message holds the sentence alone.
         """
@@ -453,7 +448,6 @@ class ModelRequests:
 
         Args:
             ask: Sends one attempt; receives the stream that its tokens pass through.
-            purpose: What the reply is for.
             recover: Replaces `RequestState.recover`.
             visibility: The rule for the parts of the reply that are held back from the reader.
 

@@ -52,7 +52,6 @@ def use_summary(active: RequestState, stored: Sequence[StoredEvent], new: Sequen
 
     Args:
         active: The current model, before the first request is sent.
-        stored: The session's events.
         new: Events that the node's update adds to them before those of the requests.
     """
     if (summary := active.loop.get("summary")) is not None:
@@ -185,7 +184,6 @@ async def request_summary(
 
     Args:
         older: The messages; the first may be the note with the previous summary.
-        tokens: The threshold, in estimated tokens.
         instructions: System message of the request; None if there is none.
 
     Raises:

@@ -51,7 +51,6 @@ def limit_event(prompts: Prompts, step: int, name: str, limit: float) -> StoredE
 
     Args:
         name: The limit's name, a key of `LOGGED`.
-        limit: The limit's value.
     """
     text, hint = LOGGED[name], prompts.render("limit_hint", reason=name, limit=limit)
     for line in filter(None, [text % limit if "%g" in text else text, hint]):
@@ -319,7 +318,6 @@ class PlanUpdate:
         """End planning with a reply without running its calls.
 
         Args:
-            message: The reply.
             answers: Whether its text is the answer.
         """
         outcome: LoopOutcome = {"stop_reason": "completed"}

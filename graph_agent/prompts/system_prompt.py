@@ -98,7 +98,6 @@ def tools_in_text(prompts: Prompts, schemas: Sequence[Mapping[str, Any]], *, pla
     """Render the descriptions of tools; empty without tools.
 
     Args:
-        schemas: OpenAI schemas.
         plan: Whether the model writes its calls as structured plans.
     """
     if not schemas:
@@ -112,9 +111,7 @@ def replace_tools_text(messages: Sequence[M], before: str, after: str) -> list[M
     """Replace the descriptions of tools in the system prompt of a request; unchanged if they do not occur.
 
     Args:
-        messages: The request.
         before: The descriptions in its system prompt; not empty.
-        after: Their replacement.
     """
     return [
         _replace_in(message, before, after) if isinstance(message, SystemMessage) else message for message in messages

@@ -45,11 +45,7 @@ class _Branch:
 
 
 class CheckpointFence:
-    """Detects writes of other runs to the thread of one run. Thread-safe.
-
-    Args:
-        owner: The run's id.
-    """
+    """Detects writes of other runs to the thread of one run. Thread-safe."""
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
@@ -268,9 +264,6 @@ class DeferredWrites:
 
     def queue(self, commit: Callable[[], Awaitable[None]]) -> None:
         """Record that a write was queued.
-
-        Args:
-            commit: Commits everything queued so far.
 
         Raises:
             BaseException: The error of an earlier write of the run.

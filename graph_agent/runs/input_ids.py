@@ -35,11 +35,7 @@ MAX_LENGTH = 255
 
 
 class InputStoredError(Exception):
-    """An input is not run, because it has its result: an answer, or a question.
-
-    Args:
-        state: The state that holds the result.
-    """
+    """An input is not run, because it has its result: an answer, or a question."""
 
     def __init__(self, state: StateSnapshot) -> None:
         super().__init__("The input has its result already.")

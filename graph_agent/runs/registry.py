@@ -45,21 +45,13 @@ def is_dispatched(configurable: Mapping[str, Any]) -> bool:
 
 
 def runs_until(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the ids of the latest dispatched runs of a session, with that of its newest checkpoint as the last.
-
-    Args:
-        metadata: The metadata of that checkpoint.
-    """
+    """Return the ids of the latest dispatched runs of a session, with that of its newest checkpoint as the last."""
     recent, newest = tuple(metadata.get(RECENT_RUNS, ())), metadata.get("run_id")
     return (*(each for each in recent if each != newest), *([newest] if newest else []))[-MOST_RECENT:]
 
 
 async def take_when_free(take: Callable[[], Awaitable[bool]]) -> bool:
-    """Acquire a session that another delivery of the run, or another run, holds; False after `DISPATCH_S` seconds.
-
-    Args:
-        take: Attempts to acquire it.
-    """
+    """Acquire a session that another delivery of the run, or another run, holds; False after `DISPATCH_S` seconds."""
     clock = asyncio.get_running_loop()
     until = clock.time() + DISPATCH_S
     while clock.time() < until:
@@ -361,9 +353,6 @@ def _has_session(run: Run) -> bool:
 @asynccontextmanager
 async def maintained(place: Hashable, session_id: str) -> AsyncIterator[Maintenance]:
     """Exclude runs of a session for a moment; a run that begins meanwhile waits, up to `_MAINTENANCE_S` seconds.
-
-    Args:
-        place: The identity of the database.
 
     Yields:
         The hold on the session.

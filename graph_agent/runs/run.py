@@ -218,9 +218,6 @@ class Run:
         At the first call, aborts sent before the run's start are ignored, as they were meant for an earlier run. Aborts
         that appear later always count, for any clock of their sender.
 
-        Args:
-            notes: The current content of the inbox.
-
         Returns:
             Keys of all aborts among the notes, which can now be removed.
         """
@@ -371,21 +368,13 @@ class _Interruptible:
 
 
 def fence_of(config: RunnableConfig) -> CheckpointFence | None:
-    """Return the fence of the run that a saver request belongs to; None if it belongs to no agent's run.
-
-    Args:
-        config: The config passed to the saver.
-    """
+    """Return the fence of the run that a saver request belongs to; None if it belongs to no agent's run."""
     run = config["configurable"].get(RUN)
     return run.fence if isinstance(run, Run) else None
 
 
 def deferred_of(config: RunnableConfig) -> DeferredWrites | None:
-    """Return the queued writes of the run that a saver request belongs to; None if the request must not be deferred.
-
-    Args:
-        config: The config passed to the saver.
-    """
+    """Return the queued writes of the run that a saver request belongs to; None if the request must not be deferred."""
     configurable = config["configurable"]
     run = configurable.get(RUN)
     if not isinstance(run, Run) or run.deferred is None:

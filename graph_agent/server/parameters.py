@@ -122,7 +122,6 @@ def open_part(request: HTTPConnection, name: str, kind: type[T]) -> T:
 
     Args:
         name: The part's name in the application's state.
-        kind: Its type.
 
     Raises:
         ProblemError: If the server is not open.
@@ -199,7 +198,6 @@ def error_responses(model: type[BaseModel], failures: Mapping[int, str]) -> dict
     """Return the error responses of a chat API, for its OpenAPI.
 
     Args:
-        model: The API's schema of errors.
         failures: HTTP status → description of the errors from 500 up, which differ between the APIs.
     """
     refusals = {

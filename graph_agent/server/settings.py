@@ -147,9 +147,6 @@ def settings_from(entries: Sequence[str], environment: Mapping[str, str] = os.en
     A value is YAML, e.g. `cors_origins=["https://my.page"]`. The field `drain_s` has the environment variable
     `GRAPH_AGENT_DRAIN_S`, and every other field likewise; an empty variable counts as unset.
 
-    Args:
-        entries: The settings of the command line.
-
     Raises:
         ConfigError: If a value cannot be parsed or is invalid, or an entry sets `keys`.
     """

@@ -44,11 +44,7 @@ def stop_at_once(shared: Path) -> None:
 
 
 def is_to_stop_at_once(shared: Path) -> bool:
-    """Return whether the supervisor of this worker has received a second stop signal.
-
-    Args:
-        shared: The folder shared with the supervisor.
-    """
+    """Return whether the supervisor of this worker has received a second stop signal."""
     return (shared / _AT_ONCE).exists()
 
 

@@ -43,7 +43,6 @@ def call_records(
     """Return the calls of the newest input, in the order they were planned.
 
     Args:
-        snapshot: The session's state.
         stored: Its checkpoint; None if there is none.
         before: The checkpoints before the latest edits (`edit_ancestors`), newest first.
         run: The session's run in this process; None if there is none.

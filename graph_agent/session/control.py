@@ -37,7 +37,6 @@ class SessionCommands:
 
     Args:
         graph: The compiled agent, with its checkpointer.
-        session_id: The session.
 
     Raises:
         ConfigError: When the graph has no checkpointer.

@@ -100,7 +100,6 @@ class RunDriver:
 
     Args:
         graph: The compiled agent, with its checkpointer.
-        session_id: The session.
         configurable: Additional keys of the runs' `configurable`.
         approval: Answers approval requests without a person; None for no answers.
     """
@@ -293,8 +292,6 @@ class RunDriver:
 
         Args:
             run: The run, of `input_run`.
-            given: The graph's input.
-            options: Options of the run.
 
         Raises:
             InputError, SessionBusyError: Same as for `parts`.
@@ -403,7 +400,6 @@ class RunDriver:
 
         Args:
             run: The run of the input, which has ended; None for the session's newest input.
-            context: The run's context.
 
         Raises:
             RunFailedError: When the input was run before and failed, and `on_failure="raise"` is set.

@@ -34,8 +34,6 @@ async def read_tail(
     person has overwritten it.
 
     Args:
-        saver: The saver.
-        newest: The checkpoint.
         whole: Reads the whole history.
         last: Maximum number of events; None for all after `after`.
         after: Only events with a higher index.
@@ -88,7 +86,6 @@ def lacks_events(found: int, before: CheckpointTuple, at: CheckpointTuple) -> bo
     Args:
         found: The number of events between them that were found.
         before: The parent.
-        at: The checkpoint.
     """
     unknown = None if "events" in before.checkpoint["channel_versions"] else 0
     first, last = lengths_of(before.metadata).get("events", unknown), lengths_of(at.metadata).get("events")
@@ -121,7 +118,6 @@ class EventReader:
 
     Args:
         graph: The compiled graph; None to read the stored writes without it.
-        saver: Its checkpointer.
         session_id: The session, which is the LangGraph thread id.
     """
 

@@ -89,7 +89,6 @@ async def list_threads(
     The savers of `open_saver` read a page by an index; for other savers, one checkpoint of each thread is read.
 
     Args:
-        saver: The saver.
         group: Prefix of the ids, up to their only slash; empty for ids without a slash. None for all threads.
         after: Only threads after this one; None to begin with the first.
         limit: Maximum number of threads; None for all.

@@ -46,7 +46,6 @@ async def export_session(url: str, session_id: str, *, all_checkpoints: bool = F
 
     Args:
         url: The database: `sqlite:///FILE` or `postgresql://…`.
-        session_id: The session.
         all_checkpoints: Whether to export every checkpoint, so that the imported session can be continued from each;
             otherwise only those that remain after `prune` with `keep_last=1`.
 
@@ -205,7 +204,6 @@ async def import_session(
 
     Args:
         url: The database: `sqlite:///FILE`, created if it does not exist, or `postgresql://…`.
-        lines: The lines of the export.
         session_id: The id of the imported session; None for that of the export.
         replace: Whether to replace a session of the same id.
 
@@ -263,7 +261,6 @@ async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncIterator
 
     Args:
         url: The database: `sqlite:///FILE` or `postgresql://…`.
-        session_ids: The sessions.
 
     Yields:
         The id of each session that existed, after its removal.

@@ -114,9 +114,7 @@ def checked_answers(
     """Return `answers_by_id` for the open interrupts of a session, with validated decisions on calls.
 
     Args:
-        answer: The person's answer.
         graph: The compiled graph.
-        state: The session's state.
         decided_by: Name of the person, for the history; None for the name in the answer, or `user`.
 
     Returns:

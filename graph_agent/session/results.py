@@ -173,7 +173,6 @@ def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
     """Read a session's state as the result of its newest input.
 
     Args:
-        state: The state.
         fields: The own state fields of the agent that belong to its output.
     """
     values = state.values
@@ -349,9 +348,7 @@ def typed_result(
     The plain JSON stays for a run whose context has a `response_schema`, and for graphs of other packages.
 
     Args:
-        result: The result, read from the state.
         graph: The compiled graph.
-        context: The run's context.
     """
     values: Any = dict(context) if isinstance(context, Mapping | AgentContext) else {}
     builder = builder_of(graph)

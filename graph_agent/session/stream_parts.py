@@ -52,8 +52,6 @@ async def parts_of_run(
 
     Args:
         graph: The compiled graph.
-        session_id: The session.
-        given: The graph's input.
         mark: The id of the input; None if there is none.
     """
     config: RunnableConfig = {"configurable": {"thread_id": session_id}}
@@ -75,7 +73,6 @@ def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[RunPart]:
 
     Args:
         state: The state at the end of the input.
-        session_id: The session.
     """
     events: Sequence[Any] = state.values.get("events", [])
     begin = input_at(events)
@@ -91,7 +88,6 @@ class StreamParts:
     """Makes the parts of one run from its chunks.
 
     Args:
-        session_id: The session of its events.
         seq: Index of its first event in the history.
         running: Ids of the calls that the run continues, in call order.
         is_agent: Whether the run is of an agent of this package, whose answer comes from certain nodes.
@@ -111,7 +107,6 @@ class StreamParts:
 
         Args:
             mode: One of `MODES`; any other yields no part.
-            payload: The chunk.
         """
         if mode == "messages":
             return self._tokens(*payload)

@@ -48,7 +48,6 @@ async def summarize_sessions(
     """Return the summaries of the sessions, newest first.
 
     Args:
-        saver: The database's saver.
         is_running: Whether a run of a session is under way in any process; called for unfinished sessions only.
         limit: Maximum number of sessions; None for all.
     """
@@ -73,8 +72,6 @@ async def summarize_session(
     """Return the summary of one session.
 
     Args:
-        saver: The database's saver.
-        session_id: The session.
         newest: Its newest checkpoint.
         is_running: Same as for `summarize_sessions`.
     """

@@ -379,7 +379,6 @@ def run_context(given: Any, schema: Any) -> AgentContext:
     Args:
         given: An object of that class, an `AgentContext`, or a mapping: of fields of the class, and of those fields of
             `AgentContext` that the class does not have. The key `graph_agent` may hold a mapping of any of the latter.
-        schema: The class.
 
     Raises:
         ConfigError: When it is none of these, or a field is unknown, missing or invalid.
@@ -414,7 +413,6 @@ def checked_context(given: Any, *, own: bool = True) -> Any:
     """Return the context that a caller passes to a run, in the form that LangGraph accepts.
 
     Args:
-        given: The context.
         own: Whether the agent's `context_schema` is `AgentContext` or a subclass; the run checks any other.
 
     Raises:
@@ -434,7 +432,6 @@ def coerce_context(given: Any, schema: type[AgentContext] = AgentContext) -> Age
     LangGraph passes a parent's context unchanged to a subgraph's run. One of a foreign type becomes None.
 
     Args:
-        given: The run's context.
         schema: The agent's own context schema.
     """
     if isinstance(given, AgentContext):
@@ -458,7 +455,6 @@ def with_credentials(
     Args:
         given: The run's context; None for the context of the surrounding run. A value of another type is returned
             unchanged, to be refused later.
-        own: The agent's credentials.
         schema: The agent's own context schema.
     """
     if given is None:
@@ -484,7 +480,6 @@ def effective_config(
     """Apply a run's context to the configuration that the graph was built with.
 
     Args:
-        given: The run's context.
         schema: The agent's own context schema.
         changed: Fields changed by `Session.configure`, which win.
         approve: Approval patterns of the input's first run.

@@ -90,7 +90,6 @@ class ResponseSchema:
 
         Args:
             error: The error of `read`.
-            reply: The answer.
 
         Raises:
             ConfigError: If the strategy's own function fails.

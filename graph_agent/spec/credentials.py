@@ -36,7 +36,6 @@ def check_sources(given: Any, where: str) -> None:
 
     Args:
         given: Credential name → `{"env": …}`.
-        where: The file, for the message.
 
     Raises:
         ConfigError: If they have another form, such as the secret itself, which the message does not show.

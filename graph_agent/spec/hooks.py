@@ -72,7 +72,6 @@ def load_hook(spec: HookSpec, folder: Path) -> Any:
     """Create the hook of an agent file.
 
     Args:
-        spec: The hook's entry in the file.
         folder: The folder that is searched first for dotted names.
 
     Raises:

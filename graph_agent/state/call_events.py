@@ -73,8 +73,6 @@ def announce(
 
     Args:
         wave: The wave's events so far; empty for a new wave.
-        step: The step the calls belong to.
-        write: Writer of the custom stream.
     """
     known = {entry["id"]: call for entry in wave if (call := call_of(entry)) is not None}
     events: list[StoredEvent] = []
@@ -127,7 +125,6 @@ def result_event(id_: str, name: str, status: str, content: Any, step: int, *, t
     Args:
         status: A `ResultStatus`.
         content: The whole output.
-        step: The step the call belongs to.
         truncated: Whether the model sees only a part.
     """
     if is_delegation(name):

@@ -47,7 +47,6 @@ def status_event(before: str, after: str, step: int) -> StoredEvent:
     """Return the `status` event of a transition.
 
     Args:
-        before: The current status.
         after: The new status.
 
     Raises:

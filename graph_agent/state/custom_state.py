@@ -104,7 +104,6 @@ class CustomState:
         """Return what is wrong with a write to a field; None if the write is allowed.
 
         Args:
-            name: The field.
             earlier: Values that other calls write to the field in the same superstep, and that are allowed.
         """
         if name not in self.names:
@@ -126,7 +125,6 @@ class CustomState:
         LangGraph stores a write before the reducer sees it, so that the session could not be read after a failure.
 
         Args:
-            name: The field.
             values: The values, in order.
             current: The values of fields now; None for those of the running node. Outside a node, they are unknown,
                 and only an error that does not depend on them counts.
@@ -155,7 +153,6 @@ class CustomState:
         """Refuse an input's values that are not plain, also of fields not stored, or that a reducer cannot use.
 
         Args:
-            update: The input.
             current: The values of fields before it; None if unknown.
 
         Raises:

@@ -402,7 +402,6 @@ def event(type_: str, step: int, /, **fields: Any) -> StoredEvent:
     Args:
         type_: The event's type, one of `Event`'s.
         step: The plan it belongs to, from 1; 0 before the first plan.
-        fields: The fields of that type.
     """
     return {"type": type_, "ts": datetime.now(UTC).isoformat(timespec="microseconds"), "step": step, **fields}
 
@@ -446,7 +445,6 @@ def structured_content(content: str | list[Any], artifact: Any) -> dict[str, Any
     then stored.
 
     Args:
-        content: The content of the tool's message.
         artifact: The artifact of the tool's message, plain JSON.
     """
     value = artifact.get("structured_content") if isinstance(artifact, dict) else None

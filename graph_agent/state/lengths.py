@@ -69,7 +69,6 @@ class CheckedWrites(list[Any]):
 
     Args:
         expected: The number; None if unknown.
-        session_id: The session, for the message.
     """
 
     def __init__(self, writes: Sequence[Any], expected: int | None, session_id: str) -> None:

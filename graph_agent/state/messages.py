@@ -207,8 +207,6 @@ def failure_message(streamed: str, report: str, *, stop_reason: str, kind: str, 
 
     Args:
         streamed: The streamed part of the answer; empty if there is none.
-        report: The failure and the completed calls.
-        stop_reason: The reason the input stopped.
         id_: The message id under which `streamed` was streamed; None if there is none.
     """
     text = f"{streamed}\n\n{report}" if streamed else report
@@ -254,7 +252,6 @@ def stream_rest(message: AIMessage, streamed: str) -> None:
 
     Args:
         message: The message, with the id of its streamed tokens; nothing is sent without an id.
-        streamed: The part that was streamed.
     """
     if message.id is not None and (rest := message.text.removeprefix(streamed)):
         chunk = PushedText(content=rest, id=message.id, response_metadata=message.response_metadata)
@@ -335,8 +332,6 @@ def check_input(given: Any, known: Collection[str], *, stored: bool) -> None:
     """Refuse an input that no run can use.
 
     Args:
-        given: The input of a run.
-        known: The input fields of the agent.
         stored: Whether checkpoints store the messages.
 
     Raises:
@@ -359,8 +354,6 @@ def begins(given: Any, known: Collection[str], *, hooked: bool) -> bool:
     """Whether an input needs no earlier checkpoint: it has a message or an own field, or hooks may add messages.
 
     Args:
-        given: The input of a run.
-        known: The input fields of the agent.
         hooked: Whether hooks run before the model.
     """
     update = given.update if isinstance(given, Command) else given

@@ -77,7 +77,6 @@ def check_schema(tool: BaseTool, hidden: Collection[str]) -> None:
     """Check that a tool can be offered; by its parameters' types where they suffice, because a conversion is slow.
 
     Args:
-        tool: The tool.
         hidden: Parameters that are injected and have no part in its schema.
 
     Raises:
@@ -117,10 +116,6 @@ def _listed(given: object, name: str) -> list[Any]:
 
 def checked_tool(given: object, where: str) -> BaseTool:
     """Convert a LangChain tool or a callable to a tool.
-
-    Args:
-        given: The value to convert.
-        where: Its position, for error messages.
 
     Raises:
         ConfigError: If it cannot become a tool.

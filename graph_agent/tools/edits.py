@@ -14,11 +14,7 @@ from graph_agent.tools.toolbox import Toolbox
 
 
 def edit_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | None:
-    """Return why a call cannot be run; None if it can.
-
-    Args:
-        toolbox: The agent's tools and delegates.
-    """
+    """Return why a call cannot be run; None if it can."""
     if name in toolbox.delegates:
         task = arguments.get("task")
         if set(arguments) == {"task"} and isinstance(task, str) and task.strip():
@@ -31,11 +27,7 @@ def edit_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | 
 
 
 def planned_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | None:
-    """Return why a planned call fails at its arguments, for the model; None if it may run.
-
-    Args:
-        toolbox: The agent's tools and delegates.
-    """
+    """Return why a planned call fails at its arguments, for the model; None if it may run."""
     if name in toolbox.delegates:
         return None if arguments.get("task") else edit_fault(toolbox, name, arguments)
     if (tool := toolbox.tools.get(name)) is None:

@@ -467,7 +467,6 @@ def read_output(
     model would be an order that providers refuse, and other state updates would bypass the loop.
 
     Args:
-        returned: The result as converted by LangChain.
         given: The return value of the tool's own code; None if it was not recorded.
         scope: The effects that commands may have.
     """
@@ -509,7 +508,6 @@ def with_value_of(outputs: Sequence[CallResult], output: CallResult) -> CallResu
 
     Args:
         outputs: The outputs of the call's runs, oldest first.
-        output: The output returned by middleware.
     """
     for ran in reversed(outputs):
         if (ran.content, ran.artifact) == (output.content, output.artifact):

@@ -159,7 +159,6 @@ class Toolbox:
     Args:
         tools: The agent's own tools.
         delegates: Agents to delegate tasks to, offered as `delegate_to_<name>`.
-        prompts: Source of the delegates' descriptions.
         offered: OpenAI schemas of tools that are offered to the model and executed by hooks, not by the toolbox;
             a schema with the name of one of the agent's own tools is left out.
         own: The agent's own state fields, which tools may read and write.

@@ -164,7 +164,6 @@ def cuts_for(messages: Sequence[AnyMessage], excess: int) -> dict[str, int]:
     """Choose cuts that remove at least `excess` characters: the longest results first, all to the same length.
 
     Args:
-        messages: A request, with earlier cuts applied.
         excess: Characters to remove.
 
     Returns:
@@ -262,9 +261,7 @@ def truncate_output(
     Args:
         content: Text, or content blocks. The limits apply to the text of all blocks together; a block whose whole text
             is cut is dropped, and blocks without text stay.
-        settings: The run's limits.
         marks: The tool's marks: `kind`, `max_output_chars`, `max_output_lines`, `truncate`; empty for a delegate.
-        call: The call that the output answers.
 
     Returns:
         The content to show, and whether it was truncated.
@@ -334,7 +331,6 @@ def output_limits(name: str, marks: Mapping[str, Any], settings: LoopConfig) -> 
     Args:
         name: The call's name; the kind is looked up by the part after the last dot, as in `files.read_file`.
         marks: The tool's marks; empty for a delegate.
-        settings: The run's limits.
     """
     own = OutputLimits(settings.max_output_chars, settings.max_output_lines)
     if kind := _kind(name, marks):

@@ -141,7 +141,6 @@ class NamespacePlan:
         """Return the nearest ancestor that is not removed; None if there is none.
 
         Args:
-            node_id: The checkpoint.
             removed: Ids of the checkpoints that are removed so far.
         """
         at, passed = self.nodes[node_id].parent, {node_id}
@@ -158,7 +157,6 @@ def plan_thread(
 
     Args:
         namespaces: Namespace → its checkpoints, in any order.
-        rule: Which checkpoints to keep.
         unanswered: Those of `Rule.answers` in the root namespace that hold no answer; they remain.
     """
     plans: dict[str, NamespacePlan] = {}
@@ -215,7 +213,6 @@ def _is_obsolete(inner: str, plan: NamespacePlan, around: NamespacePlan) -> bool
 
     Args:
         inner: The namespace without that of the graph around it.
-        plan: Its checkpoints.
         around: The checkpoints of the graph around it.
     """
     if not around.kept:
@@ -247,7 +244,6 @@ def _with_chains(nodes: Mapping[str, Node], chosen: Iterable[str], older: Mappin
     """Add the checkpoints that chosen ones, and those added, are read with.
 
     Args:
-        chosen: Ids of the chosen ones.
         older: Checkpoint → the next older one, which may be on another branch.
     """
     kept = set(chosen)
@@ -343,7 +339,6 @@ async def full_copies(saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: st
     """Return a serialized full copy of delta channels at a checkpoint, by channel.
 
     Args:
-        at: The thread and namespace.
         channels: Names in `CHANNELS`; none of them has a stored value in the checkpoint.
     """
     values = await delta_values(saver, at, checkpoint_id, channels)

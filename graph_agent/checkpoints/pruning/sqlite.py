@@ -75,11 +75,7 @@ _PAGES = 2000
 
 
 class SqliteTables:
-    """The tables in one file; each method opens a connection of its own.
-
-    Args:
-        file: The database.
-    """
+    """The tables in one file; each method opens a connection of its own."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -226,7 +222,6 @@ def _unpack(kind: str, blob: bytes, objects: Callable[[int, bytes], Any]) -> Any
     Args:
         kind: The stored type.
         blob: The stored bytes.
-        objects: Converts the objects in the data.
 
     Raises:
         UnreadableCheckpointError: If it is of another type than msgpack, or damaged.

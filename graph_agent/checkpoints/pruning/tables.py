@@ -135,7 +135,6 @@ class Tables(Protocol):
         """Add full copies of channels to a checkpoint, in one transaction; return the bytes by which it grows.
 
         Args:
-            at: The thread and namespace.
             dry_run: Whether to return the bytes only.
             confirm: Called at the end of a transaction; if it raises, nothing is stored.
         """
@@ -145,8 +144,6 @@ class Tables(Protocol):
         """Remove checkpoints and their writes, in one transaction.
 
         Args:
-            at: Their thread and namespace.
-            batch: The checkpoints.
             newest: The newest checkpoint that is known.
             doomed: All checkpoints that are to be removed; a newer checkpoint must not have one of them as its parent.
             confirm: Same as for `add_copies`.
@@ -160,7 +157,6 @@ class Tables(Protocol):
         """Remove the stored values that no remaining checkpoint of a namespace refers to; return their bytes.
 
         Args:
-            at: The thread and the namespace.
             gone: The checkpoints that were or would be removed.
             dry_run: Whether to return the bytes only.
         """
@@ -185,10 +181,6 @@ class Tables(Protocol):
 
 def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
     """Return the nodes of a thread by namespace.
-
-    Args:
-        rows: Its checkpoints.
-        written: Their writes.
 
     Raises:
         UnreadableCheckpointError: If a newer version of this package has stored one.

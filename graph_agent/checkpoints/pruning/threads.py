@@ -88,9 +88,7 @@ async def prune_thread(
     """Prune one thread; at every moment, each stored checkpoint reads as before.
 
     Args:
-        saver: A saver of the same database.
         place: The identity of the database, for the locks of sessions.
-        keep: Which checkpoints to keep.
         dry_run: Whether to count only.
     """
     if not await is_idle(saver, thread_id):
@@ -168,7 +166,6 @@ async def prune_to_newest(
     """Prune as LangGraph's `aprune` does.
 
     Args:
-        saver: A saver of the same database.
         thread_ids: The threads; unknown ones are ignored.
         strategy: `keep_latest`: keep the newest checkpoint of each branch, with those that it is continued with;
             `delete`: remove the threads.

@@ -101,11 +101,9 @@ class GraphExecutor(AgentExecutor):
     shuts down, a run stops at its next superstep boundary and its task ends as `failed`; the session can be continued.
 
     Args:
-        graph: The agent, with a checkpointer.
         context: Context overrides for every run.
         show_outputs: Whether tool outputs are sent to subscribers.
         heartbeat_s: Seconds without an update after which a running task sends a heartbeat.
-        session_ids: Builds session ids.
         cancel_requests: Cancel requests of other processes; None if there are no other processes.
         slots: Limits how many tasks of one user run at the same time.
     """

@@ -49,9 +49,7 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
 
     Args:
         runs: The server's runs; the tasks are stopped together with them.
-        limits: Limits of requests per caller.
         tasks: Limits of active tasks per caller; a task may outlast its request.
-        db: Database URL of the tasks.
     """
     host = runs.host
     other_processes = task_lease(host.kept, _thread) if await sees_other_processes(host.saver) else None
@@ -96,7 +94,6 @@ def admit_requests(routes: Iterable[BaseRoute], runs: Drainable, limits: Limits)
     Args:
         routes: The routes of an `A2AServer`.
         runs: Requests are refused while it drains.
-        limits: Limits of requests per caller.
     """
     for route in routes:
         if isinstance(route, Route):

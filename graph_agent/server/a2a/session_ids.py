@@ -35,7 +35,6 @@ def task_lease(graph: CompiledAgentGraph, session_ids: SessionIds = session_id_o
 
     Args:
         graph: The agent, with a checkpointer whose sessions are locked across processes.
-        session_ids: Builds session ids.
     """
     saver = graph.checkpointer
     assert isinstance(saver, BaseCheckpointSaver)

@@ -206,7 +206,6 @@ class LiveTaskStore(TaskStore):
     the database lists as running but no process runs was lost with its process; it is stored and returned as failed.
 
     Args:
-        store: The persistent store.
         task_lease: Whether another process runs a task; None if there is no other process.
     """
 
@@ -432,9 +431,6 @@ class ConversationStore(TaskStore):
     The SDK appends the message of each status update to the history when the next update arrives. The protocol allows
     an agent to omit transient messages, so `historyLength` counts the client's messages and the agent's questions. The
     newest progress stays in the task's status.
-
-    Args:
-        store: The underlying store.
     """
 
     def __init__(self, store: TaskStore) -> None:
@@ -506,7 +502,6 @@ async def heartbeats(reporter: TaskReporter, every_s: float) -> AsyncIterator[No
     """Send a `working` update after each period without another update, inside the block.
 
     Args:
-        reporter: Sends the updates.
         every_s: Seconds without an update.
     """
 

@@ -34,7 +34,6 @@ class TaskReporter:
 
     Args:
         queue: The SDK's event queue of the task.
-        context_id: The task's conversation.
         show_outputs: Whether tool outputs are sent.
     """
 

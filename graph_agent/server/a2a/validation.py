@@ -55,7 +55,6 @@ class CredentialContext(ServerCallContextBuilder):
     """Builds the SDK's call context, with credentials as secrets and without their headers.
 
     Args:
-        inner: Builds the rest of the context.
         names: Credential name → header name.
     """
 
@@ -195,8 +194,6 @@ class BoundedRequests:
     filter of a list.
 
     Args:
-        app: The endpoint.
-        bounds: The size limits.
         refusal: Builds the response to a refused request.
     """
 

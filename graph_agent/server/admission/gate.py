@@ -263,7 +263,6 @@ def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[Limits, Li
     """Return the limits per key of requests, of event streams, and of active A2A tasks.
 
     Args:
-        settings: The limits' values.
         shared: The folder of the processes that share the limits; None for this process alone.
     """
     requests = (settings.concurrent_requests, settings.requests_per_minute)
@@ -432,7 +431,6 @@ def guard(app: Starlette, settings: ServerSettings, guarded: Sequence[str]) -> N
     """Add the admission layer to an application that has not started.
 
     Args:
-        settings: Keys, origins and limits.
         guarded: The paths to guard, as for `Gate`.
     """
     app.add_exception_handler(ProblemError, on_problem)
@@ -448,7 +446,6 @@ class Gate:
     """ASGI middleware that authenticates callers before any part of a request's body is read.
 
     Args:
-        settings: Keys and limits.
         guarded: The paths to guard; a trailing `/*` includes all paths below. Requests to other paths pass unchecked.
     """
 

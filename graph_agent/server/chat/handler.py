@@ -56,11 +56,7 @@ def between_pieces_s(runs: int) -> float:
 
 
 class Runs:
-    """The active runs of this process.
-
-    Args:
-        metrics: Metrics of the runs.
-    """
+    """The active runs of this process."""
 
     def __init__(self, host: Host, metrics: Metrics) -> None:
         self.host = host
@@ -195,7 +191,6 @@ class Runs:
         """Register another component that works on sessions, to be drained and closed together with the runs.
 
         Args:
-            close: Closes the component.
             drain: Lets its work stop at the next superstep boundary; may be called from any thread.
 
         Returns:
@@ -269,12 +264,7 @@ Keep: TypeAlias = Callable[[ServerRun], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Answers chat requests.
-
-    Args:
-        runs: The server's active runs.
-        limits: Limits of requests per caller.
-    """
+    """Answers chat requests."""
 
     runs: Runs
     limits: Limits
@@ -290,7 +280,6 @@ class Chat:
         """Answer one request.
 
         Args:
-            dialect: The format of the answer.
             keep: Awaited with the run when the answer is complete, before its end is sent; None for nothing to keep.
 
         Raises:
@@ -406,7 +395,6 @@ async def frames_of(
 
     Args:
         first: The run's first part, if it was read already.
-        dialect: The format.
         keepalive_s: Seconds of silence after which a comment is sent.
         keep: Same as for `Chat.answer`; also awaited for an answer that ends with an error.
     """

@@ -121,7 +121,6 @@ def commentary_of(spec: RunSpec, state: StateSnapshot, before: Mapping[str, Any]
     """Return the texts that the output of a request had before its last message.
 
     Args:
-        spec: The run of an equal request.
         state: The state at the end of the request.
         before: The state of the input before the request; empty if the request began the input.
     """

@@ -159,9 +159,6 @@ class ServerRun:
     """One run, in its own task, so that a client that disconnects or reads slowly cannot break it.
 
     Args:
-        host: The agent.
-        spec: The run to start.
-        metrics: Metrics of the run.
         streams: Whether to stream the answer.
         between_pieces_s: Returns the minimum seconds between two pieces of the answer.
         on_end: Called when the run has reached its end, before its outcome is queued; not called for a stopped run.

@@ -120,7 +120,6 @@ class RunSpec:
         credentials.
 
         Args:
-            note: The follow-up.
             check: Raises if another run has taken the follow-up.
         """
         context = {name: value for name, value in self.context.items() if name not in _PER_REQUEST}

@@ -24,7 +24,6 @@ class ReservedFile(MmapedDict):
     """prometheus_client's file of values, with all pages allocated on disk before they are mapped.
 
     Args:
-        filename: The file.
         read_mode: Whether the file is opened for reading only.
 
     Raises:
@@ -173,7 +172,6 @@ class Metrics:
 
         Args:
             status: The session's status, or the reason why there is none, e.g. `CANCELLED`.
-            seconds: Duration of the run.
         """
         with self._counting():
             self._runs.labels(status).inc()

@@ -32,7 +32,6 @@ class Readiness:
     """Checks the model, the MCP servers and the database.
 
     Args:
-        metrics: Metrics of the runs.
         runs: The server is stopping while it drains.
     """
 

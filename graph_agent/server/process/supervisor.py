@@ -41,8 +41,6 @@ class Worker(Process):
     """A worker process, forked from its supervisor where the platform allows it.
 
     Args:
-        config: uvicorn's configuration.
-        sockets: The listening sockets.
         others: The supervisor's connections to its other workers, which a forked process inherits.
     """
 
@@ -121,8 +119,6 @@ class Supervisor(Multiprocess):
     process can count the requests to stop; the workers read its decision with `is_to_stop_at_once`.
 
     Args:
-        config: uvicorn's configuration.
-        sockets: The workers' listening sockets.
         shared: The folder that this process shares with its workers; None if none could be created. Without it, every
             second signal stops a worker at once, also one from this process.
         timeout_s: Seconds without progress after which a worker is ended and replaced.

@@ -74,9 +74,7 @@ class Background:
 
         Args:
             stack: The context of the run; ownership passes to this method.
-            request: The chat request.
             dialect: The format of the answer, which has formatted nothing yet.
-            records: The caller's responses.
             record: The record to store until the end.
             keep: Stores the record of the complete response.
         """
@@ -193,8 +191,6 @@ class Background:
         """Stream a response's past and future events.
 
         Args:
-            records: The caller's responses.
-            token: The response.
             after: Only events with a higher `sequence_number` are streamed.
             keepalive_s: Seconds of silence after which a comment is sent.
         """

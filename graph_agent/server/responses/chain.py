@@ -39,11 +39,7 @@ from graph_agent.server.responses.schemas import (
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Finds the session of each request of one caller.
-
-    Args:
-        records: The caller's responses.
-    """
+    """Finds the session of each request of one caller."""
 
     host: Host
     records: Records

@@ -59,7 +59,6 @@ async def summarize_conversation(
     Args:
         messages: The conversation, each call directly followed by its results.
         instructions: System message of the request; None if there is none.
-        context: Context of the run.
 
     Returns:
         The summary, and the usage of all model calls.
@@ -218,7 +217,6 @@ async def estimate_request(
         state: The values of the session's state; empty for a new session.
         messages: All messages of the session, and those of the input.
         context: The run's context, as fields of `AgentContext`.
-        session_id: The session's thread.
 
     Raises:
         ConfigError: If the agent's system prompt is a function that fails outside a run.

@@ -97,7 +97,6 @@ class Conversations:
         """Append items.
 
         Args:
-            id_: The conversation.
             items: The items, each with an id.
             pending: Whether the session has not received them yet.
         """

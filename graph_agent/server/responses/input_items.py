@@ -317,9 +317,6 @@ def as_items(value: str | Sequence[InputItem]) -> list[InputItem]:
 def replace_references(items: Sequence[InputItem], known: Mapping[str, dict[str, Any]]) -> list[InputItem]:
     """Replace references by the items that they name.
 
-    Args:
-        known: Output items by id.
-
     Raises:
         ProblemError: If a reference names an unknown item.
     """

@@ -53,8 +53,6 @@ class ResponsesEndpoint:
     """One request for a response.
 
     Args:
-        endpoint: The request, except its body.
-        background: The background responses of this process.
         shows_calls: Whether a header asks for the agent's own calls; None without one.
     """
 

@@ -48,8 +48,6 @@ class ResponsesSocket:
     """Answers the messages of one accepted connection, one after the other.
 
     Args:
-        websocket: The connection.
-        settings: Limits of messages.
         stopping: Set when the server stops; no message is answered from then on.
         lasts_s: Seconds after which no further message is answered.
     """
@@ -219,8 +217,6 @@ class _Exchange:
     """ASGI `send` that forwards the response to one request as messages.
 
     Args:
-        websocket: The connection.
-        left: Set when the client has left.
         previous_id: `previous_response_id` of the response, if the request itself does not name it; else None.
         wants_end: Whether to keep the response at its end.
     """

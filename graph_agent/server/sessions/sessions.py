@@ -47,7 +47,6 @@ async def follow(
     continue (`after`).
 
     Args:
-        session_id: The session's id in the events.
         types: Types of events to stream; empty for all.
         after: Only events with a higher `seq` are streamed.
         keepalive_s: Seconds of silence after which a comment is sent.
