@@ -123,7 +123,7 @@ image: $(VENV)/.dev  ## Build the steps of deploy/Dockerfile, and run its comman
 docs: $(VENV)/.docs  ## Build the documentation into site/; a warning is an error.
 	$(RUN) $(BIN)/python -m zensical build --strict
 
-bench: $(VENV)/.dev  ## Run all benchmarks, in about ten minutes, and write benchmarks/RESULTS.md.
+bench: $(VENV)/.dev  ## Run all benchmarks, in about ten minutes, and write benchmarks/RESULTS.md and the plots.
 	$(RUN) $(BIN)/python -m benchmarks.results
 
 dev: $(VENV)/.studio  ## Serve the example to LangGraph Studio, offline.

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import capacity
+from benchmarks import capacity, plots
 from benchmarks.harness import Table
 from tests.support.postgres_server import binaries
 
@@ -98,8 +98,9 @@ def main() -> None:
         )
         body = "\n".join(parts[name] for name in MODULES if name in parts)
         RESULTS.write_text(f"{_INTRODUCTION}\n{machine()}\n\n{body}", encoding="utf-8")
-    # The page on scale shows some of the figures.
+    # The page on scale shows some of the figures, and plots show others.
     capacity.write()
+    plots.write()
     print(f"{RESULTS} after {time.monotonic() - began:.0f} s")
 
 
