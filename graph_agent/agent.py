@@ -70,9 +70,7 @@ def refuse_unknown_arguments(name: str, constructor: Callable[..., Any], given: 
 
 
 def build_graph(
-    model: BaseChatModel,
-    tools: Sequence[BaseTool | Callable[..., Any]] | None = (),
-    **options: Unpack[GraphOptions],
+    model: BaseChatModel, tools: Sequence[BaseTool | Callable[..., Any]] | None = (), **options: Unpack[GraphOptions]
 ) -> AgentStateGraph:
     """Build an agent's graph from ready objects; the arguments are those of `create_graph_agent`, except these.
 

@@ -115,13 +115,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
     return Command(update=update)
 
 
-async def _run(
-    task: Task,
-    call: Call,
-    answer: Any,
-    progress: ProgressReporter,
-    tally: UsageTally,
-) -> DelegationResult:
+async def _run(task: Task, call: Call, answer: Any, progress: ProgressReporter, tally: UsageTally) -> DelegationResult:
     """Run one attempt; `answer` is the person's answer to the delegate's question, if there was one."""
     deps, settings, configurable = task.deps, task.settings, task.config["configurable"]
     if "fault" in (checked := deps.toolbox.checked(call)):

@@ -53,15 +53,7 @@ from graph_agent.state.messages import (
 )
 from graph_agent.state.schema import LoopOutcome, LoopState, PlanState
 from graph_agent.types import NO_USAGE, STATUS_OF, CutOff, StopReason, Usage
-from graph_agent.usage import (
-    LimitMet,
-    LimitMetError,
-    add_usage,
-    budget_met,
-    exhausted,
-    has_budget,
-    limit_met,
-)
+from graph_agent.usage import LimitMet, LimitMetError, add_usage, budget_met, exhausted, has_budget, limit_met
 
 logger = logging.getLogger(__name__)
 _HINTS = {
@@ -129,12 +121,7 @@ def logged_event(step: int, kind: str, message: str, *, advises: bool = False) -
 
 
 def failure_account(
-    error: StoredEvent,
-    prompts: Prompts,
-    events: Sequence[StoredEvent],
-    messages: Sequence[AnyMessage],
-    *,
-    failed: bool,
+    error: StoredEvent, prompts: Prompts, events: Sequence[StoredEvent], messages: Sequence[AnyMessage], *, failed: bool
 ) -> str:
     """Render the report of an error, without the provider's words and without advice for developers.
 

@@ -95,12 +95,7 @@ async def prune(
             await tables.reclaim(idle=idle)
         reasons = sum((Counter(each.reasons) for each in found), Counter[str]())
         return PruneReport(
-            shown,
-            by_number(reasons),
-            *total(found),
-            before,
-            before if dry_run else await tables.size(),
-            dry_run,
+            shown, by_number(reasons), *total(found), before, before if dry_run else await tables.size(), dry_run
         )
 
 

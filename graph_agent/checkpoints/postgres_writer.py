@@ -145,10 +145,7 @@ class WriteQueue:
     """
 
     def __init__(
-        self,
-        group: DeferredWrites,
-        commit: Callable[[Sequence[Write]], Awaitable[None]],
-        drained: Callable[[], None],
+        self, group: DeferredWrites, commit: Callable[[Sequence[Write]], Awaitable[None]], drained: Callable[[], None]
     ) -> None:
         self._group = group
         self._commit = commit

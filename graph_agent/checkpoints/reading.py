@@ -68,10 +68,7 @@ async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig)
     """Return the config of a thread's newest checkpoint that is older than the given one; None if there is none."""
     configurable = config["configurable"]
     thread: RunnableConfig = {
-        "configurable": {
-            "thread_id": configurable["thread_id"],
-            "checkpoint_ns": configurable.get("checkpoint_ns", ""),
-        }
+        "configurable": {"thread_id": configurable["thread_id"], "checkpoint_ns": configurable.get("checkpoint_ns", "")}
     }
     if not in_blocking_run.get():
         try:

@@ -83,12 +83,7 @@ async def resume_session(
 
 
 async def _to_end(
-    session: Session,
-    parts: AsyncGenerator[Part],
-    report: Report,
-    ask: Ask,
-    interrupts: Interrupts,
-    err: Terminal,
+    session: Session, parts: AsyncGenerator[Part], report: Report, ask: Ask, interrupts: Interrupts, err: Terminal
 ) -> Ended:
     status, result = await _show(session, parts, report, interrupts)
     while result is not None and result.interrupts and status != STOPPED:

@@ -113,8 +113,7 @@ TodayOption = Annotated[
     datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The agent's current date.")
 ]
 SessionArgument = Annotated[
-    str,
-    typer.Argument(callback=check_session_id, help="The session's id; `graph-agent sessions` lists them."),
+    str, typer.Argument(callback=check_session_id, help="The session's id; `graph-agent sessions` lists them.")
 ]
 
 

@@ -206,10 +206,7 @@ async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpo
     if saver is None:
         return
     configurable = config["configurable"]
-    thread = {
-        "thread_id": configurable.get("thread_id", ""),
-        "checkpoint_ns": configurable.get("checkpoint_ns", ""),
-    }
+    thread = {"thread_id": configurable.get("thread_id", ""), "checkpoint_ns": configurable.get("checkpoint_ns", "")}
     if (newest := await load(saver, {"configurable": thread})) is not None:
         stopped_at: RunnableConfig = {"configurable": {**newest.config["configurable"], RUN: run}}
         await put_writes(saver, stopped_at, [(UNTOUCHED, run.untouched)], f"{UNTOUCHED}:{run.id}")

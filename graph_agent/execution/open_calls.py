@@ -179,11 +179,7 @@ UNKNOWN = (
 
 
 async def settle(
-    task: Task,
-    messages: list[AnyMessage],
-    loop: LoopState,
-    *,
-    runs_again: Callable[[str], bool] | None = None,
+    task: Task, messages: list[AnyMessage], loop: LoopState, *, runs_again: Callable[[str], bool] | None = None
 ) -> tuple[list[AnyMessage], list[StoredEvent], list[Write]]:
     """Add a result for each open call, and place every result right after its call.
 
@@ -266,9 +262,7 @@ def skipped_result(id_: str, name: str, reason: str, step: int) -> tuple[ToolMes
     return message, result_event(id_, name, "skipped", reason, step)
 
 
-def _finished(
-    finished: Mapping[str, Sequence[Write]],
-) -> tuple[dict[str, ToolMessage], dict[str, list[StoredEvent]]]:
+def _finished(finished: Mapping[str, Sequence[Write]]) -> tuple[dict[str, ToolMessage], dict[str, list[StoredEvent]]]:
     """Return the results and events of calls that had finished when a run stopped, by call id."""
     messages: dict[str, ToolMessage] = {}
     events: dict[str, list[StoredEvent]] = {}

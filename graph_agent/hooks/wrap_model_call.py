@@ -154,11 +154,7 @@ class ModelMiddleware:
             _record_other_replies(replies, reply)
 
     async def guard(
-        self,
-        model: BaseChatModel,
-        request: Sequence[AnyMessage],
-        offered: Sequence[dict[str, Any]],
-        answer: AIMessage,
+        self, model: BaseChatModel, request: Sequence[AnyMessage], offered: Sequence[dict[str, Any]], answer: AIMessage
     ) -> AIMessage:
         """Pass an answer that no model produced through the middleware that rewrites replies, as a model's reply.
 

@@ -94,11 +94,7 @@ class ServerConnection:
         return self._owner.done()
 
     async def call(
-        self,
-        name: str,
-        arguments: dict[str, Any],
-        on_progress: ProgressFnT | None,
-        meta: dict[str, Any] | None = None,
+        self, name: str, arguments: dict[str, Any], on_progress: ProgressFnT | None, meta: dict[str, Any] | None = None
     ) -> types.CallToolResult:
         """Call a tool and wait for its answer; cancelling notifies the server.
 

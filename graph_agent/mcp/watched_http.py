@@ -212,11 +212,7 @@ class _WatchedStream(httpx.AsyncByteStream):
     """A response body; calls `ended` with the last event id if it ends before its reader closes it."""
 
     def __init__(
-        self,
-        response: httpx.Response,
-        ended: Callable[[str, str], None],
-        request_id: RequestId | None,
-        max_bytes: int,
+        self, response: httpx.Response, ended: Callable[[str, str], None], request_id: RequestId | None, max_bytes: int
     ) -> None:
         self._response = response
         self._ended = ended

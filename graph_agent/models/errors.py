@@ -27,14 +27,7 @@ from graph_agent.parsing.tolerant import WorkBudget
 from graph_agent.types import CutOff
 
 ModelErrorKind = Literal[
-    "transient",
-    "auth",
-    "permission",
-    "unknown_model",
-    "context_overflow",
-    "content_filter",
-    "tools_rejected",
-    "other",
+    "transient", "auth", "permission", "unknown_model", "context_overflow", "content_filter", "tools_rejected", "other"
 ]
 
 _READ_CHARS = 20_000

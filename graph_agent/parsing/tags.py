@@ -66,7 +66,7 @@ CLOSE = re.compile(rf"(?:[\s}}\],;]*+(?:```\s*+)?(?={_CLOSER}))?(?:\s*+{_CLOSER}
 
 PARAMETER = re.compile(
     r"""\s*+<(?:[a-z]{1,16}:|｜DSML｜)?parameter(?:=|\ name=)["']?(?P<key>(?:(?!\ string=)[^<>"'\n]){1,200}+)"""
-    r"""["']?(?:\ string="(?P<string>true|false)")?\s*+>""",
+    r"""["']?(?:\ string="(?P<string>true|false)")?\s*+>"""
 )
 """Opens one parameter of a ``FUNCTION``."""
 

@@ -92,12 +92,7 @@ class ModelRequests:
 
     @classmethod
     async def open(
-        cls,
-        task: Task,
-        settings: LoopConfig,
-        history: Sequence[AnyMessage],
-        loop: LoopState,
-        budget_met: Limit,
+        cls, task: Task, settings: LoopConfig, history: Sequence[AnyMessage], loop: LoopState, budget_met: Limit
     ) -> Self:
         """Build the requests of a node, with its present settings, history and loop state.
 
@@ -336,10 +331,7 @@ class ModelRequests:
         active.record(asked_in_text=True)
         did = "had nothing to do, and has called no tool" if sentinel else "wrote a call as text, which was not run"
         active.warn(f"The model {active.model.name} {did}; it is asked once more, with the tools described in text.")
-        notice: list[AnyMessage] = [
-            AIMessage(first.raw_text),
-            HumanMessage(active.deps.prompts.render("written_call")),
-        ]
+        notice: list[AnyMessage] = [AIMessage(first.raw_text), HumanMessage(active.deps.prompts.render("written_call"))]
         with active.text_mode():
             second = await self._plan(() if sentinel else notice, quiet=not sentinel)
         if second.calls:
@@ -405,12 +397,7 @@ class ModelRequests:
         self.stream = StreamWatch(lambda: AnswerFilter(sentence))
         with self._extra_usage("answer"):
             message, failure = await active.deps.client.answer_after(
-                sentence,
-                self.answer_request(),
-                active.settings,
-                mode=active.mode,
-                recover=recover,
-                watch=self.stream,
+                sentence, self.answer_request(), active.settings, mode=active.mode, recover=recover, watch=self.stream
             )
             if failure is None:
                 self.count(usage_of(message, active.settings.prices), message.usage_metadata)

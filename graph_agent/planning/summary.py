@@ -211,12 +211,7 @@ async def request_summary(
 
 
 def _use(
-    active: RequestState,
-    text: str,
-    kept_from: str,
-    older: Sequence[AnyMessage],
-    index: int,
-    kept: Sequence[AnyMessage],
+    active: RequestState, text: str, kept_from: str, older: Sequence[AnyMessage], index: int, kept: Sequence[AnyMessage]
 ) -> None:
     """Record a summary, so that the requests from now on hold it in place of the older messages."""
     conversation, cut_ids = active.conversation, {message.id for message in kept}

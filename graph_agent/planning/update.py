@@ -124,11 +124,7 @@ class PlanUpdate:
             self.events.append(status_event(status, SessionStatus.RUNNING.value, 0))
         warnings = (*self.deps.warnings(), *self.run.warnings)
         self.events += [event("warning", 0, message=warning) for warning in warnings]
-        self.changes |= {
-            "status": SessionStatus.RUNNING.value,
-            "stop_reason": None,
-            "structured_response": None,
-        }
+        self.changes |= {"status": SessionStatus.RUNNING.value, "stop_reason": None, "structured_response": None}
 
     async def prepare(self) -> None:
         """Load the delegates' descriptions and changed tools, unless the run is stopped before."""

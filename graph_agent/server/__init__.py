@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ServerSettings", "create_app", "of_file", "of_served"]
 
-_MODULES = {
-    "ServerSettings": "settings",
-    "create_app": "app",
-    "of_file": "hosting.host",
-    "of_served": "hosting.host",
-}
+_MODULES = {"ServerSettings": "settings", "create_app": "app", "of_file": "hosting.host", "of_served": "hosting.host"}
 
 
 def __getattr__(name: str) -> Any:

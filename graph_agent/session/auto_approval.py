@@ -9,11 +9,7 @@ from typing import Any, TypeAlias
 from langgraph.types import Interrupt
 
 from graph_agent.approvals.decisions import read_decisions
-from graph_agent.approvals.requests import (
-    HeldCall,
-    calls_of_request,
-    request_of,
-)
+from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.errors import InputError
 
 _CALLBACK = "on_approval"

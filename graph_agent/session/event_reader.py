@@ -122,10 +122,7 @@ class EventReader:
     """
 
     def __init__(
-        self,
-        graph: CompiledStateGraph[Any, Any, Any, Any] | None,
-        saver: BaseCheckpointSaver[Any],
-        session_id: str,
+        self, graph: CompiledStateGraph[Any, Any, Any, Any] | None, saver: BaseCheckpointSaver[Any], session_id: str
     ) -> None:
         self._graph = graph
         self._saver = saver

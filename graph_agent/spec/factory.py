@@ -47,11 +47,7 @@ _TEMPLATE = re.compile(r"\{[{%#]")
 
 @asynccontextmanager
 async def open_agent(
-    spec: AgentSpec,
-    *,
-    today: date | None = None,
-    db: str | None = None,
-    environment: Mapping[str, str] | None = None,
+    spec: AgentSpec, *, today: date | None = None, db: str | None = None, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[CompiledAgentGraph]:
     """Open the agent of a file: build its model, start its MCP servers, open its database; all are closed on exit.
 

@@ -16,10 +16,7 @@ from graph_agent.models.errors import public_exception_text
 from graph_agent.state.call_events import CallResult
 
 Cause = Literal["abort", "deadline"]
-_BECAUSE: dict[Cause, str] = {
-    "abort": "the run was stopped",
-    "deadline": "the time for this input ran out",
-}
+_BECAUSE: dict[Cause, str] = {"abort": "the run was stopped", "deadline": "the time for this input ran out"}
 
 
 def misfit(tool: BaseTool, error: BaseException) -> bool:

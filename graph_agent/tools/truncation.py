@@ -305,8 +305,7 @@ _KINDS = {
     ),
     # Ranked matches start with the best, and the last line is often their count, so both ends are kept.
     "search": _Kind(
-        OutputLimits(20_000, 200),
-        frozenset({"grep", "rg", "search", "search_files", "file_search", "web_search"}),
+        OutputLimits(20_000, 200), frozenset({"grep", "rg", "search", "search_files", "file_search", "web_search"})
     ),
     "listing": _Kind(
         OutputLimits(20_000, 500),

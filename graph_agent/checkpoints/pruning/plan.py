@@ -310,10 +310,7 @@ def _is_within(namespace: str, outer: str) -> bool:
     return bool(namespace) if not outer else namespace.startswith(f"{outer}|")
 
 
-CHANNELS: Mapping[str, DeltaChannel[Any]] = {
-    "messages": MessagesChannel(),
-    "events": GrowingDelta(append_events),
-}
+CHANNELS: Mapping[str, DeltaChannel[Any]] = {"messages": MessagesChannel(), "events": GrowingDelta(append_events)}
 """The delta channels of an agent's state."""
 _MARK = "loop"
 """A channel that only an agent's state has."""

@@ -328,9 +328,7 @@ class AnthropicDialect(ChatDialect):
             arguments = json.dumps(call["arguments"], ensure_ascii=False)
             yield _event("content_block_start", index=self._blocks, content_block=empty)
             yield _event(
-                "content_block_delta",
-                index=self._blocks,
-                delta={"type": "input_json_delta", "partial_json": arguments},
+                "content_block_delta", index=self._blocks, delta={"type": "input_json_delta", "partial_json": arguments}
             )
             self._open = True
             yield from self._stop_frames()
@@ -387,11 +385,7 @@ _ERRORS = error_responses(
 router = APIRouter(prefix="/v1/messages", tags=["Anthropic"], route_class=BodyRoute)
 
 
-@router.post(
-    "",
-    response_model=AnthropicMessage,
-    responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}},
-)
+@router.post("", response_model=AnthropicMessage, responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}})
 async def create_message(body: MessagesRequest, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)]) -> Response:
     """Answer a conversation."""
     return await endpoint.answer(body, read_messages_request, _dialect)

@@ -49,14 +49,7 @@ from graph_agent.tools.client import CLIENT_CALL, ClientResult
 from graph_agent.types import NO_USAGE, Usage
 
 _PER_REQUEST = frozenset(
-    {
-        "client_tools",
-        "client_calls",
-        "client_tool_choice",
-        "parallel_client_calls",
-        "response_schema",
-        "credentials",
-    }
+    {"client_tools", "client_calls", "client_tool_choice", "parallel_client_calls", "response_schema", "credentials"}
 )
 """Fields of a run's context that follow-ups do not inherit."""
 PENDING_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
@@ -351,11 +344,7 @@ def _answer_question(spec: RunSpec, request: ChatRequest, state: StateSnapshot, 
 
 
 async def _resume(
-    spec: RunSpec,
-    caller: Caller,
-    request: ChatRequest,
-    results: list[ToolMessage],
-    user_messages: list[HumanMessage],
+    spec: RunSpec, caller: Caller, request: ChatRequest, results: list[ToolMessage], user_messages: list[HumanMessage]
 ) -> RunSpec | None:
     """Return the run that continues with tool results; None if its thread waits for none of them."""
     state: StateSnapshot = await spec.graph.aget_state(spec.config)

@@ -423,9 +423,7 @@ router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=BodyRoute)
 
 
 @router.post(
-    "/chat/completions",
-    response_model=Completion,
-    responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}},
+    "/chat/completions", response_model=Completion, responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}}
 )
 async def create_chat_completion(
     body: ChatCompletionRequest, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)]

@@ -328,12 +328,7 @@ def _options(settings: ServerSettings, log_level: str) -> dict[str, Any]:
 
 
 def _application(
-    source: AgentSource,
-    settings: ServerSettings,
-    db: str | None,
-    *,
-    shared: Path | None = None,
-    a2a_only: bool = False,
+    source: AgentSource, settings: ServerSettings, db: str | None, *, shared: Path | None = None, a2a_only: bool = False
 ) -> ASGIApp:
     """Create the application and set up the process; called on the serving event loop."""
     use_daemon_threads_of_own_loop()

@@ -45,10 +45,7 @@ def new_response(body: CreateResponse, token: str) -> dict[str, Any]:
         "previous_response_id": body.previous_response_id,
         "conversation": {"id": body.conversation_id} if body.conversation_id else None,
         "prompt_cache_key": body.prompt_cache_key,
-        "reasoning": {
-            "effort": body.reasoning.effort if body.reasoning else None,
-            "summary": summary_wanted(body),
-        },
+        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": summary_wanted(body)},
         "safety_identifier": body.safety_identifier,
         "service_tier": "default",
         "store": body.is_stored,

@@ -354,9 +354,7 @@ async def create_response(
 
 @router.post("/responses/compact", responses=_COMPACT_ERRORS)
 async def compact_conversation(
-    body: CompactResponse,
-    sender: Annotated[Caller, Depends(caller)],
-    server: Annotated[Services, Depends(services)],
+    body: CompactResponse, sender: Annotated[Caller, Depends(caller)], server: Annotated[Services, Depends(services)]
 ) -> CompactionObject:
     """Replace a conversation by its user messages and a summary."""
     return CompactionObject(**await compact(server, sender, body))
