@@ -22,7 +22,7 @@ from graph_agent.errors import ConfigError, HookError
 from graph_agent.hooks.copies import copied, hook_error, hook_that_raised
 from graph_agent.hooks.middleware import AdmittedMiddleware
 from graph_agent.hooks.protocol import tool_schema
-from graph_agent.models.client import Mode, ModelClient
+from graph_agent.models.client import Mode, ModelClient, Phase
 from graph_agent.models.retry import without_client_retries
 from graph_agent.models.sanitize import without_calls
 from graph_agent.models.side_calls import side_call_context
@@ -291,8 +291,9 @@ class _WrappedClient(ModelClient):
         self._middleware = middleware
         self._quiet = quiet
 
-    async def plan(
+    async def ask(
         self,
+        phase: Phase,
         request: Sequence[AnyMessage],
         settings: LoopConfig,
         *,
@@ -301,32 +302,13 @@ class _WrappedClient(ModelClient):
         schema: dict[str, Any] | None = None,
         watch: StreamWatch | None = None,
     ) -> AIMessage:
-        stream = watch or StreamWatch()
+        stream, silent = watch or StreamWatch(), quiet or (phase == "answer" and self._quiet)
 
         async def send(wrapped: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
             client = self._client_for(wrapped, mode)
             sent = self._middleware.update_prompt(messages, wrapped.tools, self.schemas, mode)
-            return await ModelClient.plan(client, sent, settings, mode=mode, quiet=quiet, schema=schema, watch=stream)
-
-        return await self._middleware.ask(self.model, request, self.schemas, send, stream)
-
-    async def answer(
-        self,
-        request: Sequence[AnyMessage],
-        settings: LoopConfig,
-        *,
-        mode: Mode,
-        quiet: bool,
-        schema: dict[str, Any] | None = None,
-        watch: StreamWatch | None = None,
-    ) -> AIMessage:
-        stream, silent = watch or StreamWatch(), quiet or self._quiet
-
-        async def send(wrapped: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
-            client = self._client_for(wrapped, mode)
-            sent = self._middleware.update_prompt(messages, wrapped.tools, self.schemas, mode)
-            return await ModelClient.answer(
-                client, sent, settings, mode=mode, quiet=silent, schema=schema, watch=stream
+            return await ModelClient.ask(
+                client, phase, sent, settings, mode=mode, quiet=silent, schema=schema, watch=stream
             )
 
         return await self._middleware.ask(self.model, request, self.schemas, send, stream)
@@ -400,7 +382,7 @@ class _WholeAnswer(Runnable[Any, AIMessage]):
         raise TypeError("This runs asynchronously only.")
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
-        return await self._client.answer(self._request, self._settings, mode=self._mode, quiet=True)
+        return await self._client.ask("answer", self._request, self._settings, mode=self._mode, quiet=True)
 
     async def astream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any | None

@@ -160,8 +160,9 @@ class ModelClient:
             self._narrower[key] = self.with_overrides(remaining, {})
         return self._narrower[key]
 
-    async def plan(
+    async def ask(
         self,
+        phase: Phase,
         request: Sequence[AnyMessage],
         settings: LoopConfig,
         *,
@@ -170,10 +171,11 @@ class ModelClient:
         schema: dict[str, Any] | None = None,
         watch: StreamWatch | None = None,
     ) -> AIMessage:
-        """Request the next calls.
+        """Request the next calls, or the answer: with the same tools, and tool choice `none` if the provider has it.
 
         Args:
-            request: System prompt and history, calls under their own names.
+            request: System prompt and history, calls under their own names; for the answer, also the final message
+                that asks for it.
             mode: How the model returns calls; except in `native`, calls and results are written as text.
             quiet: Keep the reply's tokens out of the message stream. They are also kept out with a schema that the
                 provider does not enforce.
@@ -185,61 +187,25 @@ class ModelClient:
         """
         while True:
             form = self._schema_mode.form(schema) if schema is not None else None
-            bound = self._bound_for("plan", settings, mode=mode, form=form)
-            silent = quiet or (schema is not None and form is None)
-            try:
-                return await self._ask(bound, request, settings, mode=mode, quiet=silent, watch=watch)
-            except Exception as error:
-                if (watch is not None and watch.seen) or not self._refused(schema, form, error):
-                    raise
-
-    async def answer(
-        self,
-        request: Sequence[AnyMessage],
-        settings: LoopConfig,
-        *,
-        mode: Mode,
-        quiet: bool,
-        schema: dict[str, Any] | None = None,
-        watch: StreamWatch | None = None,
-    ) -> AIMessage:
-        """Request the answer with the same tools, and with tool choice `none` if the provider supports it.
-
-        Args:
-            request: System prompt, history and the final message that asks for the answer.
-            settings: Same as for `plan`.
-            mode: Same as for `plan`.
-            quiet: Same as for `plan`.
-            schema: JSON schema of the answer; None for free text.
-            watch: Same as for `plan`.
-
-        Raises:
-            Exception: Same as for `plan`.
-        """
-        while True:
-            form = self._schema_mode.form(schema) if schema is not None else None
-            bound = self._bound_for("answer", settings, mode=mode, form=form)
+            bound = self._bound_for(phase, settings, mode=mode, form=form)
             silent = quiet or (schema is not None and form is None)
             try:
                 reply = await self._ask(bound, request, settings, mode=mode, quiet=silent, watch=watch)
             except Exception as error:
                 if watch is not None and watch.seen:
                     raise
-                if "tool_choice" in bound.options and _TOOL_CHOICE.search(str(error)):
+                if phase == "answer" and "tool_choice" in bound.options and _TOOL_CHOICE.search(str(error)):
                     # Some servers accept tools but no tool choice; the final message asks for text in any case.
                     self._none_choice = None
-                elif not self._refused(schema, form, error):
+                elif schema is None or form is None or not self._schema_mode.refused(schema, form, error):
                     raise
             else:
-                # A model may call a tool regardless; the call is never run, so it is removed.
-                return without_calls(reply)
+                # A model may call a tool in its answer regardless; the call is never run, so it is removed.
+                return reply if phase == "plan" else without_calls(reply)
 
     def enforces_schema(self, schema: dict[str, Any]) -> bool:
         """Whether the provider is asked to enforce a schema on the reply; False if it is not known to support it."""
         return self._schema_mode.form(schema) is not None
-
-    def _refused(self, schema: dict[str, Any] | None, form: ResponseFormat | None, error: Exception) -> bool:
-        return schema is not None and form is not None and self._schema_mode.refused(schema, form, error)
 
     async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
         """Return an answer that did not come from a model; middleware overrides this to rewrite it.
@@ -250,7 +216,7 @@ class ModelClient:
         return answer
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> ModelCall:
-        """Build the model call of the answer; arguments as for `answer`."""
+        """Build the model call of the answer; arguments as for `ask`."""
         return ModelCall(*self._bound_for("answer", settings, mode=mode), list(self._rendered(request, mode)))
 
     async def answer_after(
@@ -267,11 +233,10 @@ class ModelClient:
 
         Args:
             sentence: The start of the message; it is streamed before the model call.
-            request: Same as for `answer`.
-            settings: Same as for `plan`.
-            mode: Same as for `plan`.
+            request: Same as for `ask`.
+            mode: Same as for `ask`.
             recover: Returns another model call after one has failed before its first token; None to give up.
-            watch: Same as for `plan`.
+            watch: Same as for `ask`.
 
         Returns:
             The message, and the model's error if the message is the sentence alone.

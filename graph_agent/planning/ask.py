@@ -101,7 +101,7 @@ async def ask_for_calls(
     request = plan_request(deps, history, settings, mode, "wave")
 
     async def ask() -> Planned:
-        reply = await deps.client.plan(request, settings, mode=mode, quiet=quiet, schema=schema, watch=stream)
+        reply = await deps.client.ask("plan", request, settings, mode=mode, quiet=quiet, schema=schema, watch=stream)
         planned = read_reply(
             reply,
             deps.toolbox.names,

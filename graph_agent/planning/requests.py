@@ -362,8 +362,8 @@ class ModelRequests:
         async def ask(stream: StreamWatch) -> AIMessage:
             request = [*self.answer_request(), *tail]
             whole = quiet or (schema is not None and self._forwarder is not None)
-            reply = await active.deps.client.answer(
-                request, active.settings, mode=active.mode, quiet=whole, schema=schema, watch=stream
+            reply = await active.deps.client.ask(
+                "answer", request, active.settings, mode=active.mode, quiet=whole, schema=schema, watch=stream
             )
             if (refusal := refusal_text(reply, visible=True)) is not None:
                 raise await finish_refusal(stream, reply, refusal, usage_of(reply, active.settings.prices))

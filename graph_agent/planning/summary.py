@@ -196,7 +196,7 @@ async def request_summary(
 
     async def ask(stream: StreamWatch) -> AIMessage:
         # Text mode offers no tools to this request.
-        reply = await active.deps.client.answer(request, active.settings, mode="text", quiet=True, watch=stream)
+        reply = await active.deps.client.ask("answer", request, active.settings, mode="text", quiet=True, watch=stream)
         if refusal_text(reply, visible=True) is not None or not reply.text.strip():
             raise NoSummaryError
         return reply

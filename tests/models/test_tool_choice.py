@@ -103,6 +103,6 @@ async def test_a_choice_uses_the_provider_alias(choice: str | None, sent: str | 
     schema = {"type": "function", "function": {"name": "a.b", "description": "", "parameters": {}}}
     model = ScriptedChatModel(["x"])
 
-    await ModelClient(model, [schema], tool_choice=choice).plan([], LoopConfig(), mode="native", quiet=True)
+    await ModelClient(model, [schema], tool_choice=choice).ask("plan", [], LoopConfig(), mode="native", quiet=True)
 
     assert model.requests[0].tool_choice == sent
