@@ -68,6 +68,10 @@ class TimedRequest:
 
     model: str
     """Name of the model as configured, or its kind."""
+    messages: Sequence[BaseMessage]
+    """The messages of the request, in the form for the model."""
+    options: Mapping[str, Any]
+    """Keyword arguments of the request, such as `tools`."""
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     duration_s: float = 0.0
     """Seconds to the end of the reply, or to the error."""
@@ -82,10 +86,10 @@ class TimedRequest:
     _is_nested: bool = False
 
     @classmethod
-    def to(cls, model: Any) -> Self:
+    def to(cls, model: Any, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> Self:
         """Start to measure a request to a model."""
         name = _name_of(model) or getattr(model, "_llm_type", "") or type(model).__name__
-        return cls(name, _is_nested=getattr(model, "sends_requests", False))
+        return cls(name, messages, options, _is_nested=getattr(model, "sends_requests", False))
 
     def receive(self) -> None:
         """Record the time of the first token."""

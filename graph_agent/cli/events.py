@@ -33,6 +33,9 @@ def events(
         bool, typer.Option("--follow", "-f", help="Print further events as they are stored, until Ctrl-C.")
     ] = False,
     last: Annotated[int, typer.Option("--last", "-n", min=0, help="Only the newest events; 0 for all.")] = 0,
+    requests: Annotated[
+        bool, typer.Option("--requests", help="Print the requests that models received in place of the events.")
+    ] = False,
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
 ) -> None:
     """Print the events of a session, oldest first; the run may be in any process."""
@@ -40,8 +43,15 @@ def events(
 
     out = Terminal()
 
-    def show(event: Event) -> None:
+    if requests:
+        if follow:
+            raise typer.BadParameter("--requests prints the stored requests; leave --follow out.")
+        asyncio.run(_show_requests(db or load_spec(config).db, session, last, out, as_json=json_lines))
+        return
 
+    def show(event: Event) -> None:
+        if event["type"] == "model_request":
+            return  # `--requests` shows it
         if json_lines:
             typer.echo(json.dumps(event))
         else:
@@ -72,6 +82,31 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
             for number, entry in enumerate(await reader.read() or (), before):
                 [event] = read_events([entry], session_id)
                 show(cast("Event", {**event, "seq": number}))
+
+
+async def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from graph_agent.cli.options import no_session, open_sessions
+    from graph_agent.session.event_reader import EventReader
+    from graph_agent.state.model_requests import requests_of
+
+    async with open_sessions(address) as (saver, _):
+        events = await EventReader(None, saver, session_id).read()
+    if events is None:
+        raise no_session(session_id, address)
+    for number, request in [*enumerate(requests_of(events), 1)][-last:]:
+        if as_json:
+            typer.echo(json.dumps({"request": number, **asdict(request)}))
+            continue
+        of = f"{len(request.messages)} messages, {len(request.tools)} tools"
+        mark = ", reconstructed from the history" if request.reconstructed else ""
+        out.line(f"request {number}, step {request.step}, {request.purpose}, {request.model}: {of}{mark}")
+        if request.removed:
+            out.line(f"  - {request.removed} messages of the request before")
+        for message in request.added:
+            calls = "".join(f" {call['name']} {compact(call['args'])}" for call in message.get("tool_calls", ()))
+            out.line(f"  + {message['type']}: {compact(text_of(message['content']))}{calls}")
 
 
 _LENGTH = 200

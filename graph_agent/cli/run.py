@@ -46,6 +46,9 @@ StartedSession = Annotated[
 ApproveAllOption = Annotated[
     bool, typer.Option("--approve-all", help="Approve every call that needs an approval, without a question.")
 ]
+RecordOption = Annotated[
+    bool, typer.Option("--record", help="Record what models receive; `graph-agent events --requests` prints it.")
+]
 
 
 def run(
@@ -63,6 +66,7 @@ def run(
     credential: CredentialOption = None,
     json_lines: JsonOption = False,
     approve_all: ApproveAllOption = False,
+    record: RecordOption = False,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
 ) -> None:
@@ -75,6 +79,7 @@ def run(
         credential,
         as_json=json_lines,
         approve_all=approve_all,
+        record=record,
         verbose=verbose,
         log_level=log_level,
     )
@@ -91,6 +96,7 @@ def chat(
     web: Annotated[
         bool, typer.Option("--web", help="Converse on a page in the browser; needs the extra `server`.")
     ] = False,
+    record: RecordOption = False,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
 ) -> None:
@@ -108,6 +114,7 @@ def chat(
         credential,
         as_json=False,
         approve_all=approve_all,
+        record=record,
         verbose=verbose,
         log_level=log_level,
     )
@@ -157,6 +164,7 @@ def resume(
         typer.Option("--answer", "-a", help="One for each question that is no approval, in order; text or JSON."),
     ] = None,
     json_lines: JsonOption = False,
+    record: RecordOption = False,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
 ) -> None:
@@ -176,6 +184,7 @@ def resume(
         credential,
         as_json=json_lines,
         approve_all=False,
+        record=record,
         verbose=verbose,
         log_level=log_level,
     )
@@ -213,6 +222,7 @@ def _settings(
     *,
     as_json: bool,
     approve_all: bool,
+    record: bool,
     verbose: int,
     log_level: LogLevel | None,
 ) -> Settings:
@@ -226,8 +236,9 @@ def _settings(
     from graph_agent.spec.credentials import sources_from
 
     options = [*(["--config", str(config)] if config != AGENT_FILE else []), *(["--db", db] if db else [])]
+    spec = with_sources(load_spec(config), sources_from(credential or []))
     return Settings(
-        spec=with_sources(load_spec(config), sources_from(credential or [])),
+        spec=spec.model_copy(update={"config": {**spec.config, "record_requests": True}}) if record else spec,
         session_id=session,
         today=today.date() if today else None,
         db=db,

@@ -106,7 +106,7 @@ class PrefixedChatModel(BaseChatModel):
             chunks = model_call.runnable.astream(model_call.request, _WITHOUT_CALLBACKS, **model_call.options)
             limit.begin()
             received = []
-            timed = TimedRequest.to(model_call.runnable)
+            timed = TimedRequest.to(model_call.runnable, model_call.request, model_call.options)
             try:
                 while True:
                     async with limit.waiting():

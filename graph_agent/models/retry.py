@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import anyio.lowlevel
@@ -223,7 +223,7 @@ async def ask(
         Exception: The provider's error, if it is not transient or the retries are used up.
     """
     watch = watch or StreamWatch()
-    watch.limit = limit = _Attempt(runnable, timeout_s, total_s)
+    watch.limit = limit = _Attempt(lambda: TimedRequest.to(runnable, request, options), timeout_s, total_s)
     watch.is_quiet = watch.is_quiet or config is not None
     attempt = 0
     unobserved = unobserved_model(runnable, options, config)
@@ -250,9 +250,9 @@ async def ask(
 class _Attempt(TokenTimeout):
     """The time limit of one attempt, its measured times, and the streamed arguments of its calls."""
 
-    def __init__(self, model: object, token_s: float | None, total_s: float | None) -> None:
+    def __init__(self, measure: Callable[[], TimedRequest], token_s: float | None, total_s: float | None) -> None:
         super().__init__(token_s, total_s)
-        self._model = model
+        self._measure = measure
         self.arguments: dict[Any, str] = {}
         self.streamed = False
         self.timed: TimedRequest
@@ -261,7 +261,7 @@ class _Attempt(TokenTimeout):
         super().begin()
         self.arguments = {}
         self.streamed = False
-        self.timed = TimedRequest.to(self._model)
+        self.timed = self._measure()
 
     def restart(self) -> None:
         super().restart()

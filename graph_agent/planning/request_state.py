@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from langchain_core.messages.utils import count_tokens_approximately
@@ -33,11 +33,15 @@ from graph_agent.models.sanitize import SafeMessages, sanitized
 from graph_agent.planning.compaction import compacted_view, shorten, summarized_view
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import joined
-from graph_agent.settings.config import LoopConfig, Planner
-from graph_agent.state.events import ModelCallRecord, StoredEvent, event
+from graph_agent.settings.config import LoopConfig, Planner, Price
+from graph_agent.state.events import ModelCallRecord, Purpose, StoredEvent, event
 from graph_agent.state.messages import FAILURE_MARK, STEERING_MARK, without_failure_report
 from graph_agent.state.schema import LoopState, RequestOnlyMessages
 from graph_agent.tools.truncation import with_cuts
+from graph_agent.usage import TimedRequest, usage_of
+
+if TYPE_CHECKING:
+    from graph_agent.state.model_requests import RequestLog
 
 
 def plan_request(
@@ -65,6 +69,8 @@ class PreparedHistory:
         self._source: list[AnyMessage] = []
         self._prepared = SafeMessages()
         self._counted, self._tokens = 0, 0
+        self.hashes: dict[int, tuple[Any, str, Any]] = {}
+        """Cache of a `RequestLog`."""
 
     def of(self, history: Sequence[AnyMessage], prompts: Prompts) -> SafeMessages:
         """Return the messages in the form of requests.
@@ -184,6 +190,9 @@ class RequestState:
         self.settings = settings
         self.conversation = conversation
         self.planner: Planner = planner
+        self.hashes = prepared.hashes
+        self.request_log: RequestLog | None = None
+        """The recorded requests of the session; None if none are recorded."""
         self.loop: LoopState = loop
         """The loop state, with the recoveries of these requests."""
         self.events: list[StoredEvent] = []
@@ -415,10 +424,39 @@ class RequestState:
         """Store keys of `Recovery` in the loop state."""
         self.loop = {**self.loop, "recovery": {**self.loop.get("recovery", {}), **recovery}}  # type: ignore[typeddict-item]  # keys of Recovery
 
-    def record_model_calls(self, calls: Iterable[ModelCallRecord]) -> None:
-        """Store model calls in the loop state, until an event reports them."""
-        if new := [*calls]:
-            self.loop = {**self.loop, "model_calls": [*self.loop.get("model_calls", ()), *new]}
+    def record_model_calls(self, sent: Sequence[TimedRequest], purpose: Purpose) -> None:
+        """Store the times of requests in the loop state, until an event reports them, and their content as events."""
+        if not sent:
+            return
+        records = [_record(each, purpose, self.settings.prices) for each in sent]
+        self.loop = {**self.loop, "model_calls": [*self.loop.get("model_calls", ()), *records]}
+        if self.request_log is not None:
+            step = self.loop["step"] + (purpose == "plan")
+            made = [self.request_log.record(*each, step) for each in zip(sent, records, strict=True)]
+            self.events += [entry for entry in made if entry is not None]
+
+
+def _record(request: TimedRequest, purpose: Purpose, prices: Mapping[str, Price] | None = None) -> ModelCallRecord:
+    """Return the record of a request to a model, for an event; arguments as for `usage_of`."""
+    reply = request.reply
+    named = reply.response_metadata.get("model_name") or reply.response_metadata.get("model") if reply else None
+    record = ModelCallRecord(
+        purpose=purpose,
+        model=str(named or request.model),
+        started=request.started.isoformat(timespec="microseconds"),
+        duration_s=round(request.duration_s, 6),
+    )
+    if request.first_token_s is not None:
+        record["first_token_s"] = round(request.first_token_s, 6)
+    # LangChain gives a reply from a model's cache only its cost.
+    if reply is not None and reply.usage_metadata is not None and "input_tokens" in reply.usage_metadata:
+        usage = usage_of(reply, prices)
+        record["input_tokens"], record["output_tokens"] = usage["input_tokens"], usage["output_tokens"]
+        if "cost" in usage:
+            record["cost"] = usage["cost"]
+    if request.error:
+        record["error"] = request.error
+    return record
 
 
 def _with_patch(deps: AgentDeps, request: HookRequest) -> AgentDeps:

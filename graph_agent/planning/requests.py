@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, Self, TypeVar
@@ -49,12 +49,12 @@ from graph_agent.planning.reply import (
 )
 from graph_agent.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.planning.summary import renew_summary, use_summary
-from graph_agent.settings.config import LoopConfig, Price
-from graph_agent.state.events import ModelCallRecord, Purpose, StoredEvent
+from graph_agent.settings.config import LoopConfig
+from graph_agent.state.events import Purpose, StoredEvent
 from graph_agent.state.messages import stream_rest
 from graph_agent.state.schema import HookWork, LoopState
 from graph_agent.types import NO_USAGE, Usage
-from graph_agent.usage import LimitMet, TimedRequest, add_usage, metered, usage_of
+from graph_agent.usage import LimitMet, add_usage, metered, usage_of
 
 T = TypeVar("T")
 _CROWDED = 0.8
@@ -121,6 +121,11 @@ class ModelRequests:
             UserError, LimitMetError: Same as for `renew_summary`.
         """
         active = self.active
+        if active.settings.record_requests:
+            # Imported here: most agents record none.
+            from graph_agent.state.model_requests import RequestLog
+
+            active.request_log = RequestLog([*stored, *new], active.settings.recorded_chars, active.hashes)
         if "summary" in active.loop:
             use_summary(active, stored, new)
         # A summary must not quote what a hook hides from the model.
@@ -472,13 +477,12 @@ class ModelRequests:
         Args:
             purpose: The purpose of the requests sent inside the block.
         """
-        prices = self.active.settings.prices
         with metered() as extra:
             try:
                 yield
             finally:
                 self.cut_off = extra.cut_off
-                self.active.record_model_calls(_record(each, purpose, prices) for each in extra.timed)
+                self.active.record_model_calls(extra.timed, purpose)
                 for reply in extra.replies:
                     self.count_reply(reply)
                 self.usage = add_usage(self.usage, {**NO_USAGE, "model_calls": -extra.uncalled})
@@ -528,26 +532,3 @@ class ModelRequests:
             f"The request took {last['input_tokens']:,} of the {window:,} tokens that {active.model.name} can read "
             f"({share:.0%}); once it is full, the older part of the conversation is left out."
         )
-
-
-def _record(request: TimedRequest, purpose: Purpose, prices: Mapping[str, Price] | None = None) -> ModelCallRecord:
-    """Return the record of a request to a model, for an event; arguments as for `usage_of`."""
-    reply = request.reply
-    named = reply.response_metadata.get("model_name") or reply.response_metadata.get("model") if reply else None
-    record = ModelCallRecord(
-        purpose=purpose,
-        model=str(named or request.model),
-        started=request.started.isoformat(timespec="microseconds"),
-        duration_s=round(request.duration_s, 6),
-    )
-    if request.first_token_s is not None:
-        record["first_token_s"] = round(request.first_token_s, 6)
-    # LangChain gives a reply from a model's cache only its cost.
-    if reply is not None and reply.usage_metadata is not None and "input_tokens" in reply.usage_metadata:
-        usage = usage_of(reply, prices)
-        record["input_tokens"], record["output_tokens"] = usage["input_tokens"], usage["output_tokens"]
-        if "cost" in usage:
-            record["cost"] = usage["cost"]
-    if request.error:
-        record["error"] = request.error
-    return record

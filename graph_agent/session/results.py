@@ -134,6 +134,8 @@ class RunResult(Generic[ResponseT]):
     """Results of the follow-ups that the same call ran after this input, in order."""
     cause: Any = field(default=None, repr=False, compare=False)
     """A `Cause` with the exception behind a failure; None without one, and for a result read from storage."""
+    events: Sequence[StoredEvent] = field(default=(), repr=False, compare=False)
+    """The session's history after the run, as stored."""
 
     def raise_for_status(self) -> RunResult[ResponseT]:
         """Raise the failure of the input as an exception; return the result itself if it did not fail.
@@ -162,6 +164,17 @@ class RunResult(Generic[ResponseT]):
         shown += [("answer", self.answer), ("calls", [call.name for call in self.calls])]
         shown += [(name, value) for name in ("error", "hint", "waiting") if (value := getattr(self, name))]
         return shown
+
+    @property
+    def requests(self) -> list[ModelRequest]:
+        """The requests that models received for this input, oldest first.
+
+        Without `record_requests` they are reconstructed from the history, and marked so.
+        """
+        from graph_agent.state.model_requests import requests_of
+
+        first = input_at(self.events)
+        return [each for each in requests_of(self.events) if each.seq >= first]
 
     @property
     def waiting(self) -> Waiting | None:
@@ -203,6 +216,7 @@ def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
         hint=next((entry["hint"] for entry in reversed(events) if entry.get("hint")), ""),
         truncated=answer.get("truncated"),
         state={name: values[name] for name in fields if name in values},
+        events=values.get("events", ()),
     )
 
 
@@ -456,6 +470,8 @@ class Done(Generic[ResponseT]):
 RunPart: TypeAlias = Token | PlanText | CallState | Progress | DelegateProgress | DelegatePart | Custom | EventAdded
 """A part of a run in progress."""
 if TYPE_CHECKING:
+    from graph_agent.state.model_requests import ModelRequest
+
     Part: TypeAlias = RunPart | Done[ResponseT]
     """A part of `Session.stream`; a union tagged by `type`."""
 else:

@@ -39,6 +39,7 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 """The values of OpenAI's API; a model may support fewer."""
 Finalize = Literal["auto", "compose", "direct"]
 Planner = Literal["wave", "dag"]
+_RECORDED_CHARS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,11 @@ class LoopConfig(CheckedModel):
     """Share of the deadline, token and cost budgets that is reserved for the answer."""
     effect_ledger: bool = False
     """Whether each call that may write is recorded in the checkpointer's storage right before it runs."""
+    record_requests: Annotated[bool | PositiveInt, Unit("characters")] = False
+    """Whether the history records what models receive; a number is the maximum length of a message, 100,000 by default.
+
+    Secrets are masked as in logs.
+    """
     max_output_chars: Annotated[int, Unit("characters")] = Field(default=30_000, ge=100)
     """Characters of one tool output shown to the model; some kinds of tools have their own limits."""
     max_output_lines: Annotated[int, Unit("lines")] = Field(default=256, ge=2)
@@ -233,6 +239,11 @@ class LoopConfig(CheckedModel):
         """The rules of `approve`; empty if it is None."""
         return cast("tuple[Rule, ...]", self.approve or ())
 
+    @property
+    def recorded_chars(self) -> int:
+        """Maximum characters of a message or tool in a recorded request; 0 if none are recorded."""
+        return _RECORDED_CHARS if self.record_requests is True else int(self.record_requests)
+
     def model_options(self) -> tuple[tuple[str, Any], ...]:
         """Return the options of every model call, under LangChain's names; unset options are left out."""
         options = {
@@ -310,6 +321,7 @@ class AgentContext(CheckedModel):
     prices: Prices | None = None
     answer_reserve: float | None = Field(default=None, ge=0, lt=1)
     effect_ledger: bool | None = None
+    record_requests: bool | PositiveInt | None = None
     max_output_chars: int | None = Field(default=None, ge=100)
     max_output_lines: int | None = Field(default=None, ge=2)
     offload_over_chars: PositiveInt | None = None

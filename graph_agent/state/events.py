@@ -313,6 +313,33 @@ class LimitEvent(_Event):
     """Advice for the developer; absent if there is none."""
 
 
+class ModelRequestEvent(_Event):
+    """A model received a request; only with `record_requests`, once for all attempts of the same request.
+
+    `graph_agent.state.model_requests` reads these events; each is the difference to the one before.
+    """
+
+    type: Literal["model_request"]
+    purpose: Purpose
+    """What the reply is for."""
+    model: str
+    """Same as in a `ModelCallRecord`."""
+    started: str
+    """The `started` of its `ModelCallRecord`."""
+    kept_first: int
+    """Number of its first messages that are the first of the request before."""
+    added: list[str]
+    """Hashes of the messages that follow these."""
+    kept_last: int
+    """Number of its last messages, after the added ones, that are the last of the request before."""
+    tools: NotRequired[list[str]]
+    """Hashes of the offered tools; absent if they are those of the request before."""
+    options: NotRequired[dict[str, Any]]
+    """Other options of the call; absent if they are those of the request before."""
+    parts: dict[str, Any]
+    """Hash → message or tool as plain JSON, of those that no earlier event has; secrets are masked as in logs."""
+
+
 class MiddlewareEvent(_Event):
     """A hook of middleware changed the messages, or jumped."""
 
@@ -387,6 +414,7 @@ Event: TypeAlias = (
     | SummaryEvent
     | LoopDetectedEvent
     | LimitEvent
+    | ModelRequestEvent
     | MiddlewareEvent
     | WarningEvent
     | ErrorEvent

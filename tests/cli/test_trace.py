@@ -57,3 +57,19 @@ def test_one_input_is_shown_by_its_number_from_either_end_and_as_json(tmp_path: 
         (2, "COMPLETED", 1),
     ]
     assert (none.returncode, "the session has 2 inputs, and no input 3" in none.stderr) == (2, True)
+
+
+def test_recorded_requests_are_exported_and_imported_with_their_session(tmp_path: Path) -> None:
+    folder = agent_folder(tmp_path, GATED_TOOLS + TOOLS, "echo")
+    run_cli(folder, "run", "--record", "--session", "s", "token=abcdef-12345", script=["Fine."])
+    copied = run_cli(folder, "sessions", "export", "s").stdout
+    run_cli(folder, "sessions", "import", "-", "--as", "copy", given=copied)
+
+    lines = run_cli(folder, "events", "copy", "--requests").stdout.splitlines()
+    events = run_cli(folder, "events", "copy", "--json").stdout
+
+    assert (lines[0], lines[2:], "model_request" in events) == (
+        "request 1, step 1, plan, scripted: 2 messages, 1 tools",
+        ["  + human: token=***"],
+        False,
+    )

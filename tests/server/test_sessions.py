@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.server.process import Served, serving
+from tests.server.process import PARROT, Served, serving
 from tests.support.chat_client import CHAT, answer, body, chat, events, wait_for_event
 
 
@@ -201,3 +201,14 @@ def test_metrics_count_runs_steps_and_tools(tmp_path: Path) -> None:
     }
     checks = {"server": "ok", "model": "auth", "database": "ok"}
     assert (ready.status_code, ready.json()) == (503, {"ready": False, "checks": checks})
+
+
+def test_recorded_requests_are_listed_only_if_they_are_asked_for(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, agent={**PARROT, "config": {"record_requests": True}}) as recording,
+        recording.http() as http,
+    ):
+        chat(http, "seen", "one")
+        types = [[event["type"] for event in events(http, "seen", **only)] for only in ({}, {"type": "model_request"})]
+
+    assert ["model_request" in types[0], set(types[1])] == [False, {"model_request"}]

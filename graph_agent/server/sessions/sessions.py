@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import asdict
 from typing import Any
@@ -29,6 +29,14 @@ from graph_agent.session.results import open_interrupts, run_result
 from graph_agent.session.session import Session
 from graph_agent.session.summaries import SessionSummary, summarize_session
 from graph_agent.tools.client import CLIENT_CALL
+
+
+def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
+    """Whether an event is one of the requested types; without any, recorded requests are left out.
+
+    They have the system prompt, which most callers must not receive by accident.
+    """
+    return event["type"] in types if types else event["type"] != "model_request"
 
 
 async def follow(
@@ -64,7 +72,7 @@ async def follow(
                 yield frame({"type": "live", "parts": parts}, "live")
             for event in events:
                 after += 1
-                if not types or event["type"] in types:
+                if is_selected(event, types):
                     silent_since = time.monotonic()
                     yield frame({**public_value(event), "seq": after, "session_id": session_id}, event["type"])
             if over is not None:
@@ -330,9 +338,7 @@ class Sessions:
 
     async def _events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
         found = await self._memory.get_session_events(self._caller.thread(session_id), after=after)
-        return [
-            {**public_value(event), "session_id": session_id} for event in found if not types or event["type"] in types
-        ]
+        return [{**public_value(event), "session_id": session_id} for event in found if is_selected(event, types)]
 
 
 def _unknown(session_id: str) -> ProblemError:

@@ -1,0 +1,235 @@
+"""Records the requests that models receive, each as the difference to the one before, and reads them back.
+
+A part of a request, which is a message or a tool, is stored once, under its hash, with secrets masked as in logs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from graph_agent._internal.failure_log import mask_secrets
+from graph_agent._internal.text import text_of, to_json_safe
+from graph_agent.state.events import ModelCallRecord, Purpose, StoredEvent, event
+
+if TYPE_CHECKING:
+    from graph_agent.usage import TimedRequest
+
+TYPE = "model_request"
+"""Type of the events that record requests."""
+_HASH_CHARS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """One request that a model received."""
+
+    step: int
+    """The step it belongs to."""
+    purpose: Purpose
+    """What its reply is for."""
+    model: str
+    """Name of the model, as configured or reported; empty if unknown."""
+    messages: tuple[Mapping[str, Any], ...]
+    """Its messages as plain JSON: `type` (`system`, `human`, `ai` or `tool`), `content`, and `tool_calls` or others."""
+    kept_first: int = 0
+    """Number of its first messages that are the first of the request before."""
+    kept_last: int = 0
+    """Number of its last messages that are the last of the request before."""
+    removed: int = 0
+    """Number of messages of the request before that it does not have."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Its tools, in OpenAI's format."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Its other options, such as `temperature` and `tool_choice`."""
+    reconstructed: bool = False
+    """Whether it is derived from the history, without system prompt, tools and options, because it was not recorded."""
+    seq: int = 0
+    """Index of the event that records it, or that it led to."""
+
+    @property
+    def added(self) -> tuple[Mapping[str, Any], ...]:
+        """The messages that the request before did not have."""
+        return self.messages[self.kept_first : len(self.messages) - self.kept_last]
+
+
+class RequestLog:
+    """The recorded requests of a session up to a point.
+
+    Args:
+        events: The session's events; other types are ignored.
+        limit: Maximum characters of a part; longer content is cut.
+        hashes: Cache of the hashes and contents of parts, by the identity of messages and tools.
+    """
+
+    def __init__(
+        self,
+        events: Iterable[Mapping[str, Any]],
+        limit: int = 0,
+        hashes: dict[int, tuple[Any, str, Any]] | None = None,
+    ) -> None:
+        self._limit = limit
+        self._hashes = {} if hashes is None else hashes
+        self._parts: dict[str, Any] = {}
+        self._messages: list[str] = []
+        self._tools: list[str] = []
+        self._options: Mapping[str, Any] = {}
+        for entry in events:
+            if entry["type"] == TYPE:
+                self.read(entry)
+
+    def read(self, entry: Mapping[str, Any], seq: int = 0) -> ModelRequest:
+        """Return the request of the next event that records one."""
+        self._parts |= entry["parts"]
+        first, last, before = entry["kept_first"], entry["kept_last"], self._messages
+        self._messages = [*before[:first], *entry["added"], *before[len(before) - last :]]
+        self._tools = entry.get("tools", self._tools)
+        self._options = entry.get("options", self._options)
+        return ModelRequest(
+            step=entry["step"],
+            purpose=entry["purpose"],
+            model=entry["model"],
+            messages=tuple(self._parts[key] for key in self._messages),
+            kept_first=first,
+            kept_last=last,
+            removed=len(before) - first - last,
+            tools=tuple(self._parts[key] for key in self._tools),
+            options=self._options,
+            seq=seq,
+        )
+
+    def record(self, sent: TimedRequest, call: ModelCallRecord, step: int) -> StoredEvent | None:
+        """Return the event that records a request; None if it equals the one before.
+
+        Args:
+            sent: The request.
+            call: Its times.
+            step: The step it belongs to.
+        """
+        new: dict[str, Any] = {}
+
+        def key_of(part: Any) -> str:
+            if (found := self._hashes.get(id(part))) is None or found[0] is not part:
+                shown = _bounded(_masked(_as_json(part)), self._limit)
+                key = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:_HASH_CHARS]
+                found = self._hashes[id(part)] = part, key, shown
+            if found[1] not in self._parts:
+                new[found[1]] = found[2]
+            return found[1]
+
+        keys, tools = [*map(key_of, sent.messages)], [*map(key_of, sent.options.get("tools") or ())]
+        others = _masked(to_json_safe({name: value for name, value in sent.options.items() if name != "tools"}))
+        before = self._messages
+        if (keys, tools, others) == (before, self._tools, self._options):
+            return None
+        first = _common(keys, before)
+        last = _common(keys[first:][::-1], before[first:][::-1])
+        fields: dict[str, Any] = {"kept_first": first, "added": keys[first : len(keys) - last], "kept_last": last}
+        if tools != self._tools:
+            fields["tools"] = tools
+        if others != self._options:
+            fields["options"] = others
+        about = {"purpose": call["purpose"], "model": call["model"], "started": call["started"]}
+        made = event(TYPE, step, **about, **fields, parts=new)
+        self.read(made)
+        return made
+
+
+def requests_of(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
+    """Return the requests of a session, oldest first; those that were not recorded are reconstructed and marked so.
+
+    Args:
+        events: The session's events from its beginning on, stored or as read.
+    """
+    log, found = RequestLog(()), list[ModelRequest]()
+    conversation: list[dict[str, Any]] = []
+    sent, is_recorded = 0, False
+    for seq, entry in enumerate(events):
+        if entry["type"] == TYPE:
+            found.append(log.read(entry, seq))
+            is_recorded = True
+            continue
+        asked = entry.get("model_calls") or (entry["type"] == "plan" and not entry.get("cached"))
+        if asked and not is_recorded:
+            unknown: dict[str, Any] = {"purpose": "plan", "model": ""}
+            calls = entry.get("model_calls") or [unknown]
+            found.append(
+                ModelRequest(
+                    step=entry["step"],
+                    purpose=calls[-1]["purpose"],
+                    model=calls[-1]["model"],
+                    messages=tuple(conversation),
+                    kept_first=sent,
+                    reconstructed=True,
+                    seq=seq,
+                )
+            )
+            sent = len(conversation)
+        if asked:
+            is_recorded = False
+        _continue(conversation, _masked(entry))
+    return found
+
+
+def _continue(conversation: list[dict[str, Any]], entry: Mapping[str, Any]) -> None:
+    """Add what an event contributes to the conversation, in the form of `ModelRequest.messages`."""
+    match entry["type"]:
+        case "user_message" | "steering":
+            conversation.append({"type": "human", "content": entry["content"]})
+        case "plan" if entry["calls"]:
+            conversation.append({"type": "ai", "content": entry["reasoning"], "tool_calls": []})
+        case "tool_call" | "delegation_request" if conversation:
+            is_tool = entry["type"] == "tool_call"
+            call = {
+                "id": entry["id"],
+                "name": entry["name"] if is_tool else f"delegate_to_{entry['target']}",
+                "args": entry["arguments"] if is_tool else {"task": entry["task"]},
+            }
+            newest = next((each for each in reversed(conversation) if "tool_calls" in each), conversation[-1])
+            newest.setdefault("tool_calls", []).append(call)
+        case "tool_result" | "delegation_response":
+            conversation.append({"type": "tool", "tool_call_id": entry["id"], "content": entry["content"]})
+        case "agent_response":
+            conversation.append({"type": "ai", "content": entry["content"]})
+
+
+def _common(one: Sequence[str], two: Sequence[str]) -> int:
+    """Return the number of equal items at the beginning of two lists."""
+    return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+
+
+def _as_json(part: Any) -> Any:
+    if isinstance(part, Mapping):
+        return to_json_safe(dict(part))
+    shown = {"type": part.type, "content": to_json_safe(part.content)}
+    for name in ("name", "tool_calls", "tool_call_id"):
+        if value := getattr(part, name, None):
+            shown[name] = to_json_safe(value)
+    for call in shown.get("tool_calls", ()):
+        call.pop("type", None)
+    return shown
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, str):
+        return mask_secrets(value)
+    if isinstance(value, list):
+        return [_masked(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _masked(each) for key, each in value.items()}
+    return value
+
+
+def _bounded(part: Any, limit: int) -> Any:
+    """Return a part with at most `limit` characters of JSON, and the number of those left out."""
+    text = json.dumps(part, ensure_ascii=False)
+    if len(text) <= limit:
+        return part
+    if "function" in part:
+        return {"type": "function", "function": {"name": part["function"]["name"]}, "omitted_chars": len(text)}
+    content = text_of(part["content"]) or json.dumps(part["content"], ensure_ascii=False)
+    kept = {name: part[name] for name in ("type", "name", "tool_call_id") if name in part}
+    return {**kept, "content": content[:limit], "omitted_chars": max(0, len(text) - limit)}
