@@ -228,7 +228,7 @@ class RunDriver:
 
         Raises:
             InputError: If the answer names an interrupt that another run has answered, or that never existed.
-            SessionBusyError: If another input of the session is running.
+            SessionBusyError: If another input of the session is running, also when a follow-up is resumed.
         """
         # Imported here: a program that only starts needs neither.
         from graph_agent.session.results import Done, Token
@@ -236,7 +236,7 @@ class RunDriver:
 
         given = await cast("Callable[[], Awaitable[Any]]", given)() if callable(given) else given
         refuse_within(self.id)
-        builder, is_follow_up = builder_of(self._graph), note is not None
+        builder = builder_of(self._graph)
         own_context = builder is None or builder.user_context is None
         options = replace(options, context=checked_context(options.context, own=own_context))
         while True:
@@ -248,9 +248,9 @@ class RunDriver:
                             has_streamed = has_streamed or isinstance(part, Token)
                             yield part
             except SessionBusyError:
-                if is_follow_up:
-                    return  # the run that has the session takes the follow-up
-                raise
+                if note is None:
+                    raise
+                return  # the run that has the session takes the follow-up, which this one has not begun
             result = await self.result(run, options.context)
             if options.readership is not None:
                 assert run.parts is not None
@@ -265,7 +265,7 @@ class RunDriver:
             yield Done(result)
             if run.aborted or (note := await self.next_after(run, options.control)) is None:
                 return
-            given, is_follow_up = _input_of(note), True
+            given = _input_of(note)
 
     def input_run(
         self, handle: RunHandle | None = None, *, mark: InputId | None = None, note: ControlMessage | None = None

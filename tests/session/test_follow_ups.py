@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, Session
+from graph_agent.approvals import HeldCall, approve
 from graph_agent.errors import ConfigError, SessionBusyError
+from graph_agent.runs.registry import lock_idle_session
 from graph_agent.session.results import Done, Token
+from tests.support.agents import asks
+from tests.support.approvals import Desk
 from tests.support.sessions import new_session
 
 
@@ -83,3 +88,20 @@ async def test_a_result_is_read_before_another_run_can_begin(monkeypatch: pytest
     result = await talk.run("one")
 
     assert (result.answer, refused) == ("One.", ["two"])
+
+
+async def test_a_follow_up_that_cannot_resume_because_the_session_is_busy_ends_its_stream_with_an_error() -> None:
+    saver = InMemorySaver()
+    desk = Desk("One.", asks(("1", "write", {"path": "1"})), "Two.", checkpointer=saver)
+    await desk.session.follow_up("two")
+
+    async with AsyncExitStack() as held:
+
+        async def decide(call: HeldCall) -> bool:
+            await held.enter_async_context(lock_idle_session(saver, "s1"))
+            return True
+
+        with pytest.raises(SessionBusyError):
+            _ = [part async for part in desk.session.stream("one", on_approval=decide)]
+
+    assert (await desk.session.resume(approve())).answer == "Two."
