@@ -174,6 +174,8 @@ class SessionInfo(_Reply):
     pending: list[dict[str, Any]]
     waiting: str | None
     """`approval`, `client_tool` or `answer`: what the session waits for; None if it does not wait."""
+    activity: str
+    """`running`, `waiting` for an answer, `interrupted` in the middle of a run, or `idle`."""
     interrupts: list[dict[str, Any]]
 
 
@@ -201,6 +203,12 @@ class EventList(_Reply):
     """Events of a session, oldest first."""
 
     events: list[dict[str, Any]]
+
+
+class ForkedSession(_Reply):
+    """The id of a new session."""
+
+    id: str
 
 
 class Accepted(_Reply):

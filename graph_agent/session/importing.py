@@ -14,7 +14,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, message_to_dict
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, Checkpoint, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent._compat import delta_snapshot
@@ -32,6 +32,7 @@ from graph_agent.runs.input_ids import ANSWERS
 from graph_agent.runs.registry import is_idle, lock_idle_session
 from graph_agent.session.summaries import summarize_session
 from graph_agent.state.events import as_value, read_events
+from graph_agent.state.lengths import lengths_of
 from graph_agent.state.schema import AgentState
 
 FORMAT, VERSION = "graph-agent-session", 1
@@ -153,7 +154,7 @@ async def _checkpoints(
             }
 
 
-def _with_copies(found: CheckpointTuple, copies: Mapping[str, Any]) -> dict[str, Any]:
+def _with_copies(found: CheckpointTuple, copies: Mapping[str, Any]) -> Checkpoint:
     values = {**found.checkpoint["channel_values"], **{name: delta_snapshot(each) for name, each in copies.items()}}
     return {**found.checkpoint, "channel_values": values}
 
@@ -254,6 +255,41 @@ def _store(saver: BaseCheckpointSaver[Any], session_id: str, checkpoints: Iterab
             saver.get_tuple({"configurable": {"thread_id": session_id}})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"The export has a checkpoint that cannot be stored: {error!r}. Export it again.") from error
+
+
+async def fork_session(saver: BaseCheckpointSaver[Any], session_id: str, fork_id: str, seq: int) -> None:
+    """Copy a session up to the end of a superstep to a new session, which can be resumed from there.
+
+    Args:
+        saver: The saver of both.
+        session_id: The session.
+        fork_id: The new session.
+        seq: Index of the last event of the superstep.
+
+    Raises:
+        InputError: If no stored superstep ends with this event, or the new session exists.
+        SessionBusyError: If the new session is running.
+    """
+    thread: RunnableConfig = {"configurable": {"thread_id": session_id, "checkpoint_ns": ""}}
+    found: CheckpointTuple | None = None
+    async for each in saver.alist(thread):
+        if (count := lengths_of(each.metadata).get("events", 0)) <= seq + 1:
+            found = each if count == seq + 1 else None
+            break
+    if found is None:
+        raise InputError(
+            f"The session {session_id!r} has no checkpoint after its event {seq}; fork it from the end of another step."
+        )
+    copies = await read_history(saver, session_id, found)
+    place: RunnableConfig = {"configurable": {"thread_id": fork_id, "checkpoint_ns": ""}}
+    async with lock_idle_session(saver, fork_id):
+        if await saver.aget_tuple(place) is not None:
+            raise InputError(f"The session {fork_id!r} exists already; name another one.")
+        async for first in saver.alist(thread, filter={"step": -1}, limit=1):
+            # It has the title of the session.
+            versions = first.checkpoint["channel_versions"]
+            place = await saver.aput(place, first.checkpoint, first.metadata, versions)
+        await saver.aput(place, _with_copies(found, copies), found.metadata, found.checkpoint["channel_versions"])
 
 
 async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncIterator[str]:

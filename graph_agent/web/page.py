@@ -26,6 +26,7 @@ _MODULES = (
     "axis.js",
     "detail.js",
     "conversation.js",
+    "actions.js",
     "app.js",
 )
 """Scripts of the page; each imports only modules before it."""

@@ -55,6 +55,7 @@ def test_the_history_is_read_by_type_and_from_a_place_on(served: Served) -> None
         "events": 8,
         "pending": [],
         "waiting": None,
+        "activity": "idle",
         "interrupts": [],
     }
 

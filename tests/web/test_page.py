@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +92,44 @@ def test_an_exported_session_is_drawn_as_on_the_server(page: Page, travel: Serve
     page.set_viewport_size({"width": 1440 - 250, "height": 900})
     page.goto(exported.as_uri())
     assert drawing(page) == live
+
+
+def test_a_step_is_forked_and_its_branches_are_compared(page: Page, travel: Served) -> None:
+    page.goto(travel.url)
+    send(page, "Plan a trip to Bergen")
+    page.get_by_label("reject").first.check(timeout=DONE_MS)
+    page.get_by_role("button", name="Send decisions").click()
+    expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
+    origin = page.url.partition("#")[2]
+
+    page.get_by_role("button", name=re.compile("^delegate_to_guide")).last.click()
+    page.get_by_role("button", name="Fork after this step").click()
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("button", name="Send decisions").click(timeout=DONE_MS)
+    expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
+
+    comparison = page.get_by_label(f"Comparison with {origin}")
+    rows = comparison.locator("tbody tr")
+    expect(rows.nth(1)).to_have_text("Steps44")
+    expect(rows.nth(2)).to_have_text("Calls8, 1 failed8, 1 failed")
+    # The branch has approved what its origin rejected.
+    sides = [page.locator(".time > .axis"), comparison.locator(".axis")]
+    assert [side.locator(".bar.denied").count() for side in sides] == [0, 1]
+
+
+def test_an_input_is_copied_as_a_test_that_passes(page: Page, travel: Served, tmp_path: Path) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(travel.url)
+    send(page, '!call [["echo", {"text": "it\'s \\"so\\""}], ["weather", {"city": "Bergen"}]]')
+    expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
+    page.get_by_role("button", name="test", exact=True).click()
+    expect(page.get_by_role("status")).to_contain_text("Copied.")
+
+    copied = tmp_path / "test_copied.py"
+    copied.write_text(page.evaluate("navigator.clipboard.readText()"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, str(copied)]
+    run = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stdout
 
 
 def test_the_root_is_a_page_under_a_strict_policy(travel: Served) -> None:

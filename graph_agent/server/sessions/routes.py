@@ -18,6 +18,7 @@ from graph_agent.server.response_models import (
     Accepted,
     ControlError,
     EventList,
+    ForkedSession,
     SessionIds,
     SessionInfo,
     SessionList,
@@ -65,6 +66,14 @@ class Answer(BaseModel):
     answer: Any = Field(None, description="The answer, or interrupt id → answer; absent after a stop or a crash.")
 
     _clean = model_validator(mode="before")(clean_body)
+
+
+class ForkPoint(BaseModel):
+    """The end of a step of a session."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    seq: int = Field(ge=0, le=2**31, description="Index of the last event of the step.")
 
 
 def sessions(sender: Annotated[Caller, Depends(caller)], server: Annotated[Services, Depends(services)]) -> Sessions:
@@ -188,6 +197,12 @@ async def follow_up_session(
 async def abort_session(session_id: _SessionId, caller_sessions: _CallerSessions) -> Accepted:
     """Abort a session's current run; `accepted` is false if there is none."""
     return Accepted(accepted=await caller_sessions.abort(session_id))
+
+
+@router.post("/sessions/{session_id}/fork", status_code=201)
+async def fork_session(session_id: _SessionId, body: ForkPoint, caller_sessions: _CallerSessions) -> ForkedSession:
+    """Copy a session up to the end of a step to a new session, which can be resumed or get another input."""
+    return ForkedSession(id=await caller_sessions.fork(session_id, body.seq))
 
 
 @router.post("/sessions/{session_id}/resume")

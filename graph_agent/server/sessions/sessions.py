@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AsyncExitStack, ExitStack, suppress
@@ -83,6 +84,10 @@ async def follow(
             if not events and not parts:
                 await feed.wait(max(0.01, keepalive_s - (time.monotonic() - silent_since)))
     yield frame({"type": "end", "reason": over, "after": after}, "end")
+
+
+FORK = "-fork-"
+"""Part of the id of a forked session, between the id of its origin and a random text."""
 
 
 class Sessions:
@@ -199,11 +204,14 @@ class Sessions:
         Raises:
             ProblemError: If there is no such session.
         """
-        return self._info(session_id, await self._state(session_id))
+        return await self._info(session_id, await self._state(session_id))
 
-    @staticmethod
-    def _info(session_id: str, state: StateSnapshot) -> dict[str, Any]:
+    async def _info(self, session_id: str, state: StateSnapshot) -> dict[str, Any]:
         result = run_result(state)
+        activity = "idle"
+        if state.tasks:
+            is_running = not await is_idle(self._host.saver, self._caller.thread(session_id))
+            activity = "running" if is_running else "waiting" if result.waiting else "interrupted"
         return {
             "id": session_id,
             "status": result.status.value,
@@ -212,6 +220,7 @@ class Sessions:
             "events": len(state.values.get("events", [])),
             "pending": to_json_safe(result.pending),
             "waiting": result.waiting,
+            "activity": activity,
             "interrupts": [{"id": each.id, "value": to_json_safe(each.value)} for each in result.interrupts],
         }
 
@@ -292,7 +301,29 @@ class Sessions:
             while not isinstance(await self._part(run), RunEnded):
                 pass
         assert run.input.state is not None, "a run that reaches its end reads its state"
-        return self._info(session_id, run.input.state)
+        return await self._info(session_id, run.input.state)
+
+    async def fork(self, session_id: str, seq: int) -> str:
+        """Copy a session up to the end of a step to a new session, and return its id.
+
+        Args:
+            seq: Index of the last event of the step.
+
+        Raises:
+            ProblemError: If there is no such session, or no stored checkpoint ends with this event.
+        """
+        # Imported here: it loads the code of exports.
+        from graph_agent.session.importing import fork_session
+
+        await self._check(session_id)
+        stem = session_id.partition(FORK)[0][: 128 - len(FORK) - 8]
+        fork_id = f"{stem}{FORK}{secrets.token_hex(4)}"
+        thread, fork = self._caller.thread(session_id), self._caller.thread(fork_id)
+        try:
+            await fork_session(self._host.saver, thread, fork, seq)
+        except InputError as error:
+            raise ProblemError("conflict", str(error).replace(repr(thread), repr(session_id)), param="seq") from None
+        return fork_id
 
     async def delete(self, session_id: str) -> None:
         """Delete a session.

@@ -6,6 +6,7 @@ import { ApiError, eventsPath, follow, get, post, remove, sessionPath, storedKey
 import { Axis, Graph } from "./axis.js";
 import { Conversation } from "./conversation.js";
 import { Detail } from "./detail.js";
+import { Actions, Comparison } from "./actions.js";
 
 const CONFIG = JSON.parse(document.getElementById("config").textContent);
 const EXPORT = CONFIG.export || null;
@@ -69,7 +70,9 @@ class App extends Component {
   async open(id) {
     this.following?.abort();
     const aborter = (this.following = new AbortController());
-    this.setState({ id, log: newLog(), info: null, bar: null, chosen: null, missing: false, connection: "" });
+    const other = this.branchOf || null;
+    this.branchOf = null;
+    this.setState({ id, log: newLog(), info: null, bar: null, chosen: null, missing: false, connection: "", told: "", other });
     if (!id) return;
     const { signal } = aborter;
     let log = null;
@@ -118,8 +121,6 @@ class App extends Component {
 
   async refresh(id) {
     const info = await get(sessionPath(id));
-    const { sessions } = await get(`/memory/summaries?limit=5&search=${encodeURIComponent(id)}`);
-    info.activity = sessions.find((one) => one.id === id)?.activity;
     if (id === this.state.id) this.setState({ info });
   }
 
@@ -169,6 +170,29 @@ class App extends Component {
     }
   }
 
+  /** Fork the session from the end of a step, and compare the branch with it. */
+  async fork(seq) {
+    const { id: origin, log } = this.state;
+    try {
+      const { id } = await post(sessionPath(origin, "/fork"), { seq });
+      this.list();
+      this.branchOf = { id: origin, log };
+      location.hash = encodeURIComponent(id);
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  async compare(id) {
+    if (!id) return this.setState({ other: null });
+    try {
+      const { events } = await get(eventsPath(id));
+      this.setState({ other: { id, log: reduceAll(newLog(), events) } });
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
   async forget() {
     if (!confirm(`Delete the session ${this.state.id}?`)) return;
     try {
@@ -191,7 +215,7 @@ class App extends Component {
     return state.needsKey ? html`<${KeyForm} error=${state.keyError} use=${(key) => (storeKey(key), this.list(), this.open(sessionOfUrl()))} />` : this.page(state);
   }
 
-  page({ id, log, info, bar, chosen, error, told, connection, missing, pane, busy }) {
+  page({ id, log, info, bar, chosen, error, told, connection, missing, pane, busy, other }) {
     const activity = info?.activity || (activeNode(log) === "approve" ? "waiting" : "");
     const pickCall = (call) => {
       const found = { call, kind: call.kind, depth: 0 };
@@ -200,14 +224,15 @@ class App extends Component {
     return html`<div class=${`page show-${pane}${EXPORT ? " export" : ""}`}>
       <header class="top">
         <h1>${CONFIG.name}</h1>
-        <span class="status" role="status">${id && html`<b class=${(activity || log.status).toLowerCase()}>${statusWord(log.status, activity)}</b>`}
+        <span class="status" role="status">${id && html`<b class=${(activity && activity !== "idle" ? activity : log.status).toLowerCase()}>${statusWord(log.status, activity)}</b>`}
           ${connection === "lost" && html` <b class="lost">reconnecting…</b>`} ${told || ""}</span>
+        ${!EXPORT && id && log.seq >= 0 && html`<button class="quiet" onClick=${() => this.forget()}>Delete</button>`}
         ${log.usage.calls > 0 && html`<span class="hint">${usageWord(log.usage)}</span>`}
         <nav class="panes" aria-label="Views">${[["list", "Sessions"], ["talk", "Conversation"], ["time", "Time"]].slice(EXPORT ? 1 : 0).map(
-          ([name, title]) => html`<button type="button" aria-pressed=${pane === name} onClick=${() => this.setState({ pane: name })}>${title}</button>`,
+          ([name, title]) => html`<button aria-pressed=${pane === name} onClick=${() => this.setState({ pane: name })}>${title}</button>`,
         )}</nav>
       </header>
-      ${error && html`<p class="alert" role="alert">${error} <button type="button" class="quiet" onClick=${() => this.setState({ error: "" })} aria-label="Dismiss">✕</button></p>`}
+      ${error && html`<p class="alert" role="alert">${error} <button class="quiet" onClick=${() => this.setState({ error: "" })} aria-label="Dismiss">✕</button></p>`}
       ${!EXPORT && this.sessions(this.state)}
       <${Conversation} key=${id} log=${log} info=${info} chosen=${chosen} busy=${busy} readOnly=${Boolean(EXPORT)}
         choose=${(input) => this.setState({ chosen: input, bar: null, pane: "time" })} pickCall=${pickCall}
@@ -219,9 +244,20 @@ class App extends Component {
         ${id && html`<${Graph} log=${log} />`}
         ${chosen && html`<${Axis} input=${chosen} selected=${bar?.key} now=${EXPORT ? EXPORT.now : Date.now()} pick=${(one) => this.setState({ bar: one })} />`}
         ${!chosen && html`<p class="empty">Steps and calls of an input appear here.</p>`}
-        ${bar && html`<${Detail} bar=${bar} copy=${(text) => this.copy(text)} close=${() => this.setState({ bar: null })} />`}
+        ${chosen && html`<${Actions} input=${chosen} target=${{ name: CONFIG.name, origin: EXPORT ? "http://127.0.0.1:8000" : new URL(".", location.href).href.replace(/\/$/, "") }}
+          copy=${(text) => this.copy(text)} compare=${(one) => this.compare(one)} other=${other} candidates=${this.branches(this.state)} />`}
+        ${bar && html`<${Detail} bar=${bar} copy=${(text) => this.copy(text)} close=${() => this.setState({ bar: null })}>
+          ${!EXPORT && forkPoint(bar) !== undefined && html`<button class="fork" onClick=${() => this.fork(forkPoint(bar))}>Fork after this step</button>`}
+        </${Detail}>`}
+        ${other && chosen && html`<${Comparison} input=${chosen} other=${other} now=${Date.now()} />`}
       </aside>
     </div>`;
+  }
+
+  /** Return the sessions that began as this one did. */
+  branches({ id, sessions }) {
+    const stem = (one) => one.split("-fork-")[0];
+    return sessions.map((one) => one.id).filter((one) => one !== id && stem(one) === stem(id));
   }
 
   sessions({ sessions, search, id, next }) {
@@ -235,9 +271,16 @@ class App extends Component {
         <small><b class=${(one.activity === "idle" ? one.status : one.activity).toLowerCase()}>${statusWord(one.status, one.activity)}</b> · ${age(one.updated_at)} · ${one.turns} turns</small>
       </a></li>`)}</ul>
       ${!sessions.length && html`<p class="empty">${search ? "No session matches." : "No sessions yet."}</p>`}
-      ${next && html`<button type="button" class="quiet" onClick=${() => this.list(true)}>More</button>`}
+      ${next && html`<button class="quiet" onClick=${() => this.list(true)}>More</button>`}
     </nav>`;
   }
+}
+
+/** Return the index of the event after which a bar's step can be forked; undefined while the step is unfinished. */
+function forkPoint({ call, step, depth }) {
+  const found = call ? call.step : step;
+  if (depth || !found.plan) return undefined;
+  return found.calls.length ? (found.calls.every((one) => one.result) ? found.last : undefined) : found.input.last;
 }
 
 function usageWord({ calls, tokens, cost }) {

@@ -28,9 +28,9 @@ class Bar extends Component {
     const tokens = bar.model?.tokens;
     const text = `${nameOf(bar)} ${duration(bar.to - bar.from)}${tokens > 0 ? ` · ${tokens} tok` : ""}`;
     // Beside the bar, if it is longer than the bar and there is room.
-    const outside = text.length * 6.2 + 24 > bar.width && bar.room - bar.width > 40;
+    const outside = text.length * 6.2 + 24 > bar.width && bar.width < 90 && bar.room - bar.width > 60;
     const place = outside ? `left:${bar.width + 3}px;max-width:${bar.room - bar.width}px` : `left:5px;max-width:${Math.max(0, bar.width - 8)}px`;
-    return html`<button type="button" class=${`bar ${bar.kind} ${state}${selected ? " selected" : ""}${bar.depth ? " nested" : ""}`}
+    return html`<button class=${`bar ${bar.kind} ${state}${selected ? " selected" : ""}${bar.depth ? " nested" : ""}`}
       style=${`left:${bar.x}px;top:${bar.y + 2}px;width:${bar.width}px`} aria-pressed=${selected} aria-label=${labelOf(bar)}
       title=${labelOf(bar)} tabindex=${focusable ? 0 : -1} data-key=${bar.key} onClick=${() => pick(bar)}>
       <span class="label" style=${place}>${bar.call && html`<i aria-hidden="true">${signOf(state)}</i>`}
@@ -99,8 +99,8 @@ export class Axis extends Component {
     const lines = drawing.lines.filter((line) => line.x1 < left + width + MARGIN && line.x2 > left - MARGIN);
     return html`<section class="axis" aria-label=${`Time of input ${input.number + 1}`}>
       <div class="axis-tools">
-        <button type="button" onClick=${() => this.setState({ zoom: zoom * 1.5 })} aria-label="Wider time axis">+</button>
-        <button type="button" onClick=${() => this.setState({ zoom: Math.max(1, zoom / 1.5) })} aria-label="Narrower time axis">−</button>
+        <button onClick=${() => this.setState({ zoom: zoom * 1.5 })} aria-label="Wider time axis">+</button>
+        <button onClick=${() => this.setState({ zoom: Math.max(1, zoom / 1.5) })} aria-label="Narrower time axis">−</button>
       </div>
       <div class="axis-box" ref=${(box) => (this.box = box)} tabindex="-1"
         onScroll=${(event) => this.setState({ left: event.target.scrollLeft, top: event.target.scrollTop })}

@@ -23,7 +23,7 @@ class Turn extends Component {
       ${input.steps.map((step, n) => html`<${Fragment} key=${step.number}>
         ${step.calls.length > 0 && html`<div class="step">
           ${step.plan.reasoning && html`<p class="commentary">${step.plan.reasoning}</p>`}
-          <ul class="chips" aria-label=${`Calls of step ${step.number}`}>${step.calls.slice(0, 12).map((call) => html`<li key=${call.id}><button type="button" class=${`chip ${call.state}`}
+          <ul class="chips" aria-label=${`Calls of step ${step.number}`}>${step.calls.slice(0, 12).map((call) => html`<li key=${call.id}><button class=${`chip ${call.state}`}
             onClick=${() => pickCall(call)} aria-label=${`${call.name}, ${wordOf(call.state)}`}><i aria-hidden="true">${signOf(call.state)}</i> ${call.name.replace(/^delegate_to_/, "→ ")}</button></li>`)}
             ${step.calls.length > 12 && html`<li class="hint">and ${step.calls.length - 12} more</li>`}</ul>
         </div>`}
@@ -32,7 +32,7 @@ class Turn extends Component {
       ${texts?.filter(Boolean).map((text) => html`<div class="message agent live"><p>${text}</p></div>`)}
       ${input.answer && html`<div class=${`message agent${input.status === "FAILED" ? " failed" : ""}`}><p>${asText(input.answer.content)}</p></div>`}
       ${input.done && input.status !== "COMPLETED" && html`<p class="ending">${input.status.toLowerCase().replace("_", " ")}</p>`}
-      ${!chosen && html`<button type="button" class="quiet show-time" onClick=${() => choose(input)}>Show its time</button>`}
+      ${!chosen && html`<button class="quiet show-time" onClick=${() => choose(input)}>Show its time</button>`}
     </article>`;
   }
 }
@@ -162,7 +162,7 @@ export class Conversation extends Component {
     return html`<main class="conversation" aria-label="Conversation">
       <div class="turns" ref=${(box) => (this.box = box)} tabindex="0" role="log" aria-live="polite" aria-relevant="additions"
         onScroll=${({ target }) => (this.atEnd = target.scrollHeight - target.scrollTop - target.clientHeight < 60)}>
-        ${hidden > 0 && html`<button type="button" class="quiet" onClick=${() => this.setState({ turns: turns + 100 })}>Show ${Math.min(100, hidden)} of ${hidden} earlier inputs</button>`}
+        ${hidden > 0 && html`<button class="quiet" onClick=${() => this.setState({ turns: turns + 100 })}>Show ${Math.min(100, hidden)} of ${hidden} earlier inputs</button>`}
         ${log.inputs.slice(hidden).map((input) => html`<${Turn} key=${input.number} input=${input} chosen=${input === chosen}
           texts=${input === last ? log.live?.texts : null} choose=${choose} pickCall=${pickCall} />`)}
         ${children}

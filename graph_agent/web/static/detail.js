@@ -7,7 +7,7 @@ const SHOWN = 20_000;
 export function Block({ title, text, copy }) {
   const cut = text.length > SHOWN ? text.slice(0, SHOWN) : text;
   return html`<div class="block">
-    <header><h4>${title}</h4><button type="button" class="quiet" onClick=${() => copy(text)} aria-label=${`Copy: ${title}`}>Copy</button></header>
+    <header><h4>${title}</h4><button class="quiet" onClick=${() => copy(text)} aria-label=${`Copy: ${title}`}>Copy</button></header>
     <pre tabindex="0">${visible(cut)}</pre>
     ${cut !== text && html`<p class="hint">The first ${SHOWN.toLocaleString("en")} of ${text.length.toLocaleString("en")} characters; Copy has all.</p>`}
   </div>`;
@@ -67,7 +67,7 @@ function planned(step) {
 /** The panel of the chosen bar. */
 export function Detail({ bar, copy, close, children }) {
   return html`<section class="detail" aria-label="Details">
-    <button type="button" class="quiet close" onClick=${close} aria-label="Close details">✕</button>
+    <button class="quiet close" onClick=${close} aria-label="Close details">✕</button>
     ${bar.call ? html`<${CallDetail} call=${bar.call} copy=${copy} />` : html`<${StepDetail} step=${bar.step} answer=${!bar.step.calls.length} copy=${copy} />`}
     ${children}
   </section>`;

@@ -75,7 +75,9 @@ const REDUCERS = {
     log.status = event.to;
     input.status = event.to;
     input.done = event.to !== "RUNNING";
-    if (input.done) log.live = null;
+    if (!input.done) return;
+    input.last = event.seq;
+    log.live = null;
   },
   plan(log, event, input, time) {
     const step = newStep(input, event, time);
@@ -99,6 +101,7 @@ const REDUCERS = {
     Object.assign(call, { end: time, state: event.status, result: event });
     if (event.history) call.nested = reduceAll(newLog(), event.history);
     call.step.end = Math.max(call.step.end, time);
+    call.step.last = Math.max(call.step.last || 0, event.seq ?? 0);
   },
   delegation_progress(log, event) {
     log.calls.get(event.id)?.progress.push(event.content);

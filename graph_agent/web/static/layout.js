@@ -35,7 +35,7 @@ function rowsOf(calls, end, depth) {
   const bars = [];
   const free = [];
   for (const call of calls) {
-    const from = call.waits[0]?.from ?? call.start ?? call.step.planned;
+    const from = call.start ?? call.waits[0]?.from ?? call.step.planned;
     const to = call.end ?? (call.state === "planned" ? from : end);
     const bar = { call, kind: call.kind, from, to, row: 0, depth };
     const inner = call.nested && depth < 4 ? nestedBars(call.nested, depth + 1) : [];
@@ -134,7 +134,7 @@ export function layout(input, viewport, zoom, now) {
   const byRow = [...bars].sort((left, right) => left.y - right.y || left.x - right.x);
   byRow.forEach((bar, n) => {
     const next = byRow[n + 1];
-    bar.room = Math.max(bar.width, (next?.y === bar.y ? next.x : x) - bar.x - 4);
+    bar.room = Math.max(bar.width, Math.min(next?.y === bar.y ? next.x : x, bar.column.x + bar.column.width) - bar.x - 4);
   });
   const marks = input.notes.map((note, n) => {
     const column = columns.find((one) => note.time <= one.end) || columns.at(-1);
