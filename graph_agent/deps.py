@@ -15,6 +15,7 @@ from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
 from langgraph.runtime import Runtime
 
+from graph_agent._internal.failure_log import log_fields
 from graph_agent._internal.lru import BoundedCache
 from graph_agent.hooks.pipeline import MiddlewareNodes
 from graph_agent.hooks.protocol import LoopHook, sees_answers
@@ -276,8 +277,10 @@ class Task:
         Raises:
             ConfigError: As `deps_of_run`.
         """
-        deps, loop = deps_of_run(deps, runtime), state.get("loop", INITIAL_LOOP)
-        return cls(config, runtime, deps, run_of(config), state, loop, deps.settings(runtime, config, loop))
+        deps, loop, run = deps_of_run(deps, runtime), state.get("loop", INITIAL_LOOP), run_of(config)
+        # A node runs in a context of its own.
+        log_fields.set({"session_id": run.session_id, "input_id": loop["last_input_id"], "step": loop["step"]})
+        return cls(config, runtime, deps, run, state, loop, deps.settings(runtime, config, loop))
 
     @property
     def step(self) -> int:

@@ -12,7 +12,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent._compat import read_state
-from graph_agent._internal.failure_log import log_failure, log_user_error
+from graph_agent._internal.failure_log import get_logger, log_failure, log_user_error
 from graph_agent._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent._internal.text import as_text, clean
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
@@ -40,7 +40,7 @@ from graph_agent.tools.output import effect_text
 from graph_agent.types import HIDDEN_ID_PREFIX, Call, Usage, delegate_name, is_delegation
 from graph_agent.usage import RemainingBudget, add_usage, budget_for_delegates, has_budget
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _TOO_DEEP = "This agent may not delegate further: the delegation depth is used up. Do the task yourself."
 
 
@@ -106,6 +106,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
         result = DelegationResult(result.content, result.status, stored=result.stored)
         if waiting is not None:
             await deps.toolbox.withdraw({call["id"]: waiting})
+    timer.log(call["name"], "waiting" if result.waiting is not None else result.status)
     # The usage of all attempts, including a delegate that was cancelled without a result.
     result = replace(result, usage=tally.usage)
     events = [*to_run.events, *progress.events]

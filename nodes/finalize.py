@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
@@ -13,7 +12,14 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent._internal.failure_log import IN_HISTORY, exception_text, log_traceback, log_user_error, user_function
+from graph_agent._internal.failure_log import (
+    IN_HISTORY,
+    exception_text,
+    get_logger,
+    log_traceback,
+    log_user_error,
+    user_function,
+)
 from graph_agent._internal.text import clean
 from graph_agent.deps import AgentDeps, Task, answer_left_s, spent
 from graph_agent.errors import GraphAgentError, HookError, SlowSchemaError, UserError
@@ -55,7 +61,7 @@ from graph_agent.state.schema import LoopOutcome, LoopState, PlanState
 from graph_agent.types import NO_USAGE, STATUS_OF, CutOff, StopReason, Usage
 from graph_agent.usage import LimitMet, LimitMetError, add_usage, budget_met, exhausted, has_budget, limit_met
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _HINTS = {
     "transient": "Raise `model_retries`, or set `fallback_models`.",
     "content_filter": "Another model, or other settings of the provider's filter, may accept the request.",
@@ -517,6 +523,7 @@ class AnswerUpdate:
             optional = {"truncated": self.truncated, "error": self.error and self.error["kind"]}
             fields = {name: value for name, value in optional.items() if value}
             self.events.append(event("agent_response", self.step, content=self.answer.content, **fields))
+        logger.info("The input ended: %s", self.reason)
         self.events.append(status_event(self.state["status"], status, self.step))
         report_model_calls(self.loop, self.events[-1 if self.answer is None else -2])
         return {

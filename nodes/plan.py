@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from enum import Enum
@@ -14,6 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
+from graph_agent._internal.failure_log import get_logger, log_fields
 from graph_agent.deps import AgentDeps, Task, work_left_s
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.models.errors import cut_off
@@ -51,7 +51,7 @@ from graph_agent.types import NO_USAGE
 from graph_agent.usage import LimitMetError
 from graph_agent.waves.schema import Selection, fill_in_earlier, select
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Decision(Enum):
@@ -243,6 +243,7 @@ async def ask_before_deadline(update: PlanUpdate) -> None:
 
 async def _ask(update: PlanUpdate) -> None:
     """Ask the model for the next wave, and make its calls ready or end planning."""
+    log_fields.set({**log_fields.get({}), "step": update.loop["step"] + 1})
     logger.info("Agentic iteration %d/%d", update.loop["step"] + 1, update.settings.max_steps)
     try:
         planned = await _request_plan(update)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Protocol
 
 import typer
 
-from graph_agent._internal.failure_log import IN_HISTORY, MULTILINE, mask_named_secrets, mask_secrets
+from graph_agent._internal.failure_log import IN_HISTORY, LOG_FIELDS, MULTILINE, mask_named_secrets, mask_secrets
 from graph_agent._internal.text import printable, printable_lines
 
 _OWN = "graph_agent"
+FORMAT_VARIABLE = "GRAPH_AGENT_LOG_FORMAT"
+"""Environment variable with the format of log records: `text` (the default) or `json`."""
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -103,7 +108,21 @@ def log_warnings(*, without_history: bool = False, stream: LogStream | None = No
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # the class takes its argument in stubs only
     def __init__(self, text_format: str, stream: LogStream | None) -> None:
         super().__init__(stream)
-        self.setFormatter(_PrintableFormatter(text_format))
+        as_json = os.environ.get(FORMAT_VARIABLE, "text").lower() == "json"
+        self.setFormatter(_JsonFormatter() if as_json else _PrintableFormatter(text_format))
+
+
+class _JsonFormatter(logging.Formatter):
+    """Format a record as one line of JSON in ASCII, with its fields. Secrets are masked."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        mask = mask_named_secrets if record.name.partition(".")[0] == _OWN else mask_secrets
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
+        fields = {name: getattr(record, name) for name in LOG_FIELDS if hasattr(record, name)}
+        about = {"time": at, "level": record.levelname, "logger": record.name, "message": mask(record.getMessage())}
+        if record.exc_info:
+            about["exception"] = mask(self.formatException(record.exc_info))
+        return json.dumps({**about, **fields})
 
 
 class _PrintableFormatter(logging.Formatter):

@@ -8,7 +8,8 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 
 _SHOWN_CAUSES = 5
@@ -132,6 +133,26 @@ def _masked(pattern: re.Pattern[str], text: str) -> str:
 def _pattern(*alternatives: str) -> re.Pattern[str]:
     # Compiled at first use: most processes mask nothing.
     return re.compile("|".join(alternatives), re.IGNORECASE)
+
+
+LOG_FIELDS = ("session_id", "input_id", "step", "call_id")
+"""Attributes of the log records of a run; absent where there is none."""
+log_fields: ContextVar[Mapping[str, str | int]] = ContextVar("graph_agent_log_fields")
+"""The `LOG_FIELDS` of the current task's records; an empty value is left out."""
+
+
+def get_logger(name: str) -> logging.Logger:
+    """Return a logger whose records have the `log_fields`."""
+    logger = logging.getLogger(name)
+    logger.addFilter(_add_fields)
+    return logger
+
+
+def _add_fields(record: logging.LogRecord) -> bool:
+    for name, value in log_fields.get({}).items():
+        if value != "":
+            record.__dict__.setdefault(name, value)
+    return True
 
 
 IN_HISTORY = {"in_history": True}

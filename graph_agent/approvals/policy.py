@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 import inspect
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, cast
 
-from graph_agent._internal.failure_log import log_failure, log_user_error
+from graph_agent._internal.failure_log import get_logger, log_failure, log_user_error
 from graph_agent._internal.text import clean
 from graph_agent.approvals.requests import DECISIONS, DecisionType
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.types import Call
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Rule: TypeAlias = str | Callable[[Call], Any]
 """A name pattern, or a function that returns whether a call needs approval; it may be asynchronous."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -18,6 +17,7 @@ from langchain_core.messages import AnyMessage, HumanMessage
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.text import clean, to_json_safe
 from graph_agent.approvals.requests import ActionRequest, ReviewConfig
 from graph_agent.delegates.a2a_http import A2AAuth, describe, open_http, origin_of, read_card
@@ -62,7 +62,7 @@ def _fits(request: _Request) -> bool:
     return ids is None or len({*ids}) == len(actions) == len(request["review_configs"])
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CARD_TIMEOUT_S = 5.0
 _RETRY_CARD_S = 30.0

@@ -15,7 +15,7 @@ from langchain_core.tools import BaseTool, ToolException
 from langgraph.errors import GraphBubbleUp
 
 from graph_agent._compat import count_resume_values, read_state
-from graph_agent._internal.failure_log import log_failure, log_traceback, log_user_error
+from graph_agent._internal.failure_log import get_logger, log_failure, log_fields, log_traceback, log_user_error
 from graph_agent._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent.checkpoints.reading import load
 from graph_agent.deps import Task, work_left_s
@@ -52,7 +52,7 @@ from graph_agent.tools.toolbox import Toolbox
 from graph_agent.types import Call, is_delegation
 
 T = TypeVar("T")
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _FIELDS = frozenset({"id", "name", "arguments"})
 Update = list[tuple[str, Any]]
 """A node's update, as pairs of field and value."""
@@ -81,6 +81,7 @@ async def call_to_run(task: Task, call: Call) -> CallToRun | Update:
             "This session was stopped in the middle of calls that another graph had planned, which this agent cannot "
             "resume. Send new input: the open calls are then settled as unknown, and the conversation continues."
         )
+    log_fields.set({**log_fields.get({}), "call_id": call["id"]})
     task.run.started_tasks.add(call["id"])
     if call["id"] in task.run.planned:
         return CallToRun(call, [])
@@ -125,6 +126,13 @@ class CallTimer:
         self._created = time.monotonic()
         self._started: float | None = None
         self._ended: float | None = None
+
+    def log(self, name: str, status: str) -> None:
+        """Log the end of the call."""
+        if self._started is None or self._ended is None:
+            logger.info("The call of %s did not run: %s", name, status)
+        else:
+            logger.info("The call of %s took %.3f s: %s", name, self._ended - self._started, status)
 
     @contextmanager
     def running(self) -> Iterator[None]:

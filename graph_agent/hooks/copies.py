@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -10,7 +9,7 @@ from typing import Any, TypeVar
 from langchain_core.messages import BaseMessage
 from langgraph.errors import GraphBubbleUp
 
-from graph_agent._internal.failure_log import log_user_error
+from graph_agent._internal.failure_log import get_logger, log_user_error
 from graph_agent.errors import HookError
 from graph_agent.hooks.protocol import HookRequest
 from graph_agent.models.errors import public_exception_text
@@ -69,7 +68,7 @@ class LazyRequestCopy(HookRequest):
         return copy
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _RAISED_BY = "_graph_agent_raised_by"
 """Attribute of exceptions with the name of the hook that raised them."""
 

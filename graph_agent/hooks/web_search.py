@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
-from graph_agent._internal.failure_log import exception_text, log_user_error
+from graph_agent._internal.failure_log import exception_text, get_logger, log_user_error
 from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent._internal.text import as_text, clean
 from graph_agent.hooks.protocol import HookRequest, HookResponse, LoopHook, LoopPlan, OnError, RequestPatch
 from graph_agent.parsing.call import canonical_calls
 from graph_agent.types import Call
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Search = Callable[[str], Any | Awaitable[Any]]
 """A query → its results: text, or plain JSON."""

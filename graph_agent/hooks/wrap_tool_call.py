@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -17,7 +16,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
 from graph_agent._compat import chain_tool_calls, read_state
-from graph_agent._internal.failure_log import log_user_error
+from graph_agent._internal.failure_log import get_logger, log_user_error
 from graph_agent._internal.text import clean, to_json_safe
 from graph_agent.hooks.copies import copied, hook_that_raised
 from graph_agent.hooks.middleware import AdmittedMiddleware, Wrap
@@ -30,7 +29,7 @@ from graph_agent.types import Call
 
 RunCall = Callable[[Call, BaseTool | None], Awaitable[CallResult]]
 """Runs a call, with a tool of a middleware's own, or None for the agent's."""
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 _entered: ContextVar[list[str] | None] = ContextVar("graph_agent_entered", default=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +14,7 @@ import mcp.types as types
 from langchain_core.tools import BaseTool
 from langchain_mcp_adapters.sessions import Connection
 
-from graph_agent._internal.failure_log import IN_HISTORY
+from graph_agent._internal.failure_log import IN_HISTORY, get_logger
 from graph_agent.errors import ConfigError, McpServerError
 from graph_agent.mcp.connections import check_connections
 from graph_agent.mcp.loop_bridge import LoopBridge
@@ -23,7 +22,7 @@ from graph_agent.mcp.server import Server
 from graph_agent.mcp.session import ElicitationHandler, elicitation_for
 from graph_agent.mcp.tools import McpTool, to_langchain_tool
 
-logger = logging.getLogger("graph_agent.mcp")
+logger = get_logger("graph_agent.mcp")
 
 _SETTLE_S = 5.0
 """Maximum seconds that a plan waits for announced tool changes."""

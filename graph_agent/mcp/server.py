@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
@@ -12,12 +11,13 @@ import mcp.types as types
 from mcp.client.session import ElicitationFnT
 from mcp.shared.session import ProgressFnT
 
+from graph_agent._internal.failure_log import get_logger
 from graph_agent.errors import McpServerError
 from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.messages import Loss, LostCallError, McpCallError
 from graph_agent.mcp.server_connection import ServerConnection
 
-logger = logging.getLogger("graph_agent.mcp")
+logger = get_logger("graph_agent.mcp")
 
 
 class Server:

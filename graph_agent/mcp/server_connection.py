@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from contextvars import Context
@@ -21,6 +20,7 @@ from mcp import McpError
 from mcp.client.session import ElicitationFnT
 from mcp.shared.session import ProgressFnT
 
+from graph_agent._internal.failure_log import get_logger
 from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.messages import Loss, LostCallError, McpCallError, UnreadableError, is_unreadable, root_cause
 from graph_agent.mcp.session import Session
@@ -28,7 +28,7 @@ from graph_agent.mcp.stdio import Incoming, Outgoing
 from graph_agent.mcp.stream_observers import Call, IncomingTap, OutgoingTap, current_call
 from graph_agent.mcp.transports import ServerLog, open_transport
 
-logger = logging.getLogger("graph_agent.mcp")
+logger = get_logger("graph_agent.mcp")
 
 _GRACE_S = 0.2
 """Seconds for an answer that arrived before its session ended to reach its caller."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,10 +14,10 @@ from mcp.client.session import ElicitationFnT
 from mcp.shared.context import RequestContext
 from mcp.shared.session import RequestResponder
 
-from graph_agent._internal.failure_log import log_user_error
+from graph_agent._internal.failure_log import get_logger, log_user_error
 from graph_agent.errors import ConfigError, SlowSchemaError
 
-logger = logging.getLogger("graph_agent.mcp")
+logger = get_logger("graph_agent.mcp")
 
 _Check = Callable[[dict[str, Any]], None]
 ElicitationHandler = Callable[..., Awaitable[types.ElicitResult | types.ErrorData]]

@@ -6,7 +6,6 @@ line while it arrives and continues after an unreadable one. Processes start and
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -20,9 +19,10 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import StdioServerParameters
 from mcp.shared.message import SessionMessage
 
+from graph_agent._internal.failure_log import get_logger
 from graph_agent.mcp.messages import NotStartedError, UnreadableError, read_message, replacement_for, too_long
 
-logger = logging.getLogger("graph_agent.mcp")
+logger = get_logger("graph_agent.mcp")
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
 Outgoing = MemoryObjectSendStream[SessionMessage]

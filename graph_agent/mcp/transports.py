@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections import deque
@@ -16,12 +15,13 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
+from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.yaml_files import expand_known
 from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.stdio import Incoming, Outgoing, open_stdio
 from graph_agent.mcp.watched_http import OnLoss, WatchedClient
 
-logger = logging.getLogger("graph_agent.mcp")
+logger = get_logger("graph_agent.mcp")
 
 TIMEOUT_S = 30.0
 READ_TIMEOUT_S = 300.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
@@ -18,9 +17,10 @@ from typing import Any
 import httpx
 from mcp.types import RequestId
 
+from graph_agent._internal.failure_log import get_logger
 from graph_agent.mcp.messages import Loss, error_reply, root_cause, too_long
 
-logger = logging.getLogger("graph_agent.mcp")
+logger = get_logger("graph_agent.mcp")
 
 _HEAD = 65_536
 """Bytes of a too long message that are searched for its id."""

@@ -8,7 +8,6 @@ for each handler.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -29,14 +28,14 @@ from langchain_core.utils.uuid import uuid7
 
 from graph_agent._compat import message_handlers
 from graph_agent._compat.models import generate_reply, has_own_entry_point, traced_parameters
-from graph_agent._internal.failure_log import log_failure
+from graph_agent._internal.failure_log import get_logger, log_failure
 from graph_agent.models.errors import classify_model_error, mark_incomplete, retry_after_s
 from graph_agent.models.message_gate import MessageStream
 from graph_agent.models.sanitize import is_text_only
 from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
 from graph_agent.usage import TimedRequest, record_cut_off
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class TokenRelay(AsyncCallbackManagerForLLMRun):

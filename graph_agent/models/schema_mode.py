@@ -6,7 +6,6 @@ OpenAI's strict mode requires every field and allows no others, so a schema is c
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +13,11 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from graph_agent._compat import uses_responses_api
+from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.lru import BoundedCache
 from graph_agent.models.errors import classify_model_error
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _OPENAI = frozenset({"openai-chat", "azure-openai-chat"})
 _ABOUT_SCHEMAS = re.compile(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -12,6 +11,7 @@ from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableBinding
 
+from graph_agent._internal.failure_log import get_logger
 from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.retry import ask
@@ -63,7 +63,7 @@ def openai_response_format(model: BaseChatModel, schema: dict[str, Any], name: s
     return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": False}}
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PlanMethod = Literal["schema", "tool", "text"]
 

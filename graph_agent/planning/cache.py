@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage, message_to_dict, messages_from_dict
 
+from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.text import to_json_safe
 from graph_agent.deps import AgentDeps
 from graph_agent.models.client import Mode
@@ -19,7 +19,7 @@ from graph_agent.planning.reply import Planned, with_free_ids
 from graph_agent.settings.config import LoopConfig
 from graph_agent.types import NO_USAGE
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _NAMESPACE = ("graph_agent", "plan")
 

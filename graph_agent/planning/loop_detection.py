@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +12,14 @@ from typing import Any, NamedTuple
 from langchain_core.messages import HumanMessage
 from langchain_core.utils.utils import LC_AUTO_PREFIX
 
-from graph_agent._internal.failure_log import IN_HISTORY
+from graph_agent._internal.failure_log import IN_HISTORY, get_logger
 from graph_agent.calls import fingerprint
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.state.call_events import call_of
 from graph_agent.state.events import StoredEvent, event
 from graph_agent.types import HIDDEN_ID_PREFIX, Call
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 REPEATS = 3
 """Consecutive occurrences that make a pattern a loop; two may be a retry."""
 

@@ -6,7 +6,6 @@ The planner is selected by the environment variable `AGENTIC_LOOP_ENABLED`, else
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
-from graph_agent._internal.failure_log import IN_HISTORY
+from graph_agent._internal.failure_log import IN_HISTORY, get_logger
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import ConfigError
 from graph_agent.hooks.protocol import HookRequest
@@ -132,7 +131,7 @@ def closing(deps: AgentDeps, mode: Mode) -> list[AnyMessage]:
 _VARIABLE = "AGENTIC_LOOP_ENABLED"
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def planner_of(session_id: str, settings: LoopConfig, agentic_loop: bool | None) -> Planner:
@@ -430,6 +429,16 @@ class RequestState:
             return
         records = [_record(each, purpose, self.settings.prices) for each in sent]
         self.loop = {**self.loop, "model_calls": [*self.loop.get("model_calls", ()), *records]}
+        for each in records:
+            logger.info(
+                "The model %s took %.3f s for the %s: %d + %d tokens%s",
+                each["model"],
+                each["duration_s"],
+                each["purpose"],
+                each.get("input_tokens", 0),
+                each.get("output_tokens", 0),
+                f", {each['error']}" if "error" in each else "",
+            )
         if self.request_log is not None:
             step = self.loop["step"] + (purpose == "plan")
             made = [self.request_log.record(*each, step) for each in zip(sent, records, strict=True)]

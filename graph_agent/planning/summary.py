@@ -8,14 +8,13 @@ a summary is stored once and holds until the next one replaces it.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
-from graph_agent._internal.failure_log import log_traceback
+from graph_agent._internal.failure_log import get_logger, log_traceback
 from graph_agent.errors import UserError
 from graph_agent.models.errors import classify_model_error, describe_model_error, refusal_text
 from graph_agent.models.stream_watch import StreamWatch
@@ -31,7 +30,7 @@ from graph_agent.usage import LimitMetError, usage_of
 if TYPE_CHECKING:
     from graph_agent.planning.requests import ModelRequests
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _KEPT_SHARE = 0.4
 """Share of the threshold that the system prompt and the kept messages may fill after a summary."""

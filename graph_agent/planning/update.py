@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, AnyMessage
 
-from graph_agent._internal.failure_log import IN_HISTORY
+from graph_agent._internal.failure_log import IN_HISTORY, get_logger, log_fields
 from graph_agent._internal.text import as_text, text_of, to_json_safe
 from graph_agent.deps import Task, spent
 from graph_agent.execution.delegate_call import calls_waiting_for_person, unanswered_result
@@ -37,7 +36,7 @@ from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
 from graph_agent.usage import LOGGED, LimitMet, add_usage, budget_met, fresh, has_budget, limit_met
 from graph_agent.waves.schema import Selection, select
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _AT_LIMIT = "Not run: the limit was reached before its turn came."
 _ENDED_BY_HOOK = "Not run: a hook ended the work with this reply."
@@ -118,6 +117,7 @@ class PlanUpdate:
                     waited_s = queued_s
                 self.events.append(event("user_message", 0, content=content, queued_s=waited_s))
             self.loop["last_input_id"] = users[-1].id or ""
+            log_fields.set({**log_fields.get({}), "input_id": self.loop["last_input_id"], "step": 0})
             await take_follow_ups(self.run, self.loop, users)
         status = self.state.get("status", SessionStatus.CREATED.value)
         if status != SessionStatus.RUNNING:

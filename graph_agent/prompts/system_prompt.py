@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from langchain_core.messages import BaseMessage, SystemMessage
 
-from graph_agent._internal.failure_log import exception_text, log_user_error
+from graph_agent._internal.failure_log import exception_text, get_logger, log_user_error
 from graph_agent.errors import ConfigError
 from graph_agent.prompts import Prompts
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import sys
 from types import UnionType
 from typing import Any, Protocol, Union, get_args, get_origin
@@ -14,13 +13,13 @@ from langchain_core.messages import AIMessage
 from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from typing_extensions import TypeVar, is_typeddict
 
-from graph_agent._internal.failure_log import exception_text, log_user_error
+from graph_agent._internal.failure_log import exception_text, get_logger, log_user_error
 from graph_agent._internal.text import to_json_safe
 from graph_agent._internal.validation_text import explain
 from graph_agent.errors import ConfigError
 from graph_agent.parsing.json_values import parse_lenient_json
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _STRATEGIES = "langchain.agents.structured_output"
 SchemaT = TypeVar("SchemaT", covariant=True)
 

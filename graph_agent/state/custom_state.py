@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import logging
 import reprlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +19,12 @@ from langgraph.types import Overwrite
 from typing_extensions import TypedDict
 
 from graph_agent._compat import read_running_state
-from graph_agent._internal.failure_log import exception_text, log_user_error
+from graph_agent._internal.failure_log import exception_text, get_logger, log_user_error
 from graph_agent.errors import ConfigError, InputError, did_you_mean
 from graph_agent.state.messages import first_unplain
 from graph_agent.state.schema import AgentInput, AgentOutput, AgentState, PlanState
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _SHARED = frozenset({"messages", "structured_response", "jump_to", "remaining_steps"})
 """Fields of LangChain's and LangGraph's agent states that this package has itself; a schema's annotation is ignored."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from langgraph.runtime import Runtime
 from pydantic import BaseModel, ValidationError
 
 from graph_agent._compat import InjectedArguments, read_state
+from graph_agent._internal.failure_log import get_logger
 from graph_agent.delegation import AskingDelegate, Delegate, LateDelegate
 from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.models.client import ToolSchemas
@@ -27,7 +27,7 @@ from graph_agent.tools.invoke import Invoker, ToolRetry, check_finite, tool_runt
 from graph_agent.tools.output import misfit_text
 from graph_agent.types import Call, delegation_name, is_delegation
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _WITHDRAWAL_S = 10.0
 """Seconds that delegates may take to withdraw their tasks."""
 

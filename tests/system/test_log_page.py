@@ -57,7 +57,7 @@ def records_of(module: str, source: str) -> Iterator[Record]:
     """The records that the functions of a module log."""
     tree = ast.parse(source)
     functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
-    named = re.search(r'^logger = logging\.getLogger\("(\S+)"\)$', source, re.MULTILINE)
+    named = re.search(r'^logger = (?:logging\.getLogger|get_logger)\("(\S+)"\)$', source, re.MULTILINE)
     name = named[1] if named else f"graph_agent.{module}"
     for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
         around = [one for one in functions if one.lineno <= call.lineno <= (one.end_lineno or 0)]

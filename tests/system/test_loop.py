@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from typing import Any, get_args
 
 import pytest
@@ -367,16 +368,27 @@ async def test_progress_on_the_custom_stream() -> None:
     ]
 
 
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Level and text of each record, without figures of times and tokens."""
+    figures = re.compile(r"[\d.]+(?= s\b| \+| tokens)")
+    return [(record.levelname, figures.sub("…", record.message)) for record in caplog.records]
+
+
 async def test_the_log_of_a_run(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="graph_agent")
     graph = create_graph_agent(ScriptedChatModel(ECHO_SCRIPT), tools=[echo])
     await graph.ainvoke(says("hi"))
 
-    assert [(record.levelname, record.message) for record in caplog.records] == [
+    assert logged(caplog) == [
         ("INFO", "Agentic iteration 1/5"),
+        ("INFO", "The model scripted took … s for the plan: … + … tokens"),
         ("INFO", "Executing 1 tool call(s)"),
+        ("INFO", "The call of echo took … s: success"),
         ("INFO", "Agentic iteration 2/5"),
+        ("INFO", "The model scripted took … s for the plan: … + … tokens"),
         ("INFO", "Final response received (no tool calls)"),
+        ("INFO", "The model scripted took … s for the answer: … + … tokens"),
+        ("INFO", "The input ended: completed"),
     ]
 
 
@@ -385,11 +397,14 @@ async def test_the_log_of_a_limit(caplog: pytest.LogCaptureFixture) -> None:
     config = LoopConfig(max_steps=1, on_limit="message")
     await create_graph_agent(ScriptedChatModel([ECHO_CALL]), tools=[echo], config=config).ainvoke(says("hi"))
 
-    assert [(record.levelname, record.message) for record in caplog.records] == [
+    assert logged(caplog) == [
         ("INFO", "Agentic iteration 1/1"),
+        ("INFO", "The model scripted took … s for the plan: … + … tokens"),
         ("INFO", "Executing 1 tool call(s)"),
+        ("INFO", "The call of echo took … s: success"),
         ("WARNING", "Max agentic iterations reached without final response"),
         ("WARNING", "Raise `max_steps` (now 1) in the agent's configuration to allow more steps."),
+        ("INFO", "The input ended: step_limit"),
     ]
 
 
