@@ -6,14 +6,20 @@ Each row compares a large size with a small one, or with another framework of th
 from __future__ import annotations
 
 import functools
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 from langchain.agents import create_agent
 from langchain_core.tools import BaseTool, StructuredTool
 
 from benchmarks import harness
 from benchmarks.harness import RATIO_COLUMNS, Scale, Table, Trial, Work, plain, ratio_row
-from benchmarks.work import CountingModel
-from graph_agent import create_graph_agent
+from benchmarks.long_session import build
+from benchmarks.work import REPLY, CountingModel
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.persistence import open_saver
 
 _CA = "`create_agent`"
 
@@ -57,9 +63,41 @@ async def building(scale: Scale) -> Table:
     return Table("Building an agent", note, RATIO_COLUMNS, rows)
 
 
+def _answering(url: str, *, has_answered: bool) -> Trial:
+    """One input of a stored session, in a process that has answered another one, or has read nothing."""
+
+    @asynccontextmanager
+    async def trial() -> AsyncIterator[Work]:
+        async with open_saver(url) as saver:
+            model = ScriptedChatModel([REPLY], cycle=True)
+            session = Session(create_graph_agent(model, checkpointer=saver), "s")
+            if has_answered:
+                await session.run("What is the value?")
+            yield lambda: session.run("And now?")
+
+    return trial
+
+
+async def next_inputs(scale: Scale) -> Table:
+    """Compare a session's next input with its first one in a process."""
+    rows: list[list[str]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for nominal in (1_000, 10_000, 36_000):
+            file = Path(folder) / f"{nominal}.db"
+            await build(file, scale.size(nominal))
+            url = f"sqlite:///{file}"
+            costs = await harness.interleaved(
+                {"first": _answering(url, has_answered=False), "next": _answering(url, has_answered=True)}, scale
+            )
+            for name, aim in (("first", ""), ("next", "≤ 0.30")):
+                rows.append(ratio_row(f"{nominal:,} turns, {name} input", costs, name, "first", aim=aim, unit="input"))
+    note = "A stored session gets an input without calls, in SQLite. Ratios to the first input in a process."
+    return Table("Inputs of a long session", note, RATIO_COLUMNS, rows)
+
+
 async def tables(scale: Scale) -> list[Table]:
     """Run all comparisons of this module."""
-    return [await building(scale)]
+    return [await building(scale), await next_inputs(scale)]
 
 
 if __name__ == "__main__":

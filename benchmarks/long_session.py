@@ -134,6 +134,13 @@ async def _run_part(url: str) -> None:
             assert result.status == "COMPLETED", result
 
 
+async def build(file: Path, turns: int) -> None:
+    """Store a session `s` of a number of turns, rounded up to whole repetitions, in a new SQLite file."""
+    await _run_part(f"sqlite:///{file}")
+    part = await asyncio.to_thread(_Rows, file)
+    await asyncio.to_thread(part.append, 1, -(-turns // _TURNS))
+
+
 class _Rows:
     """The rows of the part that is repeated.
 

@@ -172,6 +172,7 @@ async def finalize_node(
         again: Command[Any] = Command(update=answer.update_for_next_plan(), goto="plan")
         return [again, Command(update=answer.written)] if answer.written else again
     update = answer.update()  # a dict: LangGraph streams the messages of no other update
+    answer.requests = None  # which refers to the answer: without the cycle, the history is freed with the run
     return [update, Command(update=answer.written)] if answer.written else update
 
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -433,9 +433,11 @@ async def await_within(work: Coroutine[Any, Any, T], seconds: float | None, what
     if seconds is None:
         return await work
     task = start(work)
-    clock = asyncio.timeout(seconds)
+    clock = asyncio.timeout(None)
     try:
         async with clock:
+            # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.
+            Context().run(clock.reschedule, asyncio.get_running_loop().time() + seconds)
             await await_without_cancelling(task)
     except TimeoutError:
         if not clock.expired():

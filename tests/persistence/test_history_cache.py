@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import tempfile
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
+from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 
-from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.checkpoints import history_cache
 from graph_agent.checkpoints.history_cache import HistoryCache
 from graph_agent.persistence import open_saver, prune
@@ -157,3 +159,16 @@ def test_each_reading_of_a_kept_history_has_messages_of_its_own() -> None:
     read().content = "changed"
 
     assert read() == AIMessage("kept", id="a")
+
+
+async def test_the_history_of_a_session_is_freed_when_its_run_has_ended(tmp_path: Path) -> None:
+    async with open_saver(f"sqlite:///{tmp_path / 'a.db'}") as saver:
+        calls = [AIMessage("", tool_calls=[{"id": "a1", "name": "echo", "args": {"text": "text"}}]), AIMessage("Done.")]
+        model = GenericFakeChatModel(messages=iter(calls))
+        graph = create_graph_agent(model, tools=[echo], checkpointer=saver, config=LoopConfig(finalize="direct"))
+        await Session(graph, "s1").run("a question that is in no other test")
+
+        gc.collect()
+        found = [each for each in gc.get_objects() if isinstance(each, HumanMessage) and "no other test" in each.text]
+
+        assert found == []
