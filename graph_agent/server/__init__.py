@@ -13,11 +13,17 @@ from graph_agent._internal.extras import missing_extra
 if TYPE_CHECKING:
     from graph_agent.server.app import create_app
     from graph_agent.server.hosting.host import of_file, of_served
-    from graph_agent.server.settings import ServerSettings
+    from graph_agent.server.settings import ApiKey, ServerSettings
 
-__all__ = ["ServerSettings", "create_app", "of_file", "of_served"]
+__all__ = ["ApiKey", "ServerSettings", "create_app", "of_file", "of_served"]
 
-_MODULES = {"ServerSettings": "settings", "create_app": "app", "of_file": "hosting.host", "of_served": "hosting.host"}
+_MODULES = {
+    "ApiKey": "settings",
+    "ServerSettings": "settings",
+    "create_app": "app",
+    "of_file": "hosting.host",
+    "of_served": "hosting.host",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import SecretStr
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.server.settings import ApiKey, ServerSettings
+from graph_agent.server import ApiKey, ServerSettings
 from tests.server.process import ROOT
 from tests.support.a2a_process import AGENT, a2a_process
 from tests.support.a2a_servers import serving_ours

@@ -15,8 +15,8 @@ from google.protobuf.struct_pb2 import Value
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import A2ADelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.delegates.a2a_parts import EXTENSION
 from graph_agent.session.results import DelegateProgress, EventAdded, Progress
+from tests.support.a2a_client import EXTENSION
 from tests.support.a2a_delegates import delegating_session, delegation_summaries
 from tests.support.a2a_servers import PlainAgent, answer, serving_plain
 from tests.support.agents import asks, says, thread

@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import SecretStr
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.server.settings import ApiKey, ServerSettings
+from graph_agent.server import ApiKey, ServerSettings
 from tests.support.a2a_agents import HeldTool
 from tests.support.a2a_client import (
     WAYS,

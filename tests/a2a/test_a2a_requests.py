@@ -12,12 +12,11 @@ import httpx
 import pytest
 from a2a.types import ListTasksRequest, Message, Part, TaskState
 
-from graph_agent.delegates.a2a_parts import EXTENSION
 from graph_agent.server.a2a import executor as server_executor
 from graph_agent.server.a2a.store import open_stores
 from tests.server.process import serving
 from tests.support.a2a_agents import weather_agent
-from tests.support.a2a_client import a2a_client, message_request, send
+from tests.support.a2a_client import EXTENSION, a2a_client, message_request, send
 from tests.support.a2a_process import AGENT, a2a_process
 from tests.support.a2a_servers import serving_here, serving_ours
 

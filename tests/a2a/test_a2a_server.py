@@ -38,7 +38,6 @@ from starlette.routing import Route
 from graph_agent import A2ADelegate, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.a2a.server import a2a_app
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.delegates.a2a_parts import EXTENSION
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.persistence import open_saver
 from graph_agent.server.a2a.card import agent_card
@@ -49,6 +48,7 @@ from graph_agent.server.a2a.store import open_stores
 from tests.support.a2a_agents import LOOKING, HeldTool, book, weather_agent
 from tests.support.a2a_client import (
     BINDINGS,
+    EXTENSION,
     a2a_client,
     artifact_texts,
     event_summary,

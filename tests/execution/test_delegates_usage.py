@@ -23,9 +23,9 @@ from graph_agent import (
     Session,
     create_graph_agent,
 )
-from graph_agent.delegates.a2a_parts import EXTENSION
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.session.results import DelegateProgress, Done, Usage
+from tests.support.a2a_client import EXTENSION
 from tests.support.a2a_servers import PlainAgent, serving_ours, serving_plain
 from tests.support.agents import echo
 from tests.support.budgets import Clock, call_with_usage, reply_with_usage

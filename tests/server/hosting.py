@@ -15,10 +15,11 @@ from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.run import RunEnded, ServerRun
-from graph_agent.server.chat.run_spec import resolve_once
+from graph_agent.server.chat.run_spec import RunSpec, resolve_once
 from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.hosting.host import AgentSource, Host, open_host
 from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.server.sessions.sessions import Sessions
 
 ANONYMOUS = Caller("")
 MINE: dict[str, Any] = {
@@ -54,9 +55,19 @@ def with_results(calls: list[dict[str, Any]], words: Any = "", **fields: Any) ->
     return ask(HumanMessage("hello"), called, *results, *inputs, client_tools=[MINE], **fields)
 
 
+def sessions_of(runs: Runs) -> Sessions:
+    """The sessions of a server without keys."""
+    return Sessions(runs, ANONYMOUS)
+
+
+async def spec_of(host: Host, request: ChatRequest, caller: Caller = ANONYMOUS) -> RunSpec:
+    """The run that a request asks for."""
+    return await resolve_once(host, caller, request)
+
+
 async def start_run(host: Host, request: ChatRequest) -> ServerRun:
     """A request's run, which only the test stops."""
-    return ServerRun(host, await resolve_once(host, ANONYMOUS, request), Metrics(), streams=False)
+    return ServerRun(host, await spec_of(host, request), Metrics(), streams=False)
 
 
 async def outcome_of(running: ServerRun) -> ChatOutcome:

@@ -14,10 +14,9 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from graph_agent.errors import ConfigError
-from graph_agent.server import ServerSettings, create_app, of_file
+from graph_agent.server import ApiKey, ServerSettings, create_app, of_file
 from graph_agent.server.admission.gate import read_keys
 from graph_agent.server.monitoring.metrics import Metrics
-from graph_agent.server.settings import ApiKey
 from tests.server.process import ROOT, Served, serving
 
 KEY = "anna-0123456789abcdef"

@@ -9,8 +9,7 @@ import pytest
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.server.chat.run import AnswerText, RunEnded, ServerRun
-from graph_agent.server.chat.run_spec import resolve_run
-from tests.server.hosting import ANONYMOUS, ask, running
+from tests.server.hosting import ask, running, spec_of
 from tests.support.agents import asks, echo
 
 
@@ -41,7 +40,7 @@ async def test_a_run_that_fails_is_answered_by_its_problem_alone(on_failure: Any
     model = Later(responses=[asks(("1", "echo", {"text": "a"}))])
     config = LoopConfig(on_failure=on_failure, model_retries=0, finalize="compose")
     async with running(create_graph_agent(model, tools=[echo], config=config)) as runs:
-        run = ServerRun(runs.host, await resolve_run(runs.host, ANONYMOUS, ask()), runs.metrics, streams=streams)
+        run = ServerRun(runs.host, await spec_of(runs.host, ask()), runs.metrics, streams=streams)
         texts, part = [], await run.part(30)
         while not isinstance(part, RunEnded):
             texts += [part.text] if isinstance(part, AnswerText) else []
@@ -65,7 +64,7 @@ async def test_an_answer_after_a_limit_has_no_words_of_the_provider(streams: boo
     async with running(
         create_graph_agent(Later(responses=[asks(("1", "echo", {"text": "a"}))]), tools=[echo], config=config)
     ) as runs:
-        run = ServerRun(runs.host, await resolve_run(runs.host, ANONYMOUS, ask()), runs.metrics, streams=streams)
+        run = ServerRun(runs.host, await spec_of(runs.host, ask()), runs.metrics, streams=streams)
         texts: list[str] = []
         while not isinstance(part := await run.part(), RunEnded):
             texts += [part.text] if isinstance(part, AnswerText) else []

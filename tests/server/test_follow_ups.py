@@ -16,9 +16,7 @@ from a2a.types import SubscribeToTaskRequest
 from langchain_core.messages import HumanMessage
 
 from graph_agent import SessionMemory, create_graph_agent
-from graph_agent.server.chat.run_spec import resolve_run
-from graph_agent.server.sessions.sessions import Sessions
-from tests.server.hosting import ANONYMOUS, MINE, ask, outcome_of, running
+from tests.server.hosting import MINE, ask, outcome_of, running, sessions_of, spec_of
 from tests.server.process import Served, eventually, serving
 from tests.support.a2a_client import a2a_client, message_request
 from tests.support.agents import asks
@@ -194,9 +192,9 @@ async def test_a_follow_up_has_the_options_of_the_run_before_it_and_not_what_bel
     async with asyncio.timeout(30), running(graph) as runs:
         options = {"temperature": 0.5, "client_tool_choice": None}
         first = ask(HumanMessage("hi"), client_tools=[MINE], session_id="s", instructions="In verse.", options=options)
-        async with runs.run(await resolve_run(runs.host, ANONYMOUS, first), streams=True) as begun:
+        async with runs.run(await spec_of(runs.host, first), streams=True) as begun:
             await gate.reached()
-            await Sessions(runs, ANONYMOUS).follow_up("s", "And then?")
+            await sessions_of(runs).follow_up("s", "And then?")
             gate.open()
             outcome = await outcome_of(begun)
         assert begun.following is not None

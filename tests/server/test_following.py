@@ -15,9 +15,8 @@ import pytest
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.server.hosting import feeds
-from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.event_reader import EventReader
-from tests.server.hosting import ANONYMOUS, answered, ask, running
+from tests.server.hosting import answered, ask, running, sessions_of
 from tests.server.process import serving
 from tests.support.chat_client import chat
 
@@ -36,7 +35,7 @@ async def test_events_of_this_process_are_followed_without_polling(monkeypatch: 
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one", "two"]))) as runs:
         await answered(runs.host, ask(session_id="s"))
         received: list[str] = []
-        async with aclosing(await Sessions(runs, ANONYMOUS).follow("s", ["agent_response"], -1, 3600)) as frames:
+        async with aclosing(await sessions_of(runs).follow("s", ["agent_response"], -1, 3600)) as frames:
             received.append(await anext(frames))
             second = asyncio.create_task(answered(runs.host, ask(session_id="s")))
             received.append(await anext(frames))
@@ -54,7 +53,7 @@ async def test_events_of_this_process_are_followed_without_polling(monkeypatch: 
 async def test_a_session_deleted_before_the_first_poll_is_reported_gone() -> None:
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one"]))) as runs:
         await answered(runs.host, ask(session_id="s"))
-        sessions = Sessions(runs, ANONYMOUS)
+        sessions = sessions_of(runs)
         frames = await sessions.follow("s", [], -1, 3600)
         await sessions.delete("s")
         received = [frame async for frame in frames]
@@ -133,7 +132,7 @@ async def test_many_followers_read_a_session_once_per_change(monkeypatch: pytest
     monkeypatch.setattr(EventReader, "read_all", counted_read_all)
     async with asyncio.timeout(60), running(create_graph_agent(ScriptedChatModel(["one", "two"]))) as runs:
         await answered(runs.host, ask(session_id="s"))
-        sessions = Sessions(runs, ANONYMOUS)
+        sessions = sessions_of(runs)
         streams = [await sessions.follow("s", [], -1, 3600) for _ in range(64)]
         first = await asyncio.gather(*(_until_answer(stream) for stream in streams))
         before = list(readings)
@@ -159,7 +158,7 @@ async def _until_answer(stream: Any) -> list[str]:
 async def test_a_late_follower_gets_the_whole_history() -> None:
     async with asyncio.timeout(60), running(create_graph_agent(ScriptedChatModel(["one", "two"]))) as runs:
         await answered(runs.host, ask(session_id="s"))
-        sessions = Sessions(runs, ANONYMOUS)
+        sessions = sessions_of(runs)
         early = await sessions.follow("s", [], -1, 3600)
         seen = [await anext(early) for _ in KINDS[:4]]
         late = await sessions.follow("s", [], -1, 3600)

@@ -10,10 +10,18 @@ from langchain_core.messages import HumanMessage
 
 from graph_agent import SessionMemory, create_graph_agent
 from graph_agent.server import ServerSettings
-from graph_agent.server.chat.run_spec import resolve_run
 from graph_agent.server.problems import ProblemError
-from graph_agent.server.sessions.sessions import Sessions
-from tests.server.hosting import ANONYMOUS, MINE, answered, ask, outcome_of, running, start_run, with_results
+from tests.server.hosting import (
+    MINE,
+    answered,
+    ask,
+    outcome_of,
+    running,
+    sessions_of,
+    spec_of,
+    start_run,
+    with_results,
+)
 from tests.support.agents import asks
 from tests.support.gates import Gate, GatedModel, gated_tool
 
@@ -29,7 +37,7 @@ async def test_a_request_that_is_refused_as_busy_leaves_the_other_alone() -> Non
         first = await start_run(runs.host, ask(session_id="s"))
         await gate.reached()
         # It leaves before its run has received the busy error.
-        async with runs.run(await resolve_run(runs.host, ANONYMOUS, ask(session_id="s")), streams=True) as second:
+        async with runs.run(await spec_of(runs.host, ask(session_id="s")), streams=True) as second:
             pass
         gate.open()
         outcome = await outcome_of(first)
@@ -40,7 +48,7 @@ async def test_a_request_that_is_refused_as_busy_leaves_the_other_alone() -> Non
 async def test_a_disconnect_during_the_first_plan_aborts_the_session() -> None:
     gate = Gate()
     async with asyncio.timeout(30), running(create_graph_agent(GatedModel(["Done."], before={1: gate}))) as runs:
-        async with runs.run(await resolve_run(runs.host, ANONYMOUS, ask(session_id="s")), streams=False):
+        async with runs.run(await spec_of(runs.host, ask(session_id="s")), streams=False):
             await gate.reached()
         events = await SessionMemory(runs.host.kept).get_session_events("s")
 
@@ -57,7 +65,7 @@ async def test_repeated_text_with_results_is_delivered_once(session: str | None)
         waiting = await answered(runs.host, ask(client_tools=[MINE], session_id=session))
         again = with_results(waiting.calls, "Be quick.", session_id=session)
         first = await start_run(runs.host, again)
-        spec = await resolve_run(runs.host, ANONYMOUS, again)
+        spec = await spec_of(runs.host, again)
         await gate.reached()
         refused = []
         for _ in range(2):
@@ -161,7 +169,7 @@ async def test_no_run_starts_in_a_session_being_discarded(session: str | None, m
             await delete(thread)
 
         monkeypatch.setattr(host.saver, "adelete_thread", deleting)
-        await (Sessions(runs, ANONYMOUS).delete(session) if session else host.sweep())
+        await (sessions_of(runs).delete(session) if session else host.sweep())
         kept = [found async for found in host.saver.alist(None)]
 
     assert (outcomes, kept) == (["busy"], [])

@@ -20,11 +20,11 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server import create_app
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.handler import Runs
-from graph_agent.server.chat.run_spec import resolve_once, with_key
+from graph_agent.server.chat.run_spec import with_key
 from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.hosting.host import AgentSource
 from graph_agent.server.problems import ProblemError
-from tests.server.hosting import ANONYMOUS, MINE, answered, ask, outcome_of, running, start_run, with_results
+from tests.server.hosting import MINE, answered, ask, outcome_of, running, spec_of, start_run, with_results
 from tests.server.process import Served, serving
 from tests.support.agents import asks, echo
 from tests.support.chat_client import (
@@ -54,7 +54,7 @@ async def test_a_repeated_request_gets_the_first_answer(session: str | None) -> 
     model = GatedModel([ECHO, "No more actions.", "Done."])
     async with asyncio.timeout(30), running(create_graph_agent(model, tools=[echo])) as runs:
         outcomes = [await answered(runs.host, keyed("k", session_id=session)) for _ in range(2)]
-        thread = (await resolve_once(runs.host, ANONYMOUS, keyed("k", session_id=session))).thread
+        thread = (await spec_of(runs.host, keyed("k", session_id=session))).thread
         given = await user_messages(runs, thread)
 
     assert (outcomes[0].text, outcomes[1], given) == ("Done.", outcomes[0], ["hello"])
@@ -127,7 +127,7 @@ async def test_a_run_continues_when_its_client_leaves() -> None:
     gate = Gate()
     model = GatedModel([asks(("c1", "work", {})), "No more actions.", "Done."])
     async with asyncio.timeout(30), running(create_graph_agent(model, tools=[gated_tool(gate)])) as runs:
-        async with runs.run(await resolve_once(runs.host, ANONYMOUS, keyed("k", session_id="s")), streams=True):
+        async with runs.run(await spec_of(runs.host, keyed("k", session_id="s")), streams=True):
             await gate.reached()
         again = await start_run(runs.host, keyed("k", session_id="s"))
         gate.open()
@@ -139,7 +139,7 @@ async def test_a_run_continues_when_its_client_leaves() -> None:
 async def test_callers_do_not_share_keys() -> None:
     model = GatedModel(["One.", "Two."])
     async with asyncio.timeout(30), running(create_graph_agent(model)) as runs:
-        specs = [await resolve_once(runs.host, Caller(name), keyed("k")) for name in ("ana", "bo")]
+        specs = [await spec_of(runs.host, keyed("k"), Caller(name)) for name in ("ana", "bo")]
         texts = [(await outcome_of(runs_of)).text for runs_of in [await _started(runs, spec) for spec in specs]]
 
     assert (sorted(texts), specs[0].thread == specs[1].thread) == (["One.", "Two."], False)

@@ -15,12 +15,11 @@ from langgraph.types import interrupt
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.run import ServerRun
-from graph_agent.server.chat.run_spec import RunSpec, resolve_run
+from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.problems import ProblemError
-from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.results import run_result
-from tests.server.hosting import ANONYMOUS, MINE, answered, ask, outcome_of, running, with_results
+from tests.server.hosting import MINE, answered, ask, outcome_of, running, sessions_of, spec_of, with_results
 from tests.support.agents import asks
 from tests.support.doors import PLAIN, doors_of
 
@@ -44,7 +43,7 @@ async def test_an_answer_to_another_interrupt_is_refused(answer: Any) -> None:
     model = ScriptedChatModel([asks(("c1", "choose", {"what": "color"}), ("c2", "choose", {"what": "size"}))])
     async with asyncio.timeout(30), running(create_graph_agent(model, tools=[choose])) as runs:
         await answered(runs.host, ask(session_id="s"))
-        sessions = Sessions(runs, ANONYMOUS)
+        sessions = sessions_of(runs)
         before = await sessions.info("s")
         with pytest.raises(ProblemError) as error:
             await sessions.resume("s", answer)
@@ -95,7 +94,7 @@ async def test_an_answer_without_an_open_interrupt_is_refused() -> None:
     async with asyncio.timeout(30), running(create_graph_agent(model, tools=[work])) as runs:
         await _lost_behind(runs.host, stored=2)
         with pytest.raises(ProblemError) as error:
-            await Sessions(runs, ANONYMOUS).resume("s", "red")
+            await sessions_of(runs).resume("s", "red")
 
     assert error.value.kind == "conflict"
 
@@ -105,7 +104,7 @@ async def test_a_session_resumes_after_an_unstored_step(stored: int) -> None:
     model = ScriptedChatModel([asks(("c1", "work", {})), "No more actions.", "Done."])
     async with asyncio.timeout(30), running(create_graph_agent(model, tools=[work])) as runs:
         await _lost_behind(runs.host, stored)
-        info = await Sessions(runs, ANONYMOUS).resume("s", None)
+        info = await sessions_of(runs).resume("s", None)
 
     assert (info["status"], info["answer"]) == ("COMPLETED", "Done.")
 
@@ -114,8 +113,8 @@ async def test_a_follow_up_has_its_own_answer_and_usage() -> None:
     script = [_used(input_tokens=1000), _used("No more actions."), _used("Done."), _used("Next.", input_tokens=50)]
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(script))) as runs:
         waiting = await answered(runs.host, ask(client_tools=[MINE], session_id="s"))
-        await Sessions(runs, ANONYMOUS).follow_up("s", "And then?")
-        spec = await resolve_run(runs.host, ANONYMOUS, with_results(waiting.calls, session_id="s"))
+        await sessions_of(runs).follow_up("s", "And then?")
+        spec = await spec_of(runs.host, with_results(waiting.calls, session_id="s"))
         async with runs.run(spec, streams=False) as resumed:
             outcome = await outcome_of(resumed)
         assert resumed.following is not None

@@ -13,8 +13,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from graph_agent.server import ServerSettings, create_app, of_file
-from graph_agent.server.settings import ApiKey
+from graph_agent.server import ApiKey, ServerSettings, create_app, of_file
 from tests.server.process import ROOT, Served, serving
 from tests.support.chat_client import CHAT, answer, body, chat, wait_for_event
 

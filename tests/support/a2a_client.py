@@ -23,6 +23,8 @@ from a2a.types import (
 )
 from a2a.utils.errors import MethodNotFoundError
 
+EXTENSION = "urn:graph-agent:delegation:1"
+"""URI of the extension by which agents of this package exchange budgets and usage."""
 BINDINGS = [("1.0", "JSONRPC"), ("1.0", "HTTP+JSON"), ("0.3", "JSONRPC"), ("0.3", "HTTP+JSON")]
 """Every protocol version and binding that a served agent supports."""
 WAYS = [(version, binding, streaming) for version, binding in BINDINGS for streaming in (False, True)]
