@@ -97,7 +97,23 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         # LangGraph's own has an image of the graph, made by a server on the internet.
-        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+        from graph_agent._internal.svg import image_html
+
+        svg = self.draw_svg()
+        return {
+            "text/plain": repr(self),
+            "text/html": self._repr_html_() + image_html(svg, "graph"),
+            "image/svg+xml": svg,
+        }
+
+    def draw_svg(self) -> str:
+        """Return a drawing of the graph as SVG, made without a network."""
+        from graph_agent._internal.svg import Edge, graph_svg
+
+        drawn = self.get_graph()
+        nodes = {name: node.name.strip("_") for name, node in drawn.nodes.items()}
+        edges = [Edge(each.source, each.target, str(each.data or ""), each.conditional) for each in drawn.edges]
+        return graph_svg(nodes, edges, f"Graph of the agent {self.name or 'agent'}")
 
     def _repr_html_(self) -> str:
         return html_table("Agent", self._shown().items())

@@ -1,4 +1,4 @@
-"""Extends Markdown for the site: each example whose model is scripted gets a tab `Without a key`, with the script.
+"""Extends Markdown for the site: flowcharts, and a tab `Without a key` with the script of an example's model.
 
 The replies are in the comment before the example, with which the tests run the page (`tests/support/doc_pages.py`).
 """
@@ -15,11 +15,14 @@ from markdown import Markdown
 from markdown.extensions import Extension
 from markdown.preprocessors import Preprocessor
 
+from graph_agent._internal.svg import Edge, graph_svg, image_html
+
 _PARTS = re.compile(
     r"^<!-- (?P<key>script|file|not run|output): (?P<value>.*?) -->\n"
     r"|^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$",
     re.M | re.S,
 )
+_EDGE = re.compile(r'^ *(?P<source>\w+) --(?: "(?P<label>[^"]*)" --)?> (?P<target>\w+)$', re.M)
 _VARIABLE = "DEBUG_MOCK_RESPONSES"
 _NOTE = "Run this before the example, and before the ones that follow up to the next such tab:"
 
@@ -41,6 +44,17 @@ class _Tabs(Extension):
 class _TabsBeforeFences(Preprocessor):
     def run(self, lines: list[str]) -> list[str]:
         return with_tabs("\n".join(lines)).split("\n")
+
+
+def flowchart(source: str, *_: Any, **__: Any) -> str:
+    """Return a flowchart of Mermaid as an image, so that the site loads nothing from another server.
+
+    Args:
+        source: Lines of the form `a --> b` and `a -- "label" --> b`; other lines are not drawn.
+    """
+    edges = [Edge(each["source"], each["target"], each["label"] or "") for each in _EDGE.finditer(source)]
+    nodes = dict.fromkeys(name for edge in edges for name in (edge.source, edge.target))
+    return image_html(graph_svg({name: name for name in nodes}, edges), "flowchart: " + source)
 
 
 def with_tabs(markdown: str) -> str:

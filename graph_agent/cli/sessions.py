@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -146,8 +146,11 @@ def export_(
     if as_html:
         from graph_agent.web.page import exported_page
 
+        async def events() -> list[dict[str, Any]]:
+            return [line["event"] async for line in export_session(address, session) if line["type"] == "event"]
+
         name = (spec.name, spec.description) if spec else ("graph-agent", "")
-        html = asyncio.run(exported_page(address, session, *name))
+        html = exported_page(session, asyncio.run(events()), *name)
         with _output(out) as file:
             file.write(html)
         return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
 
@@ -13,7 +15,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import Interrupt
 
 from graph_agent._internal.closing_stream import ClosingStream, ConsumerTracker
-from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
+from graph_agent._internal.sync_bridge import DaemonThreads, blocking, refuse_running_loop
 from graph_agent._internal.text import check_session_id
 from graph_agent.errors import ConfigError, InputError
 from graph_agent.session.built_agent import NO_SAVER, builder_of, custom_state_of
@@ -25,12 +27,17 @@ from graph_agent.state.events import Event
 from graph_agent.types import ContextT, ResponseT, SessionStatus, with_parameters_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from graph_agent.compiled import CompiledAgentGraph
     from graph_agent.session.auto_approval import OnApproval
     from graph_agent.session.results import Part
     from graph_agent.session.trace import Span
 
 Given = str | Sequence[BaseMessage]
+
+_DRAWN_WITHIN_S = 5
+"""Seconds in which the history of a session must be read for a notebook to draw it."""
 
 
 class Session(SessionCommands, Generic[ResponseT, ContextT]):
@@ -313,6 +320,41 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         from graph_agent.session.trace import spans_of
 
         return spans_of(await self.events())
+
+    async def show(self, *, open_browser: bool = True) -> Path:
+        """Open a page with the conversation beside its time axis, as both are now, in the browser.
+
+        Args:
+            open_browser: Whether to open the page. Default True; with False it is only written.
+
+        Returns:
+            The page, one HTML file in the folder of temporary files, which needs no server.
+        """
+        import webbrowser
+        from pathlib import Path
+        from tempfile import NamedTemporaryFile
+
+        from graph_agent.web.page import exported_page
+
+        html = exported_page(self.id, await self.events(), self._graph.name or "agent")
+        with NamedTemporaryFile("w", encoding="utf-8", prefix="session-", suffix=".html", delete=False) as file:
+            file.write(html)
+        path = Path(file.name)
+        if open_browser:
+            webbrowser.open(path.as_uri())
+        return path
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        shown = {"text/plain": repr(self), "text/html": self._repr_html_()}
+        with suppress(Exception):  # a cell shows the table if the history cannot be read
+            # The cell's own event loop is running.
+            roots = DaemonThreads().submit(lambda: asyncio.run(self.trace())).result(_DRAWN_WITHIN_S)
+            from graph_agent._internal.svg import image_html
+            from graph_agent.session.drawing import session_svg
+
+            shown["image/svg+xml"] = svg = session_svg(roots)
+            shown["text/html"] += image_html(svg, "time axis")
+        return shown
 
     async def status(self) -> SessionStatus:
         """Return the session's status; `CREATED` before its first input."""

@@ -7,14 +7,13 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from graph_agent.models.errors import public_value
-from graph_agent.session.importing import export_session
 
 _MODULES = (
     "vendor/preact.js",
@@ -77,22 +76,17 @@ def page(config: Mapping[str, Any]) -> Page:
     return Page(html, f"{policy}; frame-ancestors 'none'")
 
 
-async def exported_page(address: str, session_id: str, name: str, description: str = "") -> str:
-    """Return the HTML of a page that shows one session, without a server.
+def exported_page(session_id: str, events: Iterable[Mapping[str, Any]], name: str, description: str = "") -> str:
+    """Return one HTML file that shows a session as it is now; it needs no server and no network.
 
     Args:
-        address: The database: `sqlite:///FILE` or `postgresql://…`.
         session_id: The session.
+        events: Its history, oldest event first.
         name: Name of the agent.
         description: Description of the agent.
-
-    Raises:
-        ConfigError: If the database does not exist or cannot be opened.
-        InputError: If there is no such session.
     """
-    lines = export_session(address, session_id)
-    events = [public_value(line["event"]) async for line in lines if line["type"] == "event"]
-    export = {"session": session_id, "events": events, "now": round(time.time() * 1000)}
+    shown = [public_value(each) for each in events]
+    export = {"session": session_id, "events": shown, "now": round(time.time() * 1000)}
     return page({"name": name, "description": description, "export": export}).html
 
 

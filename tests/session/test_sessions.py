@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
@@ -141,13 +142,51 @@ async def test_a_session_an_agent_and_a_result_have_a_repr_and_escaped_html() ->
     result = await talk.run("go")
 
     pages = [thing._repr_html_() for thing in (talk, agent, result)]
-    assert (repr(agent), repr(talk), repr(result), agent._repr_mimebundle_()) == (
+    assert (repr(agent), repr(talk), repr(result)) == (
         f"<CompiledAgentGraph {evil!r}>",
         f"Session(<CompiledAgentGraph {evil!r}>, {evil!r})",
         f"RunResult(status='COMPLETED', stop_reason='completed', answer={evil!r}, calls=['echo'])",
-        {"text/plain": repr(agent), "text/html": pages[1]},
     )
     assert [("&lt;script&gt;" in page, "<script" in page) for page in pages] == [(True, False)] * 3
+
+
+async def test_a_notebook_shows_the_graph_and_the_time_axis_of_a_session() -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    call = asks(("1", "echo", {"text": "a"}))
+    agent = create_graph_agent(ScriptedChatModel([call, "Done."]), tools=[echo], checkpointer=InMemorySaver())
+    talk = Session(agent, "s1")
+
+    before = talk._repr_mimebundle_()["image/svg+xml"]
+    await talk.run(evil)
+
+    graph, drawn = (ElementTree.fromstring(each._repr_mimebundle_()["image/svg+xml"]) for each in (agent, talk))
+    texts = [each.text for each in drawn.findall("{*}text")]
+    bars = [each.get("class") for each in drawn.findall("{*}rect")[1:]]
+    assert "No input yet." in before
+    assert [each.text for each in graph.findall("{*}text")] == [
+        "start",
+        "plan",
+        "tools",
+        "delegate",
+        "finalize",
+        "end",
+    ]
+    assert (texts[0], texts[2::2], bars) == (
+        f"1:\u00a0{evil}".replace(" ", "\u00a0"),
+        ["plan\u00a01\u00a0scripted", "echo", "plan\u00a02\u00a0scripted"],
+        ["model", "tool", "model"],
+    )
+
+
+async def test_show_writes_a_page_with_the_session() -> None:
+    talk = session(["Hello, Ada."])
+    await talk.run("I am Ada.")
+
+    path = await talk.show(open_browser=False)
+
+    page = path.read_text(encoding="utf-8")
+    path.unlink()
+    assert ("I am Ada." in page, "Hello, Ada." in page, "default-src 'none'" in page) == (True, True, True)
 
 
 async def test_the_parts_of_a_stream() -> None:
