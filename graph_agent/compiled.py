@@ -42,7 +42,7 @@ from graph_agent.inputs.deduplicator import admit_input, stored_chunks
 from graph_agent.runs.fence import DeferredWrites, defers_writes
 from graph_agent.runs.input_ids import InputStoredError
 from graph_agent.runs.registry import is_dispatched, refuse_within, running, running_blocking
-from graph_agent.runs.run import READERSHIP, RUN, AnsweringControl, Run, RunHandle
+from graph_agent.runs.run import READERSHIP, RUN, AnsweringControl, Run, RunHandle, observed
 from graph_agent.settings.config import RunContext, run_context, with_credentials
 from graph_agent.state.messages import PushedText, begins, check_input, unusable_input
 from graph_agent.types import ContextT, ResponseT
@@ -233,7 +233,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         if config is not None and self._answers_a_checkpoint(input, config):
             _check_open(await self.aget_state(config))
         kwargs = self._with_credentials(config, kwargs)
-        async with running(configurable, self.checkpointer, self.store) as run:
+        async with running(configurable, self.checkpointer, self.store) as run, observed(run, self.name):
             try:
                 input = await self._admit(input, configurable, run)
             except InputStoredError as stored:

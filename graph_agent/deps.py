@@ -15,6 +15,7 @@ from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
 from langgraph.runtime import Runtime
 
+from graph_agent._internal import telemetry
 from graph_agent._internal.failure_log import log_fields
 from graph_agent._internal.lru import BoundedCache
 from graph_agent.hooks.pipeline import MiddlewareNodes
@@ -278,6 +279,8 @@ class Task:
             ConfigError: As `deps_of_run`.
         """
         deps, loop, run = deps_of_run(deps, runtime), state.get("loop", INITIAL_LOOP), run_of(config)
+        if telemetry.observer is not None:
+            telemetry.observer.enter(run)
         # A node runs in a context of its own.
         log_fields.set({"session_id": run.session_id, "input_id": loop["last_input_id"], "step": loop["step"]})
         return cls(config, runtime, deps, run, state, loop, deps.settings(runtime, config, loop))

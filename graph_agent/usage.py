@@ -18,6 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.utils import count_tokens_approximately
 
+from graph_agent._internal import telemetry
 from graph_agent.settings.config import LoopConfig, Price
 from graph_agent.types import NO_USAGE, StopReason, Usage
 
@@ -68,6 +69,8 @@ class TimedRequest:
 
     model: str
     """Name of the model as configured, or its kind."""
+    kind: str
+    """LangChain's type of the model without its suffix, such as `openai`."""
     messages: Sequence[BaseMessage]
     """The messages of the request, in the form for the model."""
     options: Mapping[str, Any]
@@ -88,8 +91,14 @@ class TimedRequest:
     @classmethod
     def to(cls, model: Any, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> Self:
         """Start to measure a request to a model."""
-        name = _name_of(model) or getattr(model, "_llm_type", "") or type(model).__name__
-        return cls(name, messages, options, _is_nested=getattr(model, "sends_requests", False))
+        kind = getattr(model, "_llm_type", "") or type(model).__name__
+        return cls(
+            _name_of(model) or kind,
+            kind.removesuffix("-chat"),
+            messages,
+            options,
+            _is_nested=getattr(model, "sends_requests", False),
+        )
 
     def receive(self) -> None:
         """Record the time of the first token."""
@@ -99,7 +108,11 @@ class TimedRequest:
     def end(self, reply: AIMessage | None, error: str = "") -> None:
         """Record the request for the code within `metered`, with its reply or its error."""
         self.duration_s, self.reply, self.error = time.monotonic() - self._since, reply, error
-        if not self._is_nested and (extra := _extra_usage.get()) is not None:
+        if self._is_nested:
+            return
+        if telemetry.observer is not None:
+            telemetry.observer.model_call(self)
+        if (extra := _extra_usage.get()) is not None:
             extra.timed.append(self)
 
 

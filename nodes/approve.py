@@ -9,6 +9,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
 from graph_agent._compat import checkpointer_of
+from graph_agent._internal import telemetry
 from graph_agent.approvals.decisions import read_decisions
 from graph_agent.approvals.requests import request_for
 from graph_agent.deps import AgentDeps, deps_of_run
@@ -32,6 +33,8 @@ async def approve_node(
     Raises:
         ConfigError: Without a checkpointer, which an interrupt needs.
     """
+    if telemetry.observer is not None:
+        telemetry.observer.enter(run_of(config))
     loop = state["loop"]
     asked = loop.get("awaiting_approval", [])
     if run_of(config).aborted or not asked:

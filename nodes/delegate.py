@@ -106,7 +106,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
         result = DelegationResult(result.content, result.status, stored=result.stored)
         if waiting is not None:
             await deps.toolbox.withdraw({call["id"]: waiting})
-    timer.log(call["name"], "waiting" if result.waiting is not None else result.status)
+    timer.report(call["name"], "waiting" if result.waiting is not None else result.status, result.content)
     # The usage of all attempts, including a delegate that was cancelled without a result.
     result = replace(result, usage=tally.usage)
     events = [*to_run.events, *progress.events]

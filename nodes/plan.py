@@ -13,6 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
+from graph_agent._internal import telemetry
 from graph_agent._internal.failure_log import get_logger, log_fields
 from graph_agent.deps import AgentDeps, Task, work_left_s
 from graph_agent.errors import SlowSchemaError, UserError
@@ -246,7 +247,11 @@ async def _ask(update: PlanUpdate) -> None:
     log_fields.set({**log_fields.get({}), "step": update.loop["step"] + 1})
     logger.info("Agentic iteration %d/%d", update.loop["step"] + 1, update.settings.max_steps)
     try:
-        planned = await _request_plan(update)
+        if telemetry.observer is None:
+            planned = await _request_plan(update)
+        else:
+            with telemetry.observer.plan(update.loop["step"] + 1):
+                planned = await _request_plan(update)
     except RefusedError as refused:
         update.conclude({"stop_reason": "completed", "draft": refused.message, "unguarded": True})
         return

@@ -31,7 +31,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     call = to_run.call
     timer = CallTimer()
     output, approvals = await run_call(task, call, timer)
-    timer.log(call["name"], output.status)
+    timer.report(call["name"], output.status, output.content)
     content, truncated = truncate_output(output.content, task.settings, task.deps.toolbox.marks(call["name"]), call)
     result = ToolMessage(
         content,

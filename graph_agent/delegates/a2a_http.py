@@ -15,6 +15,7 @@ from a2a.types import AgentCard
 from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from graph_agent._internal import telemetry
 from graph_agent.errors import ConfigError, OperatorError
 
 Origin = tuple[str, str, int]
@@ -76,6 +77,10 @@ class _Guarded(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if origin_of(request.url) not in self._origins:
             raise RefusedReplyError(f"it redirects to another host, {request.url.host!r}, which was not configured")
+        if telemetry.observer is not None:
+            trace_headers: dict[str, str] = {}
+            telemetry.observer.inject(trace_headers)
+            request.headers.update(trace_headers)
         response = await self._inner.handle_async_request(request)
         length = response.headers.get("content-length", "")
         fault = ""

@@ -15,6 +15,7 @@ from langchain_core.tools import BaseTool, ToolException
 from langgraph.errors import GraphBubbleUp
 
 from graph_agent._compat import count_resume_values, read_state
+from graph_agent._internal import telemetry
 from graph_agent._internal.failure_log import get_logger, log_failure, log_fields, log_traceback, log_user_error
 from graph_agent._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent.checkpoints.reading import load
@@ -126,22 +127,34 @@ class CallTimer:
         self._created = time.monotonic()
         self._started: float | None = None
         self._ended: float | None = None
+        self._observed: Any = None
 
-    def log(self, name: str, status: str) -> None:
-        """Log the end of the call."""
+    def report(self, name: str, status: str, content: Any) -> None:
+        """Report the end of the call to the log and to the observer."""
+        if self._observed is not None and telemetry.observer is not None:
+            telemetry.observer.end_call(self._observed, status, content)
         if self._started is None or self._ended is None:
             logger.info("The call of %s did not run: %s", name, status)
         else:
             logger.info("The call of %s took %.3f s: %s", name, self._ended - self._started, status)
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self, call: Call) -> Iterator[None]:
         """Measure the call, which runs inside the block; the time until now was its wait."""
         self._started = time.monotonic()
+        observer = telemetry.observer
+        if observer is not None:
+            self._observed = observer.begin_call(call)
         try:
             yield
+        except BaseException:
+            if observer is not None:
+                observer.end_call(self._observed, "interrupted")
+            raise
         finally:
             self._ended = time.monotonic()
+            if observer is not None:
+                observer.leave_call(self._observed)
 
     def fields(self, task: Task, call: Call) -> dict[str, float]:
         """Return the fields that the event of its result has; empty for a call that did not run."""
@@ -285,7 +298,7 @@ async def run_in_slot(task: Task, call: Call, timer: CallTimer, work: Callable[[
             await run.confirm_held()
             started = True
             run.started_calls.add(call["id"])
-            with current_call(run.session_id, call, _wave(task)), timer.running():
+            with current_call(run.session_id, call, _wave(task)), timer.running(call):
                 return await work()
 
     try:

@@ -7,9 +7,9 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +19,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import RunControl
 
 from graph_agent._compat import inherits_durability
+from graph_agent._internal import telemetry
 from graph_agent._internal.sync_bridge import (
     await_thread_future,
     await_without_cancelling,
@@ -116,6 +117,8 @@ class Run:
     """Whether it locks the session for `update_state` only, and runs no node."""
     deadline_s: float | None = None
     """Seconds that its input may take, the answer included; None for no limit, or before the input began."""
+    observed: Any = None
+    """What the observer of this process has recorded of it; None if there is none."""
     at_consumer: bool = False
     """Whether the consumer of its stream has the newest part, and the run waits for it."""
     _worked_s: float | None = None
@@ -334,6 +337,20 @@ class Run:
         if self._worked_s is None:
             self._worked_s = before_s
         return self._worked_s + time.monotonic() - self._since
+
+
+@asynccontextmanager
+async def observed(run: Run, name: str) -> AsyncIterator[None]:
+    """Report a run to the observer of this process, if there is one.
+
+    Args:
+        name: Name of the agent.
+    """
+    if telemetry.observer is None:
+        yield
+        return
+    with telemetry.observer.run(run, name):
+        yield
 
 
 @dataclass(eq=False, repr=False)

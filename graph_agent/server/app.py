@@ -15,6 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from graph_agent._internal import telemetry
 from graph_agent._internal.signals import drain_on_sigterm
 from graph_agent.server import health_routes
 from graph_agent.server.admission.gate import OPEN, guard, limits_of
@@ -141,6 +142,8 @@ def create_app(
             app.include_router(health_routes.metrics_router)
             app.include_router(health_routes.pages_router)
     app.add_middleware(_RoutesOnDemand, owner=app, apis=apis)
+    if telemetry.observer is not None:
+        app.add_middleware(telemetry.observer.middleware)
     app.add_exception_handler(RequestValidationError, on_invalid)
     guarded = tuple(path for path in GUARDED if not mounted or path not in ("/metrics", "/openapi.json", "/docs", "/"))
     guard(app, settings, guarded)

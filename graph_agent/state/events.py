@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, cast
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
+from graph_agent._internal import telemetry
 from graph_agent._internal.text import clean, text_of, to_json_safe
 from graph_agent.approvals.requests import DecisionType, HeldCall
 from graph_agent.types import Usage
@@ -431,7 +432,10 @@ def event(type_: str, step: int, /, **fields: Any) -> StoredEvent:
         type_: The event's type, one of `Event`'s.
         step: The plan it belongs to, from 1; 0 before the first plan.
     """
-    return {"type": type_, "ts": datetime.now(UTC).isoformat(timespec="microseconds"), "step": step, **fields}
+    made = {"type": type_, "ts": datetime.now(UTC).isoformat(timespec="microseconds"), "step": step, **fields}
+    if telemetry.observer is not None:
+        telemetry.observer.event(made)
+    return made
 
 
 def report_model_calls(loop: LoopState, entry: StoredEvent) -> None:

@@ -1,0 +1,66 @@
+"""Defines the names of OpenTelemetry's conventions for generative AI, all of which are in development there."""
+
+from __future__ import annotations
+
+VERSION = "0.1.0"
+"""Version of the conventions, of the repository `open-telemetry/semantic-conventions-genai`."""
+SCHEMA_URL = f"https://opentelemetry.io/schemas/gen-ai/{VERSION}"
+
+OPERATION = "gen_ai.operation.name"
+INVOKE_AGENT, CHAT, EXECUTE_TOOL, PLAN = "invoke_agent", "chat", "execute_tool", "plan"
+"""Values of `OPERATION`; the name of a span is one of them and the name of the agent, model or tool."""
+
+AGENT_NAME = "gen_ai.agent.name"
+CONVERSATION_ID = "gen_ai.conversation.id"
+PROVIDER = "gen_ai.provider.name"
+REQUEST_MODEL = "gen_ai.request.model"
+RESPONSE_MODEL = "gen_ai.response.model"
+RESPONSE_ID = "gen_ai.response.id"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+TIME_TO_FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
+TOOL_NAME = "gen_ai.tool.name"
+TOOL_CALL_ID = "gen_ai.tool.call.id"
+TOOL_TYPE = "gen_ai.tool.type"
+ERROR_TYPE = "error.type"
+REQUEST_OPTIONS = {
+    "temperature": "gen_ai.request.temperature",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "top_p": "gen_ai.request.top_p",
+}
+"""Option of a model call → its attribute."""
+
+# With content only.
+INPUT_MESSAGES = "gen_ai.input.messages"
+OUTPUT_MESSAGES = "gen_ai.output.messages"
+TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
+TOOL_RESULT = "gen_ai.tool.call.result"
+
+INFERENCE_DURATION = "gen_ai.client.inference.duration"
+INFERENCE_FIRST_CHUNK = "gen_ai.client.inference.time_to_first_chunk"
+INFERENCE_INPUT_TOKENS = "gen_ai.client.inference.usage.input_tokens"
+INFERENCE_OUTPUT_TOKENS = "gen_ai.client.inference.usage.output_tokens"
+AGENT_DURATION = "gen_ai.invoke_agent.duration"
+AGENT_INFERENCE_CALLS = "gen_ai.invoke_agent.inference_calls"
+AGENT_TOOL_CALLS = "gen_ai.invoke_agent.tool_calls"
+TOOL_DURATION = "gen_ai.execute_tool.duration"
+
+# The conventions have no names for these.
+STEP = "graph_agent.step"
+STATUS = "graph_agent.status"
+CALL_STATUS = "graph_agent.call.status"
+LINK = "graph_agent.link"
+EVENT = "graph_agent."
+"""Prefix of span events and their attributes; the type of the session's event follows."""
+EVENT_FIELDS = {
+    "approval_request": (),
+    "approval_decision": ("id", "name", "decision", "waited_s"),
+    "limit": ("reason", "limit"),
+    "loop_detected": ("pattern", "count", "repeated"),
+    "steering": (),
+    "summary": ("messages",),
+    "warning": (),
+    "error": ("kind",),
+}
+"""Type of a session's event that is an event of its span → the fields that it has; none of them has content."""
