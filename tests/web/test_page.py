@@ -72,7 +72,7 @@ def test_a_call_shows_its_arguments_and_its_whole_output(page: Page, travel: Ser
     send(page, '!call [["echo", {"text": "a\\u202eb"}]]')
     page.get_by_role("button", name=re.compile("^echo, succeeded, .*step 1")).click(timeout=DONE_MS)
 
-    blocks = page.get_by_label("Details").locator("pre")
+    blocks = page.get_by_role("region", name="Details").locator("pre")
     expect(blocks).to_have_text(['{\n  "text": "aU+202Eb"\n}', "aU+202Eb"])
 
 

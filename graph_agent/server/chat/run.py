@@ -244,7 +244,7 @@ class ServerRun:
         if self._before is not None:
             await self._before()
         if self.spec.session_id is not None:
-            self._publish = self._live.enter_context(self._host.live.run(self.spec.thread))
+            self._publish = self._live.enter_context(self._host.live.run(self.spec.thread, _question(self.spec)))
         if (mark := self.spec.scope.mark) is not None:
             newest = await load(self._host.saver, {"configurable": {"thread_id": self.spec.thread}})
             if newest is not None and input_id_in(newest.metadata) == mark:
@@ -463,6 +463,12 @@ class ServerRun:
         # A caller whose run was stopped after it had sent results may send them again.
         spec = self.spec
         return spec.is_resume and bool((await spec.graph.aget_state(spec.config)).tasks)
+
+
+def _question(spec: RunSpec) -> Any:
+    """Return the content of the message that begins a run; None for a run that resumes."""
+    messages = [] if spec.is_resume else spec.graph_input.get("messages", [])
+    return messages[-1].content if messages else None
 
 
 def _release_nothing() -> None: ...

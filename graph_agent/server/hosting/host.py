@@ -139,9 +139,13 @@ class LiveRuns:
         return thread in self._readers
 
     @contextmanager
-    def run(self, thread: str) -> Iterator[Callable[[LivePart], None]]:
-        """Yield a function that publishes a part of a thread's run, which ends with the context."""
-        parts: list[LivePart] = [{"type": "begin"}]
+    def run(self, thread: str, content: Any) -> Iterator[Callable[[LivePart], None]]:
+        """Yield a function that publishes a part of a thread's run, which ends with the context.
+
+        Args:
+            content: The user's message, which the history has after the first plan; None for a run that resumes.
+        """
+        parts: list[LivePart] = [{"type": "begin", "content": content}]
         self._runs[thread] = parts
 
         def publish(part: LivePart) -> None:

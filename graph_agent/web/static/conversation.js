@@ -9,6 +9,8 @@ function Note({ note }) {
   return html`<p class=${`notice ${note.kind}`}><b>${name}</b> ${asText(note.text)}</p>`;
 }
 
+const Live = ({ texts }) => texts?.filter(Boolean).map((text) => html`<div class="message agent live"><p>${text}</p></div>`);
+
 class Turn extends Component {
   shouldComponentUpdate({ input, chosen, texts }) {
     return this.revision !== input.revision || chosen !== this.props.chosen || Boolean(texts) !== Boolean(this.props.texts);
@@ -29,7 +31,7 @@ class Turn extends Component {
         </div>`}
         ${notesAfter(n + 1)}
       </${Fragment}>`)}
-      ${texts?.filter(Boolean).map((text) => html`<div class="message agent live"><p>${text}</p></div>`)}
+      <${Live} texts=${texts} />
       ${input.answer && html`<div class=${`message agent${input.status === "FAILED" ? " failed" : ""}`}><p>${asText(input.answer.content)}</p></div>`}
       ${input.done && input.status !== "COMPLETED" && html`<p class="ending">${input.status.toLowerCase().replace("_", " ")}</p>`}
       ${!chosen && html`<button class="quiet show-time" onClick=${() => choose(input)}>Show its time</button>`}
@@ -155,7 +157,7 @@ export class Conversation extends Component {
   render({ log, info, chosen, choose, pickCall, act, answer, busy, children, readOnly }, { turns }) {
     const hidden = Math.max(0, log.inputs.length - turns);
     const last = log.inputs.at(-1);
-    const running = Boolean(last && !last.done && log.status === "RUNNING" && !info?.waiting && info?.activity !== "interrupted");
+    const running = Boolean(log.live) || Boolean(last && !last.done && log.status === "RUNNING" && !info?.waiting && info?.activity !== "interrupted");
     const requests = (info?.interrupts || []).map((one) => one.value);
     const asked = requests.find((value) => value?.action_requests);
     const step = last?.steps.at(-1);
@@ -164,7 +166,8 @@ export class Conversation extends Component {
         onScroll=${({ target }) => (this.atEnd = target.scrollHeight - target.scrollTop - target.clientHeight < 60)}>
         ${hidden > 0 && html`<button class="quiet" onClick=${() => this.setState({ turns: turns + 100 })}>Show ${Math.min(100, hidden)} of ${hidden} earlier inputs</button>`}
         ${log.inputs.slice(hidden).map((input) => html`<${Turn} key=${input.number} input=${input} chosen=${input === chosen}
-          texts=${input === last ? log.live?.texts : null} choose=${choose} pickCall=${pickCall} />`)}
+          texts=${input === last && !log.live?.question ? log.live?.texts : null} choose=${choose} pickCall=${pickCall} />`)}
+        ${log.live?.question && html`<article class="turn"><div class="message user"><p>${asText(log.live.question)}</p></div><${Live} texts=${log.live.texts} /></article>`}
         ${children}
       </div>
       ${!readOnly && asked && html`<${Approval} key=${info.interrupts[0].id} request=${joined(requests)} reasoning=${step?.plan.reasoning} answer=${answer} busy=${busy} />`}

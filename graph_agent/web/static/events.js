@@ -149,6 +149,7 @@ export function reduce(log, event) {
   const time = timeOf(event.ts);
   const isQuestion = event.type === "user_message";
   const input = isQuestion || !log.inputs.length ? newInput(log, event) : log.inputs.at(-1);
+  if (isQuestion && log.live) log.live.question = null;
   REDUCERS[event.type]?.(log, event, input, time);
   for (const record of event.model_calls || []) addModel(log, input, record, event, time);
   if (NOTICES.includes(event.type)) {
@@ -168,7 +169,8 @@ export function reduceAll(log, events) {
 function reduceLive(log, part) {
   const input = log.inputs.at(-1);
   if (input) input.revision += 1;
-  if (part.type === "begin") log.live = { texts: [] };
+  // The history of a run that is followed from its middle has its question.
+  if (part.type === "begin") log.live = { texts: [], question: input && !input.done ? null : part.content };
   else if (part.type === "end") log.live = null;
   if (!log.live) return;
   if (part.type === "break") log.live.texts.push("");
@@ -200,6 +202,7 @@ function noticeOf(event) {
 /** Return the node of the graph that works now: its name, or empty when nothing runs. */
 export function activeNode(log) {
   const input = log.inputs.at(-1);
+  if (log.live?.question) return "plan";
   if (!input || input.done) return input ? "__end__" : "";
   const calls = input.steps.at(-1)?.calls || [];
   if (calls.some((call) => call.state === "waiting")) return "approve";

@@ -1,0 +1,147 @@
+"""The page for every person: keyboard, screen readers, themes, narrow windows, restarts, keys, and hostile texts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from tests.server.process import Served, serving
+from tests.web.conftest import TRAVEL
+from tests.web.travel_agent import HOSTILE
+
+pytestmark = pytest.mark.xdist_group("page")
+DONE_MS = 30_000
+KEY = "a-key-for-the-page-tests"
+
+
+def send(page: Page, text: str) -> None:
+    page.get_by_label("Message").fill(text)
+    page.keyboard.press("Enter")
+
+
+def call(*calls: tuple[str, dict[str, Any]]) -> str:
+    """An input that makes the model call tools, all in one wave."""
+    return f"!call {json.dumps(calls)}"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_axe_finds_nothing_serious(page: Page, travel: Served, theme: Any, width: int) -> None:
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    page.set_viewport_size({"width": width, "height": 844})
+    found = []
+    page.goto(travel.url)
+    expect(page.get_by_text("Send a message to begin a session")).to_be_visible()
+    found += Axe().run(page).response["violations"]
+    send(page, "Plan a trip to Bergen")
+    page.get_by_role("button", name="Send decisions").wait_for(timeout=DONE_MS)
+    found += Axe().run(page).response["violations"]
+    page.get_by_label("edit").first.check()
+    page.get_by_role("button", name="weather, failed").first.click()
+    page.get_by_role("region", name="Details").wait_for()
+    found += Axe().run(page).response["violations"]
+
+    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found if is_serious(each)] == []
+
+
+def is_serious(violation: dict[str, Any]) -> bool:
+    return violation["impact"] in ("serious", "critical")
+
+
+def test_a_phone_shows_one_view_at_a_time_without_a_horizontal_scroll_bar(page: Page, travel: Served) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(travel.url)
+    send(page, call(("echo", {"text": "x" * 300})))
+    page.get_by_text("Done: 1 results.").wait_for(timeout=DONE_MS)
+    shown = []
+    for view in ("Sessions", "Conversation", "Time"):
+        page.get_by_role("button", name=view, exact=True).click()
+        regions = [page.get_by_role("navigation", name="Sessions"), page.get_by_role("main"), page.locator(".time")]
+        wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        shown.append(([region.is_visible() for region in regions], wide))
+
+    assert shown == [([True, False, False], False), ([False, True, False], False), ([False, False, True], False)]
+
+
+def test_the_keyboard_reaches_everything(page: Page, travel: Served) -> None:
+    page.goto(travel.url)
+    page.keyboard.press("n")
+    page.keyboard.type(call(("echo", {"text": "one"}), ("weather", {"city": "Bergen"})))
+    page.keyboard.press("Enter")
+    page.get_by_text("Done: 2 results.").wait_for(timeout=DONE_MS)
+    page.get_by_role("button", name="model, step 1").focus()
+    visited = []
+    for key in ("ArrowDown", "ArrowDown", "Home", "End"):
+        page.keyboard.press(key)
+        visited.append(str(page.evaluate("document.activeElement.ariaLabel")).partition(",")[0])
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+
+    assert (
+        visited,
+        page.get_by_role("region", name="Details").count(),
+        page.evaluate("document.activeElement.ariaLabel"),
+    ) == (
+        ["echo", "weather", "model", "model"],
+        0,
+        "Search sessions",
+    )
+
+
+def test_no_text_is_ever_markup(page: Page, travel: Served) -> None:
+    page.goto(travel.url)
+    send(page, f"{call(('echo', {'text': HOSTILE, HOSTILE: HOSTILE}), (HOSTILE, {}))}")
+    expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
+    send(page, HOSTILE)
+    page.locator(".message.agent:not(.live)").get_by_text("You said: <img").wait_for(timeout=DONE_MS)
+    for turn in page.get_by_role("button", name="Show its time").all():
+        turn.click()
+    for bar in page.locator(".bar").all():
+        bar.click()
+
+    images = page.locator("img, body script:not([type]) ~ script").count()
+    assert (page.title(), images) == ("travel", 0)
+
+
+def test_a_restarted_server_is_followed_again(page: Page, tmp_path: Path) -> None:
+    with serving(tmp_path, agent=TRAVEL) as served:
+        page.goto(served.url)
+        send(page, "one")
+        page.get_by_text("You said: one").wait_for(timeout=DONE_MS)
+        session, port = page.url.partition("#")[2], served.url.rpartition(":")[2]
+        served.kill_all()
+        page.get_by_text("reconnecting…").wait_for(timeout=DONE_MS)
+    with serving(tmp_path, "--port", port, agent=TRAVEL) as served:
+        expect(page.get_by_text("reconnecting…")).to_have_count(0, timeout=DONE_MS)
+        with served.http() as http:
+            message = {"model": "travel", "messages": [{"role": "user", "content": "two"}]}
+            http.post("/v1/chat/completions", json={**message, "metadata": {"session_id": session}})
+        page.locator(".message.agent").get_by_text("You said: two").wait_for(timeout=DONE_MS)
+
+    answers = [text.strip() for text in page.locator(".message.agent").all_inner_texts()]
+    assert answers == ["You said: one", "You said: two"]
+
+
+def test_a_key_is_asked_for_and_stays_in_its_tab(page: Page, tmp_path: Path) -> None:
+    with serving(tmp_path, agent=TRAVEL, environment={"GRAPH_AGENT_API_KEYS": f"ana:{KEY}"}) as served:
+        page.goto(served.url)
+        page.get_by_label("API key").fill("another-key-of-no-one")
+        page.keyboard.press("Enter")
+        page.get_by_role("alert").get_by_text("none of this server's").wait_for()
+        page.get_by_label("API key").fill(KEY)
+        page.keyboard.press("Enter")
+        send(page, "hello")
+        page.get_by_text("You said: hello").wait_for(timeout=DONE_MS)
+        stored = page.evaluate("[Object.values(sessionStorage), localStorage.length, document.cookie]")
+        other = page.context.new_page()
+        other.goto(served.url)
+        asked = other.get_by_label("API key")
+        asked.wait_for()
+
+    assert (stored, asked.input_value(), os.fspath(page.url).count(KEY)) == ([[KEY], 0, ""], "", 0)
