@@ -28,19 +28,23 @@ def _input_events(begin: int) -> list[dict[str, Any]]:
     now = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=begin)
     events: list[dict[str, Any]] = []
 
-    def add(kind: str, step: int, ms: float = 0, **fields: Any) -> None:
-        ts = (now + timedelta(milliseconds=step * 100 + ms)).isoformat(timespec="microseconds")
+    def add(kind: str, step: int, **fields: Any) -> None:
+        ts = (now + timedelta(milliseconds=10 * len(events))).isoformat(timespec="microseconds")
         events.append({"type": kind, "ts": ts, "step": step, **fields})
 
     add("user_message", 0, content=f"Count from {begin}.")
-    add("status", 0, **{"from": "CREATED", "to": "RUNNING"})
+    add("status", 0, **_status("CREATED", "RUNNING"))
     for step in range(1, _STEPS + 1):
         calls = [{"id": f"c{begin}.{step}.{n}", "name": "count"} for n in range(_CALLS)]
         add("plan", step, status="continue", action="count", reasoning="I count on.", calls=calls)
         for call in calls:
-            add("tool_call", step, 1, **call, arguments={"from": begin})
+            add("tool_call", step, **call, arguments={"from": begin})
         for n, call in enumerate(calls):
-            add("tool_result", step, 5 + n * 5, **call, status="success", content=f"{n} " * 40, truncated=False)
-    add("agent_response", _STEPS, 90, content=f"I counted from {begin}.")
-    add("status", _STEPS, 91, **{"from": "RUNNING", "to": "COMPLETED"})
+            add("tool_result", step, **call, status="success", content=f"{n} " * 40, truncated=False)
+    add("agent_response", _STEPS, content=f"I counted from {begin}.")
+    add("status", _STEPS, **_status("RUNNING", "COMPLETED"))
     return events
+
+
+def _status(before: str, after: str) -> dict[str, Any]:
+    return {"from": before, "to": after}

@@ -110,7 +110,7 @@ class App extends Component {
     }
     const ended = isLive && event.parts.some((part) => part.type === "end");
     if (ended || event.type === "approval_request" || (event.type === "status" && event.to !== "RUNNING")) {
-      this.refresh(this.state.id);
+      this.refresh(this.state.id).catch((error) => this.fail(error));
       this.list();
     } else if (event.type === "approval_decision" || (isLive && event.parts.some((part) => part.type === "begin"))) {
       this.setState({ info: { ...this.state.info, activity: "running", waiting: null, interrupts: [] } });
