@@ -116,7 +116,7 @@ async def _only_running(saver: BaseCheckpointSaver[Any], is_running: Callable[[s
     Raises:
         InputError: If none or several are running.
     """
-    from graph_agent.session.summaries import summarize_sessions
+    from graph_agent.session.history import summarize_sessions
 
     found = [one.id for one in await summarize_sessions(saver, is_running) if one.activity == "running"]
     if len(found) == 1:

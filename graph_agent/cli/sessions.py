@@ -21,7 +21,7 @@ from graph_agent.cli.terminal import Terminal
 from graph_agent.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from graph_agent.session.summaries import SessionSummary
+    from graph_agent.session.history import SessionSummary
 
 
 _COLUMNS = ("SESSION", "STATUS", "TURNS", "AGE", "TITLE")
@@ -70,7 +70,7 @@ def sessions(
 
 async def _summaries(address: str, limit: int | None) -> list[SessionSummary]:
     from graph_agent.cli.options import open_sessions
-    from graph_agent.session.summaries import summarize_sessions
+    from graph_agent.session.history import summarize_sessions
 
     async with open_sessions(address) as (saver, is_running):
         return await summarize_sessions(saver, is_running, limit=limit)

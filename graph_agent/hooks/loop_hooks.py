@@ -23,7 +23,7 @@ from graph_agent.hooks.protocol import (
     tool_schema,
 )
 from graph_agent.hooks.request_messages import without_open_calls
-from graph_agent.models.side_calls import run_side_call
+from graph_agent.models.retry import run_side_call
 from graph_agent.state.schema import HookWork
 from graph_agent.types import Call, Usage
 from graph_agent.usage import LimitMet, LimitMetError

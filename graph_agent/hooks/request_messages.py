@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
 from graph_agent.hooks.copies import copied, fail_or_skip
 from graph_agent.hooks.protocol import LoopHook
-from graph_agent.models.side_calls import run_side_call
+from graph_agent.models.retry import run_side_call
 from graph_agent.state.schema import RequestOnlyMessages
 
 

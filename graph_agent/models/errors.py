@@ -22,8 +22,7 @@ from langchain_core.messages import AIMessage
 
 from graph_agent._internal.failure_log import exception_text, leaves, mask_secrets
 from graph_agent.errors import GraphAgentError, HookError
-from graph_agent.parsing.json_values import arguments_end_inside_value, read_json
-from graph_agent.parsing.tolerant import WorkBudget
+from graph_agent.parsing.tolerant import WorkBudget, arguments_end_inside_value, read_json
 from graph_agent.types import CutOff
 
 ModelErrorKind = Literal[

@@ -110,7 +110,7 @@ def checked_call(id_: str, name: str, arguments: Any) -> Call:
 def _broken(call: InvalidToolCall) -> Call:
     """Convert a call whose arguments the client could not parse: repair them, or set `fault`."""
     # Imported here: only a damaged call needs the parser.
-    from graph_agent.parsing.json_values import parse_lenient_json
+    from graph_agent.parsing.tolerant import parse_lenient_json
 
     raw = call["args"] or ""
     try:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Set
 from typing import NamedTuple
 
-from graph_agent.parsing.json_values import read_json, repair_json
 from graph_agent.parsing.shapes import ParseContext
-from graph_agent.parsing.tolerant import ParsedValue, WorkBudget
+from graph_agent.parsing.tolerant import ParsedValue, WorkBudget, read_json, repair_json
 from graph_agent.types import MAX_DEPTH
 
 _TOKEN = re.compile(

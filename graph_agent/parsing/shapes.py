@@ -11,8 +11,7 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from graph_agent.parsing.json_values import read_json, repair_json
-from graph_agent.parsing.tolerant import WorkBudget
+from graph_agent.parsing.tolerant import WorkBudget, read_json, repair_json
 
 DELEGATE_PREFIX = "delegate_to_"
 

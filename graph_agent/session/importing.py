@@ -22,15 +22,14 @@ from graph_agent._internal.text import check_session_id
 from graph_agent.checkpoints.history_cache import IMPORT_ID
 from graph_agent.checkpoints.maintenance import open_tables
 from graph_agent.checkpoints.open import open_store
-from graph_agent.checkpoints.pruning.answers import answer_of
-from graph_agent.checkpoints.pruning.plan import CHANNELS, NamespacePlan, Rule, delta_values
+from graph_agent.checkpoints.pruning.plan import CHANNELS, NamespacePlan, Rule, answer_of, delta_values
 from graph_agent.checkpoints.pruning.tables import StoredWrite, Tables, UnreadableCheckpointError
 from graph_agent.checkpoints.pruning.threads import plan_with_answers, rule
 from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.runs.inbox import StoreInbox, inbox_namespace, note_from
 from graph_agent.runs.input_ids import ANSWERS
 from graph_agent.runs.registry import is_idle, lock_idle_session
-from graph_agent.session.summaries import summarize_session
+from graph_agent.session.history import summarize_session
 from graph_agent.state.events import as_value, read_events
 from graph_agent.state.lengths import lengths_of
 from graph_agent.state.schema import AgentState

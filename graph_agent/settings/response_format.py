@@ -17,7 +17,7 @@ from graph_agent._internal.failure_log import exception_text, get_logger, log_us
 from graph_agent._internal.text import to_json_safe
 from graph_agent._internal.validation_text import explain
 from graph_agent.errors import ConfigError
-from graph_agent.parsing.json_values import parse_lenient_json
+from graph_agent.parsing.tolerant import parse_lenient_json
 
 logger = get_logger(__name__)
 _STRATEGIES = "langchain.agents.structured_output"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,8 @@ from langgraph.types import Checkpointer
 
 from graph_agent._internal.failure_log import clause
 from graph_agent._internal.sync_bridge import call_in_thread
-from graph_agent._internal.yaml_files import expand
+from graph_agent._internal.text import to_json_safe
+from graph_agent._internal.yaml_files import expand, parse_yaml
 from graph_agent.agent import create_graph_agent
 from graph_agent.approvals.policy import signature_fault
 from graph_agent.checkpoints.open import open_cache, open_saver, open_store
@@ -30,13 +32,51 @@ from graph_agent.models.resolve import resolve_model
 from graph_agent.models.scripted import MockChatModel, mock_model_from_env
 from graph_agent.prompts import PromptTemplate, read_prompt_file
 from graph_agent.settings.config import LoopConfig
+from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.spec.agent_file import SYSTEM_VARIABLES, TODAY_VARIABLE, AgentSpec, load_spec
 from graph_agent.spec.credentials import read_credentials
 from graph_agent.spec.delegates import OpenedAgent
 from graph_agent.spec.hooks import HookSpec, load_hook
 from graph_agent.spec.imports import load_attribute, make
-from graph_agent.spec.response_format import load_response_format
 from graph_agent.tools.argument_checks import checked_tool
+
+SCHEMA_FILES = (".json", ".yaml", ".yml")
+
+
+def load_response_format(given: str | dict[str, Any], folder: Path) -> type[Any] | dict[str, Any]:
+    """Return the class or JSON schema that an agent file names.
+
+    Args:
+        given: `module:Class`, the path of a file with a JSON schema, or the schema itself.
+        folder: The agent file's folder, which is searched first for modules and files.
+
+    Raises:
+        ConfigError: If there is no such class or file, or it is not a valid schema.
+    """
+    schema: Any = given
+    if isinstance(given, str):
+        schema = _read_schema(folder / given) if given.endswith(SCHEMA_FILES) else load_attribute(given, folder)
+    if isinstance(schema, dict):
+        # YAML may give dates, and keys that are not strings.
+        schema = to_json_safe(schema)
+    ResponseSchema(schema)
+    return schema  # type: ignore[no-any-return]  # `ResponseSchema` has just checked it
+
+
+def _read_schema(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ConfigError(f"{path} is not there; name a file with a JSON schema, as JSON or YAML.")
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text) if path.suffix == ".json" else parse_yaml(text, str(path))
+    except ConfigError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} holds no {'JSON' if path.suffix == '.json' else 'YAML'}: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} holds no JSON schema but {content!r}; a schema is an object, e.g. {{type: object}}.")
+    return content
+
 
 T = TypeVar("T")
 

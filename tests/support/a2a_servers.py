@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 
 from graph_agent.a2a.server import a2a_app
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.server.a2a.card import agent_card
+from graph_agent.server.a2a.mount import agent_card
 
 App = Callable[..., Awaitable[None]]
 

@@ -13,15 +13,16 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from graph_agent.checkpoints.pruning.answers import answer_of, has_answer
 from graph_agent.checkpoints.pruning.plan import (
     ANSWERED,
     At,
     NamespacePlan,
     Node,
     Rule,
+    answer_of,
     delta_values,
     full_copies,
+    has_answer,
     plan_thread,
 )
 from graph_agent.checkpoints.pruning.tables import (

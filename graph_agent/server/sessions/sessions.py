@@ -24,11 +24,10 @@ from graph_agent.server.hosting.feeds import Feeds
 from graph_agent.server.hosting.host import Host, LiveRuns
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.sse import comment, frame
-from graph_agent.session.history import SessionMemory, list_threads
+from graph_agent.session.history import SessionMemory, SessionSummary, list_threads, summarize_session
 from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import open_interrupts, run_result
 from graph_agent.session.session import Session
-from graph_agent.session.summaries import SessionSummary, summarize_session
 from graph_agent.tools.client import CLIENT_CALL
 
 
