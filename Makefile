@@ -121,7 +121,7 @@ image: $(VENV)/.dev  ## Build the steps of deploy/Dockerfile, and run its comman
 	$(RUN) $(BIN)/python -m tests.checks.image_steps --if-possible
 
 docs: $(VENV)/.docs  ## Build the documentation into site/; a warning is an error.
-	$(RUN) $(BIN)/python -m zensical build --strict
+	$(RUN) $(BIN)/python -m zensical build --strict --clean
 
 bench: $(VENV)/.dev  ## Run all benchmarks, in about ten minutes, and write benchmarks/RESULTS.md and the plots.
 	$(RUN) $(BIN)/python -m benchmarks.results
@@ -131,7 +131,7 @@ dev: $(VENV)/.studio  ## Serve the example to LangGraph Studio, offline.
 		$(RUN) $(BIN)/langgraph dev --no-browser --n-jobs-per-worker 10
 
 clean:  ## Remove the virtual environment and what tools left behind.
-	rm -rf $(VENV) $(CLUSTER) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
+	rm -rf $(VENV) $(CLUSTER) dist site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \

@@ -90,7 +90,8 @@ def script_block(language: str, replies: list[Any]) -> str:
     texts = [reply if isinstance(reply, str) else json.dumps(reply) for reply in replies]
     if language == "console":
         listed = ",\n  ".join(json.dumps(text) for text in texts)
-        code = f"export {_VARIABLE}={shlex.quote(f'[{listed}]')}"
+        array = f"[\n  {listed}\n]"
+        code = f"export {_VARIABLE}={shlex.quote(array)}"
     else:
         listed = "".join(f"    {text!r},\n" for text in texts)
         code = f'import json\nimport os\n\nos.environ["{_VARIABLE}"] = json.dumps([\n{listed}])'

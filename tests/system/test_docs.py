@@ -89,6 +89,19 @@ def script_of(language: str, code: str, monkeypatch: pytest.MonkeyPatch) -> list
     return replies
 
 
+@pytest.mark.parametrize("page", WRITTEN, ids=page_id)
+def test_the_code_of_a_page_fits_100_columns(page: Path) -> None:
+    blocks = [block for block in read_blocks(page) if block.language != "text"]
+
+    assert [line for block in blocks for line in block.text.splitlines() if len(line) > 100] == []
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    listed = re.findall(r"(?:- |: )([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+
+    assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES if page != README)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_linked_files_and_headings_exist(page: Path) -> None:
     linked = re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text(encoding="utf-8"))
