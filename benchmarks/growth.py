@@ -6,6 +6,7 @@ Each row compares a large size with a small one, or with another framework of th
 from __future__ import annotations
 
 import functools
+import gc
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,9 +18,11 @@ from langchain_core.tools import BaseTool, StructuredTool
 from benchmarks import harness
 from benchmarks.harness import RATIO_COLUMNS, Scale, Table, Trial, Work, plain, ratio_row
 from benchmarks.long_session import build
+from benchmarks.waves import one_wave
 from benchmarks.work import REPLY, CountingModel
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver
+from graph_agent.server.process.serve import SERVE_THRESHOLDS
 
 _CA = "`create_agent`"
 
@@ -95,9 +98,44 @@ async def next_inputs(scale: Scale) -> Table:
     return Table("Inputs of a long session", note, RATIO_COLUMNS, rows)
 
 
+def _wave(calls: int, *, stored: bool) -> Trial:
+    """One wave whose calls all run at once, with the garbage collection of `serve`."""
+
+    @asynccontextmanager
+    async def trial() -> AsyncIterator[Work]:
+        thresholds = gc.get_threshold()
+        gc.set_threshold(*SERVE_THRESHOLDS)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                async with open_saver(f"sqlite:///{folder}/waves.db") as saver:
+                    yield one_wave(calls, _tools(1), saver if stored else None)
+        finally:
+            gc.set_threshold(*thresholds)
+
+    return trial
+
+
+async def waves(scale: Scale) -> Table:
+    """Compare the cost of a call in large waves with that in a wave of 100."""
+    rows: list[list[str]] = []
+    for stored, name in ((False, "no saver"), (True, "SQLite")):
+        sizes = {nominal: scale.size(nominal) for nominal in (100, 500, 2_000, 5_000)}
+        trials = {str(nominal): _wave(size, stored=stored) for nominal, size in sizes.items()}
+        costs = await harness.interleaved(trials, scale)
+        for nominal, size in sizes.items():
+            row = ratio_row("", costs, str(nominal), "100", per=size, unit="call")
+            factor = sizes[100] / size
+            cpu = harness.cpu_ratio(costs, str(nominal), "100", factor)
+            wall = factor * harness.wall_ratio(costs, str(nominal), "100").median
+            ratios = [f"{cpu.median:.2f}", harness.quartiles(cpu), f"{wall:.2f}", "≤ 1.20" if nominal > 100 else ""]
+            rows.append([f"{nominal:,} calls, {name}", *ratios, row[-1]])
+    note = "One reply asks for calls that return at once, all in parallel. Ratios to a call in a wave of 100."
+    return Table("Large waves", note, RATIO_COLUMNS, rows)
+
+
 async def tables(scale: Scale) -> list[Table]:
     """Run all comparisons of this module."""
-    return [await building(scale), await next_inputs(scale)]
+    return [await building(scale), await next_inputs(scale), await waves(scale)]
 
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ import asyncio
 import functools
 import json
 import statistics
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.tools import StructuredTool, tool
+from langchain_core.tools import BaseTool, StructuredTool, tool
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
@@ -79,6 +80,20 @@ def _counted(run: Callable[[], Awaitable[Any]]) -> Work:
 def _ours(first: AIMessage, config: LoopConfig) -> Work:
     graph = create_graph_agent(OneWaveModel(first=first), tools=[_lookup], config=config)
     return _counted(lambda: graph.ainvoke(_GO))
+
+
+def one_wave(calls: int, tools: Sequence[BaseTool], saver: BaseCheckpointSaver[Any] | None) -> Work:
+    """Return the run of one wave whose calls all run at once.
+
+    Args:
+        tools: The first one is called with a `key`.
+        saver: Stores the run; None for no checkpoints.
+    """
+    asked = [{"id": f"c{i}", "name": tools[0].name, "args": {"key": f"k{i}"}} for i in range(calls)]
+    config = LoopConfig(max_calls_per_wave=calls, max_parallel_calls=calls)
+    model = OneWaveModel(first=AIMessage("", tool_calls=asked))
+    graph = create_graph_agent(model, tools=tools, config=config, checkpointer=saver)
+    return _counted(lambda: graph.ainvoke(_GO, {"configurable": {"thread_id": "s"}}))
 
 
 def _create_agent(calls: int) -> Work:

@@ -16,13 +16,14 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Overwrite
 from typing_extensions import TypedDict
 
-from graph_agent._compat import let_channels_decide_on_copies, messages_delta_reducer
+from graph_agent._compat import index_pending_writes, let_channels_decide_on_copies, messages_delta_reducer
 from graph_agent.state.call_events import Handoff
 from graph_agent.state.events import StoredEvent, event
 from graph_agent.state.lengths import CheckedWrites, add_length
 from graph_agent.types import SessionStatus
 
 let_channels_decide_on_copies(add_length)
+index_pending_writes()
 
 ENDED = frozenset(SessionStatus) - {SessionStatus.CREATED, SessionStatus.RUNNING}
 """The statuses in which an input can end; new input changes each to `RUNNING`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+from langgraph._internal._constants import NULL_TASK_ID, RESUME
 from langgraph.channels import DeltaChannel
 
 from graph_agent import _compat
@@ -35,3 +37,24 @@ def test_a_full_copy_is_read_back_as_the_value() -> None:
     )
 
     assert _compat.replay_delta(channel, {"writes": [("t", "c", ["b"])], "seed": copy}) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "tasks", [("a", "b", "c"), ("a", "b", "a", "b"), ("a", NULL_TASK_ID, "a", NULL_TASK_ID, "b", "b")]
+)
+def test_an_index_of_pending_writes_changes_none_of_them(tasks: tuple[str, ...]) -> None:
+    _compat.index_pending_writes()
+    loop_class = _compat._pregel_modules[1].AsyncPregelLoop
+    found = []
+    for put_writes in (loop_class.put_writes, loop_class.put_writes.__wrapped__):
+        loop = object.__new__(loop_class)
+        loop.specs, loop.cache, loop.durability, loop._has_untracked_channels = {}, None, "exit", False
+        loop.checkpoint_pending_writes, loop._written_task_ids = [("b", "stored", 0)], set()
+        for number, task in enumerate(tasks):
+            put_writes(loop, task, [("written", number), (RESUME, number)])
+            found.append([*loop.checkpoint_pending_writes])
+        loop.checkpoint_pending_writes.clear()
+        put_writes(loop, "a", [("written", 0)])
+        found.append([*loop.checkpoint_pending_writes])
+
+    assert found[: len(found) // 2] == found[len(found) // 2 :]

@@ -342,7 +342,7 @@ def _application(
     return StartupErrors(app, shared, on_start=freeze_gc)
 
 
-_YOUNG, _MIDDLE, _OLD = 20_000, 20, 20
+SERVE_THRESHOLDS = 20_000, 20, 20
 """Thresholds of the garbage collector: allocations per collection of the youngest generation, and collections of each
 generation per collection of the next older one."""
 
@@ -355,5 +355,5 @@ def freeze_gc() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
+    gc.set_threshold(*SERVE_THRESHOLDS)
     gc.enable()
