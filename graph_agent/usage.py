@@ -354,7 +354,6 @@ def tighten_limits(settings: LoopConfig, left: Mapping[str, Any] | None) -> Loop
     """Lower a run's budgets to the remaining budget of the delegating run.
 
     Args:
-        settings: The run's own configuration.
         left: The delegating run's `RemainingBudget.as_json`; None for a run without one.
     """
     values: dict[str, Any] = {}

@@ -31,12 +31,7 @@ class Edge:
 
 
 def document(width: float, height: float, title: str, parts: Sequence[str]) -> str:
-    """Return an SVG document with a background.
-
-    Args:
-        title: What it shows, for screen readers.
-        parts: Elements, and texts that are escaped.
-    """
+    """Return an SVG document with a background."""
     card = f'<rect class="card" x=".5" y=".5" width="{width - 1:g}" height="{height - 1:g}" rx="8"/>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img" '
@@ -63,7 +58,6 @@ def graph_svg(nodes: Mapping[str, str], edges: Sequence[Edge], title: str = "Gra
     Args:
         nodes: Id → label, the first node first.
         edges: The edges; those back to an earlier layer are drawn at the sides.
-        title: What it shows, for screen readers.
     """
     layers = _layers(nodes, edges)
     widths = {each: _CHARACTER * len(label) + 24 for each, label in nodes.items()}

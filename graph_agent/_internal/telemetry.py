@@ -48,7 +48,6 @@ class Observer(Protocol):
 
         Args:
             status: Its `ResultStatus`, or `interrupted`.
-            content: Its result.
         """
         ...
 

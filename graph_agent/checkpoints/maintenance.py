@@ -123,7 +123,6 @@ async def open_tables(
 
     Args:
         url: `sqlite:///FILE` or `postgresql://…`.
-        folder: Same as for `open_saver`.
         create: Whether to create an SQLite file that does not exist.
 
     Raises:

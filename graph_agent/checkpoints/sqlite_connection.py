@@ -58,7 +58,6 @@ class LockWaitConnection(sqlite3.Connection):
 
     Args:
         timeout: Ignored; the timeout is `BUSY_S`.
-        options: Same as for `sqlite3.connect`.
     """
 
     def __init__(self, database: str | Path, timeout: float = BUSY_S, **options: Any) -> None:

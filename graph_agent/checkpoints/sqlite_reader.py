@@ -191,7 +191,6 @@ def put_item(file: Path, namespace: tuple[str, ...], key: str, value: Mapping[st
     """Store an item; return False if the file has no Store yet.
 
     Args:
-        namespace: The complete namespace.
         value: The item, plain JSON.
 
     Raises:

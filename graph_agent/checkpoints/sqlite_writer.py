@@ -149,9 +149,7 @@ class Writer:
         """Queue a job that writes, and return; its batch starts with the next other job, or after `MAX_DELAY_S`.
 
         Args:
-            job: Same as for `run`.
             group: Same as for `run`; it receives the job's error.
-            committed: Same as for `run`.
 
         Raises:
             sqlite3.Error: If the writer is closed.

@@ -59,10 +59,6 @@ def _is_password(name: str) -> bool:
 def check_database_exists(url: str, folder: Path | None = None) -> None:
     """Raise if the URL is that of an SQLite file that does not exist; the file is not created.
 
-    Args:
-        url: Same as for `open_saver`.
-        folder: Same as for `open_saver`.
-
     Raises:
         ConfigError: If there is no such file, or the URL is of another kind than those of `open_saver`.
     """

@@ -321,7 +321,6 @@ def show_how_to_go_on(
     """Print the open questions of a session, and the command that answers them.
 
     Args:
-        questions: The session's open questions.
         options: Options of the command that select the agent and its database.
     """
     err.print(f"Session {printable(session_id)} waits for an answer:", style="yellow")

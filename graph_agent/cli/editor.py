@@ -110,7 +110,6 @@ class LineEditor:
 
         Args:
             label: The prompt; its last line stands before the input.
-            handle_signal: Whether to handle SIGINT.
 
         Raises:
             EOFError: For Ctrl-D in an empty input.

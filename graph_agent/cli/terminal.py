@@ -48,11 +48,7 @@ class Terminal:
             log_stream.set_unfinished(not (shown + end).endswith("\n"))
 
     def line(self, text: str, *, style: str | None = None) -> None:
-        """Print a text as one line, with line feeds and tabs as escapes too.
-
-        Args:
-            style: Same as for `print`.
-        """
+        """Print a text as one line, with line feeds and tabs as escapes too."""
         self.print(printable(text), style=style)
 
     def draw(self, renderable: RenderableType) -> None:

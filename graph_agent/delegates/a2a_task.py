@@ -115,7 +115,6 @@ class FollowedTask:
     """State of a remote task, updated while it runs.
 
     Args:
-        streams: Whether the agent streams.
         timeout_s: Seconds of silence before the agent times out; any event resets the timer.
         deadline_s: Seconds for the whole task; None for no limit.
         on_progress: Called with the text of each status update while the task runs.

@@ -118,11 +118,7 @@ class UsageCounter(AsyncCallbackHandler):
 
 
 class DelegatedGraph:
-    """Runs a compiled graph for the delegations of a `GraphDelegate`.
-
-    Args:
-        name: The delegate's name.
-    """
+    """Runs a compiled graph for the delegations of a `GraphDelegate`."""
 
     def __init__(self, name: str, graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
         self.name = name
@@ -293,7 +289,6 @@ class _RunOutput:
 
     Args:
         delegation: The delegation of the run; its `watch` gets the parts.
-        target: The delegate's name.
         is_agent: Whether the graph is an agent of this package, whose state holds its usage.
     """
 

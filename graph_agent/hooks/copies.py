@@ -77,9 +77,7 @@ def hook_error(hook: str, error: BaseException, *, kind: str = "middleware") -> 
     """Return the error that ends the input after a hook's exception, which is logged with its traceback.
 
     Args:
-        hook: The hook's name.
         error: The exception, which becomes the cause; a `HookError` about an unusable value becomes the reason.
-        kind: Same as for `HookError`.
     """
     if isinstance(error, HookError):
         return HookError(f"The hook {hook} failed: {error}", kind=kind)

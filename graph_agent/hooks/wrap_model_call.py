@@ -159,7 +159,6 @@ class ModelMiddleware:
 
         Args:
             request: Same as for `ask`; it is not sent.
-            offered: Same as for `ask`.
 
         Raises:
             ConfigError, HookError: Same as for `ask`.

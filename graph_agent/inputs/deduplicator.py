@@ -45,11 +45,7 @@ Recent = dict[str, str]
 async def find_recent(
     saver: BaseCheckpointSaver[Any], newest: CheckpointTuple, input_id: str
 ) -> CheckpointTuple | None:
-    """Return the newest checkpoint of an earlier input by its id; None if it is not among the recent ones.
-
-    Args:
-        newest: The session's newest checkpoint.
-    """
+    """Return the newest checkpoint of an earlier input by its id; None if it is not among the recent ones."""
     recent = await _stored(saver, newest)
     if recent is None:
         recent = await _scanned(saver, newest)
@@ -308,9 +304,6 @@ class InputDeduplicator:
 
     async def check(self, given: Any, mark: InputId) -> None:
         """Check, before a run begins, that it may have an input.
-
-        Args:
-            given: Same as for `admit`.
 
         Raises:
             InputConflictError, InputSupersededError: Same as for `admit`.

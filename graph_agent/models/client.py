@@ -233,10 +233,7 @@ class ModelClient:
 
         Args:
             sentence: The start of the message; it is streamed before the model call.
-            request: Same as for `ask`.
-            mode: Same as for `ask`.
             recover: Returns another model call after one has failed before its first token; None to give up.
-            watch: Same as for `ask`.
 
         Returns:
             The message, and the model's error if the message is the sentence alone.

@@ -112,9 +112,6 @@ def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
 
     An optional field is required in strict form, so its type must allow an empty value: a default, null, or an empty
     list.
-
-    Args:
-        schema: A valid JSON schema.
     """
     if schema.get("type") != "object":
         return None

@@ -361,7 +361,6 @@ class ReplyForwarder(StreamWatch):
 
     Args:
         reader: Receives the text; a slow reader delays the reply.
-        visibility: Same as for `StreamWatch`.
     """
 
     def __init__(self, reader: Reader, visibility: Callable[[], Visibility] | None = None) -> None:

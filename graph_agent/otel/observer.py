@@ -63,7 +63,6 @@ class OtelObserver:
     Args:
         tracer_provider: Receives the spans; None for the global one.
         meter_provider: Receives the metrics; None for the global one.
-        spans: The operations that have spans.
         content: Whether spans have messages, arguments and results.
     """
 

@@ -154,7 +154,6 @@ async def ask_for_plan(
 
     Args:
         limit: Checked before a plan is sent back.
-        answered: Same as for `check_wave`.
 
     Raises:
         PlanningError: If the plan is invalid after its repair.

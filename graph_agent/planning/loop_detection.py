@@ -73,7 +73,6 @@ def repetitions(values: Sequence[Any], period: int, *, window: int) -> int:
 
     Args:
         values: The result of each call, oldest first, compared with `==`.
-        window: Same as for `find_loop`.
     """
     return (_repetition(values[-window:], period, window) or 0) // period
 

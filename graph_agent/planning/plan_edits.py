@@ -66,7 +66,6 @@ async def start_calls(
     Args:
         update: The pass through `plan`.
         calls: The calls that `chosen` was selected from, references not resolved.
-        wave: Same as for `PlanUpdate.make_ready`.
     """
     if update.deps.wrap_tool_call is None:
         # Middleware may change a call, or run one of an unknown name.

@@ -170,7 +170,6 @@ class RequestState:
 
     Args:
         chain: The run's models; see `ModelPool.chain`.
-        conversation: The stored messages.
         planner: The session's planner; used in wave mode only.
         prepared: The conversation in the form of the run's earlier requests.
     """

@@ -112,8 +112,6 @@ class ModelRequests:
         """Have the hooks rewrite the tool results of these requests, and summarize long ones, before the first is sent.
 
         Args:
-            stored: Same as for `use_summary`.
-            new: Same as for `use_summary`.
             may_summarize: Whether the input may still request a summary.
 
         Raises:
@@ -492,7 +490,6 @@ class ModelRequests:
 
         Args:
             used: Usage that `usage` does not include yet.
-            newest: The newest reply.
         """
         total, most = add_usage(self.usage, used), self.active.settings.max_turns
         if most is not None and self.active.loop["turn"] + total["model_calls"] >= most:

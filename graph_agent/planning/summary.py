@@ -66,8 +66,6 @@ async def renew_summary(
 
     Args:
         requests: The requests of a node, after `use_summary`; their hooks have rewritten the results.
-        stored: Same as for `use_summary`.
-        new: Same as for `use_summary`.
 
     Raises:
         UserError: If the model refuses the request for a reason that the user must fix.
@@ -122,7 +120,6 @@ def _stored_cut(request: Sequence[AnyMessage], kept_from: str | None, conversati
 
     Args:
         kept_from: Id of the first message to keep, stored or carried; None for no cut.
-        conversation: The stored messages.
     """
     if kept_from is None:
         return 0

@@ -71,7 +71,6 @@ async def take_follow_ups(run: Run, loop: LoopState, messages: Iterable[HumanMes
 
     Args:
         loop: The loop state, which is updated.
-        messages: The user's new messages.
     """
     keys = [message.id.removeprefix(_NOTE) for message in messages if message.id and message.id.startswith(_NOTE)]
     if keys:

@@ -189,12 +189,7 @@ class CheckpointFence:
         self._branches[thread_id, namespace].committed = checkpoint_id
 
     def holds(self, thread_id: str, newest: str | None, owner: str) -> bool:
-        """Whether the newest checkpoint of a thread's root namespace is this run's own, or its base.
-
-        Args:
-            newest: Same as for `admit`.
-            owner: Same as for `admit`.
-        """
+        """Whether the newest checkpoint of a thread's root namespace is this run's own, or its base."""
         branch = self._branches.get((thread_id, ""))
         if branch is None:
             return False

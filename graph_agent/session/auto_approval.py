@@ -37,7 +37,6 @@ class AutoApproval:
 
         Args:
             answers: Valid answers to open interrupts, by id.
-            asked: The open interrupts.
             decided_by: Name of the person; None for the names in the answers.
         """
 
@@ -52,7 +51,6 @@ class AutoApproval:
         """Return the answers to open interrupts, by id; None if a person must give one of them.
 
         Args:
-            asked: The open interrupts.
             callback: Decides in place of the session's own callback; None for that.
 
         Raises:

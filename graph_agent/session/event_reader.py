@@ -85,7 +85,6 @@ def lacks_events(found: int, before: CheckpointTuple, at: CheckpointTuple) -> bo
 
     Args:
         found: The number of events between them that were found.
-        before: The parent.
     """
     unknown = None if "events" in before.checkpoint["channel_versions"] else 0
     first, last = lengths_of(before.metadata).get("events", unknown), lengths_of(at.metadata).get("events")

@@ -178,12 +178,7 @@ async def summarize_session(
     newest: CheckpointTuple,
     is_running: Callable[[str], Awaitable[bool]],
 ) -> SessionSummary:
-    """Return the summary of one session.
-
-    Args:
-        newest: Its newest checkpoint.
-        is_running: Same as for `summarize_sessions`.
-    """
+    """Return the summary of one session."""
     values = newest.checkpoint["channel_values"]
     loop = values.get("loop")
     # A thread of another graph may have a field of the same name.

@@ -260,9 +260,6 @@ async def fork_session(saver: BaseCheckpointSaver[Any], session_id: str, fork_id
     """Copy a session up to the end of a superstep to a new session, which can be resumed from there.
 
     Args:
-        saver: The saver of both.
-        session_id: The session.
-        fork_id: The new session.
         seq: Index of the last event of the superstep.
 
     Raises:

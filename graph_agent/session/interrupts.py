@@ -49,7 +49,6 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
     Args:
         answer: The person's answer, or a mapping of interrupt id → answer, which is returned unchanged. An answer
             without ids decides on the calls of all open approval requests (see `split_decisions`).
-        asked: The session's open interrupts.
 
     Raises:
         InputError: When no interrupt is open, when the answer names one that is not open, or when several are open,
@@ -114,7 +113,6 @@ def checked_answers(
     """Return `answers_by_id` for the open interrupts of a session, with validated decisions on calls.
 
     Args:
-        graph: The compiled graph.
         decided_by: Name of the person, for the history; None for the name in the answer, or `user`.
 
     Returns:

@@ -360,9 +360,6 @@ def typed_result(
     """Return the result with an instance in place of the plain JSON of the state.
 
     The plain JSON stays for a run whose context has a `response_schema`, and for graphs of other packages.
-
-    Args:
-        graph: The compiled graph.
     """
     values: Any = dict(context) if isinstance(context, Mapping | AgentContext) else {}
     builder = builder_of(graph)

@@ -51,7 +51,6 @@ async def parts_of_run(
     """Return the converter of a run's chunks; a run that resumes continues the calls without a result.
 
     Args:
-        graph: The compiled graph.
         mark: The id of the input; None if there is none.
     """
     config: RunnableConfig = {"configurable": {"thread_id": session_id}}

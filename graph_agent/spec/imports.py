@@ -70,7 +70,6 @@ def make(name: str, factory: Any, what: str, **arguments: Any) -> Any:
     """Call the factory of a dotted name.
 
     Args:
-        name: The dotted name.
         factory: The object of that name.
         what: Description of the expected result, e.g. `a model`.
 

@@ -124,7 +124,6 @@ def result_event(id_: str, name: str, status: str, content: Any, step: int, *, t
 
     Args:
         status: A `ResultStatus`.
-        content: The whole output.
         truncated: Whether the model sees only a part.
     """
     if is_delegation(name):

@@ -47,9 +47,6 @@ _ID = attrgetter("id")
 def status_event(before: str, after: str, step: int) -> StoredEvent:
     """Return the `status` event of a transition.
 
-    Args:
-        after: The new status.
-
     Raises:
         InvalidUpdateError: If the transition is not allowed.
     """

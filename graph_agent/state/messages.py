@@ -318,7 +318,6 @@ def messages_fault(
 
     Args:
         written: A message or a list of messages, in any form that LangChain accepts, or an `Overwrite` of them.
-        stored: Whether checkpoints store them.
         fix: What the caller adds to the reason if something is no message.
     """
     try:

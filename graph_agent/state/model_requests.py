@@ -102,13 +102,7 @@ class RequestLog:
         )
 
     def record(self, sent: TimedRequest, call: ModelCallRecord, step: int) -> StoredEvent | None:
-        """Return the event that records a request; None if it equals the one before.
-
-        Args:
-            sent: The request.
-            call: Its times.
-            step: The step it belongs to.
-        """
+        """Return the event that records a request; None if it equals the one before."""
         new: dict[str, Any] = {}
 
         def key_of(part: Any) -> str:

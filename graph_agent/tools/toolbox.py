@@ -157,7 +157,6 @@ class Toolbox:
     """The tools and delegates that the model may call.
 
     Args:
-        tools: The agent's own tools.
         delegates: Agents to delegate tasks to, offered as `delegate_to_<name>`.
         offered: OpenAI schemas of tools that are offered to the model and executed by hooks, not by the toolbox;
             a schema with the name of one of the agent's own tools is left out.

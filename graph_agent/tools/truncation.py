@@ -226,10 +226,6 @@ def truncated_content(
     Args:
         content: Text, or content blocks. The limits apply to the text of all blocks together; a block whose whole text
             is cut is dropped, and blocks without text stay.
-        max_chars: Same as for `truncate_texts`.
-        max_lines: Same as for `truncate_texts`.
-        mode: Same as for `truncate_texts`.
-        hint: Same as for `truncate_texts`.
     """
     blocks = [content] if isinstance(content, str) else content
     texts = [text_of([block]) for block in blocks]

@@ -80,10 +80,8 @@ def exported_page(session_id: str, events: Iterable[Mapping[str, Any]], name: st
     """Return one HTML file that shows a session as it is now; it needs no server and no network.
 
     Args:
-        session_id: The session.
         events: Its history, oldest event first.
         name: Name of the agent.
-        description: Description of the agent.
     """
     shown = [public_value(each) for each in events]
     export = {"session": session_id, "events": shown, "now": round(time.time() * 1000)}

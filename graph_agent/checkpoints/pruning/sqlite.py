@@ -220,7 +220,6 @@ def _unpack(kind: str, blob: bytes, objects: Callable[[int, bytes], Any]) -> Any
     """Return stored data.
 
     Args:
-        kind: The stored type.
         blob: The stored bytes.
 
     Raises:

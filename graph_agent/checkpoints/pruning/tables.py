@@ -122,11 +122,7 @@ class Tables(Protocol):
         ...
 
     async def store(self, statements: Sequence[Statement], confirm: Confirm = no_check) -> None:
-        """Execute statements of a recorder, in one transaction.
-
-        Args:
-            confirm: Same as for `add_copies`.
-        """
+        """Execute statements of a recorder, in one transaction."""
         ...
 
     async def add_copies(
@@ -146,7 +142,6 @@ class Tables(Protocol):
         Args:
             newest: The newest checkpoint that is known.
             doomed: All checkpoints that are to be removed; a newer checkpoint must not have one of them as its parent.
-            confirm: Same as for `add_copies`.
 
         Raises:
             ThreadChangedError: If one has; nothing is removed.

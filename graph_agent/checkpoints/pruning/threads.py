@@ -76,7 +76,6 @@ def rule(keep_last: int = 1, not_before: datetime | None = None) -> Rule:
     """Return a rule that also keeps the answers of inputs with an id for a day.
 
     Args:
-        keep_last: Same as for `Rule`.
         not_before: Same as for `Rule`, with its zone.
     """
     since = datetime.now(UTC) - _REPEATABLE
@@ -90,7 +89,6 @@ async def prune_thread(
 
     Args:
         place: The identity of the database, for the locks of sessions.
-        dry_run: Whether to count only.
     """
     if not await is_idle(saver, thread_id):
         return PrunedSession(thread_id, skipped=_RUNNING)

@@ -28,7 +28,6 @@ class PushNotifier(PushNotificationSender):
     of the answer, which is sent complete at the end; it misses no change of the task's state.
 
     Args:
-        configs: The stored push configurations.
         url_check: Whether an address may be notified.
     """
 

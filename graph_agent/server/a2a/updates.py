@@ -68,7 +68,6 @@ class TaskReporter:
         """Report progress; a heartbeat without arguments.
 
         Args:
-            text: The progress as text.
             about: The progress for programs, under our extension's key.
             data: Additional JSON.
         """

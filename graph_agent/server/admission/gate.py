@@ -139,8 +139,6 @@ class SharedLimits(Limits):
 
     Args:
         kind: The limited resource; each kind is counted separately.
-        concurrent: Same as for `Limits`.
-        per_minute: Same as for `Limits`.
         clock: Monotonic clock in seconds, the same for all processes of this machine.
     """
 

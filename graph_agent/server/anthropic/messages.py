@@ -283,7 +283,6 @@ class AnthropicDialect(ChatDialect):
     """Formats one answer as a message.
 
     Args:
-        model: The model's name.
         input_tokens: An estimate for the first event; the last event has the actual usage.
     """
 

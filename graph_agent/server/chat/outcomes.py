@@ -66,7 +66,6 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, 
     per token, at least 1.
 
     Args:
-        state: The task's last state.
         sent: Message id → the text of the message that the run's output has.
     """
     result = run_result(state)

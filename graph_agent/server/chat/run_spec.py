@@ -451,7 +451,6 @@ def question_of(interrupts: Sequence[Interrupt], token: str | None, refused: str
     """Return the question that open interrupts ask a person (see `joint_question`); empty without interrupts.
 
     Args:
-        interrupts: The open interrupts.
         token: Name of the thread of a request without a session; None for a session.
         refused: Why the previous answer was refused; empty if there is none.
     """
@@ -480,7 +479,6 @@ def answers_to_approvals(
     """Return the decisions on single calls as answers by interrupt id; calls without a decision are asked about again.
 
     Args:
-        interrupts: The open interrupts.
         decisions: Start of an interrupt's id, and index of a call in its request → decision.
 
     Raises:

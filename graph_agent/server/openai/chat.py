@@ -329,7 +329,6 @@ class OpenAIDialect(ChatDialect):
     """Formats one answer as a chat completion.
 
     Args:
-        model: The model's name.
         include_usage: Whether a stream ends with a chunk that has the usage.
     """
 

@@ -139,7 +139,6 @@ class Sessions:
 
         Args:
             limit: Maximum number of sessions to read.
-            after: Same as for `ids`.
             search: Text of the id or the title, in any case; empty for all sessions.
 
         Raises:
@@ -263,7 +262,6 @@ class Sessions:
         Args:
             answer: The answer to its interrupt, or a mapping of interrupt id → answer; None after a stop or a crash.
             credentials: Credentials of this request, for the tools of the run.
-            resources: Same as for `Runs.run`.
 
         Raises:
             ProblemError: If there is no such session, there is nothing to resume, the answer matches no open
