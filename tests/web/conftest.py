@@ -20,7 +20,7 @@ TRAVEL: dict[str, Any] = {
     "tools": [f"tests.web.travel_agent:{name}" for name in _TOOLS],
     "delegates": [{"name": "guide", "description": "Knows walks.", "graph": "tests.web.travel_agent:make_guide"}],
     "approve": ["book"],
-    "config": {"max_steps": 8, "model_retries": 0, "max_calls_per_wave": 256},
+    "config": {"max_steps": 8, "model_retries": 0, "max_calls_per_wave": 256, "record_requests": True},
 }
 
 

@@ -76,6 +76,22 @@ def test_a_call_shows_its_arguments_and_its_whole_output(page: Page, travel: Ser
     expect(blocks).to_have_text(['{\n  "text": "aU+202Eb"\n}', "aU+202Eb"])
 
 
+def test_a_model_call_shows_what_it_was_sent(page: Page, travel: Served) -> None:
+    page.goto(travel.url)
+    send(page, '!call [["echo", {"text": "one"}]]')
+    expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
+    page.get_by_role("button", name=re.compile("^model, step 2")).click()
+
+    request = page.get_by_role("region", name="Details").locator(".block", has_text="What the model was sent")
+    text = request.locator("pre").inner_text()
+    assert [line for line in text.splitlines() if re.fullmatch(r"(\+ )?(system|human|ai|tool)", line)] == [
+        "system",
+        "human",
+        "+ ai",
+        "+ tool",
+    ]
+
+
 def test_an_exported_session_is_drawn_as_on_the_server(page: Page, travel: Served, tmp_path: Path) -> None:
     page.goto(travel.url)
     send(page, '!call [["weather", {"city": "Bergen"}], ["delegate_to_guide", {"task": "Find a walk."}]]')

@@ -16,13 +16,13 @@ const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const sessionOfUrl = () => decodeURIComponent(location.hash.replace(/^#/, ""));
 
 class App extends Component {
-  state = { sessions: [], next: null, search: "", id: "", log: newLog(), info: null, bar: null, chosen: null, pane: "talk" };
+  state = { sessions: [], next: null, search: "", id: "", log: newLog(), info: null, bar: null, chosen: null, pane: "talk", requests: [] };
 
   componentDidMount() {
     if (EXPORT) {
       const log = reduceAll(newLog(), EXPORT.events);
       document.title = `${EXPORT.session} – ${CONFIG.name}`;
-      this.setState({ id: EXPORT.session, log, chosen: log.inputs.at(-1) || null });
+      this.setState({ id: EXPORT.session, log, requests: EXPORT.events.filter((event) => event.type === "model_request"), chosen: log.inputs.at(-1) || null });
       return;
     }
     addEventListener("hashchange", () => this.open(sessionOfUrl()));
@@ -72,7 +72,7 @@ class App extends Component {
     const aborter = (this.following = new AbortController());
     const other = this.branchOf || null;
     this.branchOf = null;
-    this.setState({ id, log: newLog(), info: null, bar: null, chosen: null, missing: false, connection: "", told: "", other });
+    this.setState({ id, log: newLog(), info: null, bar: null, chosen: null, missing: false, connection: "", told: "", other, requests: [] });
     if (!id) return;
     const { signal } = aborter;
     let log = null;
@@ -170,6 +170,18 @@ class App extends Component {
     }
   }
 
+  /** Choose a bar; the recorded requests are read for the first one of a model. */
+  async pick(bar) {
+    this.setState({ bar });
+    if (bar.call || EXPORT) return;
+    try {
+      const { events } = await get(eventsPath(this.state.id, "?type=model_request"));
+      this.setState({ requests: events });
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
   /** Fork the session from the end of a step, and compare the branch with it. */
   async fork(seq) {
     const { id: origin, log } = this.state;
@@ -215,7 +227,7 @@ class App extends Component {
     return state.needsKey ? html`<${KeyForm} error=${state.keyError} use=${(key) => (storeKey(key), this.list(), this.open(sessionOfUrl()))} />` : this.page(state);
   }
 
-  page({ id, log, info, bar, chosen, error, told, connection, missing, pane, busy, other }) {
+  page({ id, log, info, bar, chosen, error, told, connection, missing, pane, busy, other, requests }) {
     const activity = info?.activity || (activeNode(log) === "approve" ? "waiting" : "");
     const pickCall = (call) => {
       const found = { call, kind: call.kind, depth: 0 };
@@ -242,11 +254,11 @@ class App extends Component {
       </${Conversation}>
       <aside class="time" aria-label="Time">
         ${id && html`<${Graph} log=${log} />`}
-        ${chosen && html`<${Axis} input=${chosen} selected=${bar?.key} now=${EXPORT ? EXPORT.now : Date.now()} pick=${(one) => this.setState({ bar: one })} />`}
+        ${chosen && html`<${Axis} input=${chosen} selected=${bar?.key} now=${EXPORT ? EXPORT.now : Date.now()} pick=${(one) => this.pick(one)} />`}
         ${!chosen && html`<p class="empty">Steps and calls of an input appear here.</p>`}
         ${chosen && html`<${Actions} input=${chosen} target=${{ name: CONFIG.name, origin: EXPORT ? "http://127.0.0.1:8000" : new URL(".", location.href).href.replace(/\/$/, "") }}
           copy=${(text) => this.copy(text)} compare=${(one) => this.compare(one)} other=${other} candidates=${this.branches(this.state)} />`}
-        ${bar && html`<${Detail} bar=${bar} copy=${(text) => this.copy(text)} close=${() => this.setState({ bar: null })}>
+        ${bar && html`<${Detail} bar=${bar} requests=${requests} copy=${(text) => this.copy(text)} close=${() => this.setState({ bar: null })}>
           ${!EXPORT && forkPoint(bar) !== undefined && html`<button class="fork" onClick=${() => this.fork(forkPoint(bar))}>Fork after this step</button>`}
         </${Detail}>`}
         ${other && chosen && html`<${Comparison} input=${chosen} other=${other} now=${Date.now()} />`}

@@ -1,4 +1,5 @@
 // Shows what a person has chosen on the time axis: a call, a plan, or an answer.
+import { requestAt } from "./events.js";
 import { asText, duration, html, pretty, signOf, visible, wordOf } from "./html.js";
 
 const SHOWN = 20_000;
@@ -38,7 +39,16 @@ function outline(log) {
     .join("\n");
 }
 
-function StepDetail({ step, answer, copy }) {
+function requestText({ messages, first, last }) {
+  return messages
+    .map(({ type, content, tool_calls: calls, ...rest }, n) => {
+      const extra = { ...rest, ...(calls && { tool_calls: calls }) };
+      return `${n >= first && n < last ? "+ " : ""}${type}\n${asText(content)}${Object.keys(extra).length ? `\n${pretty(extra)}` : ""}`;
+    })
+    .join("\n\n");
+}
+
+function StepDetail({ step, answer, copy, requests }) {
   const { plan } = step;
   if (!plan) return html`<h3>The model works</h3>`;
   return html`
@@ -46,6 +56,9 @@ function StepDetail({ step, answer, copy }) {
     ${step.models.map((model) => html`<${ModelFacts} ...${model} />`)}
     <p class="facts">${plan.planner ? `planner ${plan.planner}` : ""}${plan.cached ? " · from the cache" : ""}${plan.reruns ? ` · ${plan.reruns} reruns by hooks` : ""}</p>
     ${plan.reasoning && html`<${Block} title="Text" text=${asText(plan.reasoning)} copy=${copy} />`}
+    ${step.models.map(({ record }) => requestAt(requests, record.started)).map((request) => request
+      ? html`<${Block} title=${`What the model was sent (+ is new, ${request.messages.length} messages)`} text=${requestText(request)} copy=${copy} />`
+      : html`<p class="hint">The request was not recorded; the setting record_requests records it.</p>`)}
     ${plan.calls.length > 0 && html`<${Block} title="Planned calls" text=${planned(step)} copy=${copy} />`}`;
 }
 
@@ -65,10 +78,10 @@ function planned(step) {
 }
 
 /** The panel of the chosen bar. */
-export function Detail({ bar, copy, close, children }) {
+export function Detail({ bar, copy, close, requests, children }) {
   return html`<section class="detail" aria-label="Details">
     <button class="quiet close" onClick=${close} aria-label="Close details">✕</button>
-    ${bar.call ? html`<${CallDetail} call=${bar.call} copy=${copy} />` : html`<${StepDetail} step=${bar.step} answer=${!bar.step.calls.length} copy=${copy} />`}
+    ${bar.call ? html`<${CallDetail} call=${bar.call} copy=${copy} />` : html`<${StepDetail} step=${bar.step} answer=${!bar.step.calls.length} copy=${copy} requests=${requests} />`}
     ${children}
   </section>`;
 }

@@ -183,6 +183,21 @@ function reduceLive(log, part) {
   }
 }
 
+/** Return the messages that a model call was sent, from the events that record requests; null if none does. */
+export function requestAt(events, started) {
+  const parts = {};
+  let keys = [];
+  let found = null;
+  for (const event of events) {
+    if (event.started > started) break;
+    Object.assign(parts, event.parts);
+    const kept = event.kept_last ? keys.slice(-event.kept_last) : [];
+    keys = [...keys.slice(0, event.kept_first), ...event.added, ...kept];
+    found = { first: event.kept_first, last: keys.length - event.kept_last };
+  }
+  return found && { ...found, messages: keys.map((key) => parts[key]) };
+}
+
 /** Return what a notice says. */
 function noticeOf(event) {
   switch (event.type) {
