@@ -230,6 +230,11 @@ def _settings(
         log_at(level, log_stream)
     else:
         log_warnings(without_history=True, stream=log_stream)
+    if os.environ.get("GRAPH_AGENT_OTEL"):
+        from graph_agent.otel import instrument_from_env, is_switched_on
+
+        if is_switched_on():
+            instrument_from_env()
     # Imported here: they load the graph's modules, which most commands do not need.
     from graph_agent.cli.one_shot import Settings
     from graph_agent.spec.agent_file import load_spec, with_sources

@@ -13,6 +13,7 @@ from langgraph.config import get_stream_writer
 from mcp.shared.session import ProgressFnT
 from pydantic import AnyUrl, Field
 
+from graph_agent._internal import telemetry
 from graph_agent.mcp.loop_bridge import LoopBridge
 from graph_agent.mcp.server import Server
 from graph_agent.parsing.call import key_of_current_call
@@ -96,9 +97,12 @@ def to_langchain_tool(server: Server, tool: types.Tool, bridge: LoopBridge, sour
 
 
 def _meta() -> dict[str, Any] | None:
-    """Return the `_meta` of the current call's request; None if it has no idempotency key."""
+    """Return the `_meta` of the current call's request; None if it has neither an idempotency key nor a trace."""
     key = key_of_current_call()
-    return {KEY_IN_META: key} if key is not None else None
+    meta: dict[str, Any] = {KEY_IN_META: key} if key is not None else {}
+    if telemetry.observer is not None:
+        telemetry.observer.inject(meta)
+    return meta or None
 
 
 def _metadata(server: str, tool: types.Tool) -> dict[str, Any]:

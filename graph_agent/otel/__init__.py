@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-__all__ = ["instrument", "instrument_from_env", "uninstrument"]
+__all__ = ["instrument", "instrument_from_env", "is_switched_on", "uninstrument"]
 
 SpanName = Literal["invoke_agent", "plan", "chat", "execute_tool"]
 ALL_SPANS: tuple[SpanName, ...] = ("invoke_agent", "plan", "chat", "execute_tool")
@@ -54,16 +54,19 @@ def uninstrument() -> None:
     telemetry.observer = None
 
 
+def is_switched_on() -> bool:
+    """Whether the environment asks the commands to trace: `GRAPH_AGENT_OTEL` is `true`."""
+    return os.environ.get(VARIABLE, "").lower() in ("true", "1")
+
+
 def instrument_from_env() -> None:
-    """Behave like `instrument` if `GRAPH_AGENT_OTEL` is `true`; without a global provider, export by OTLP over HTTP.
+    """Behave like `instrument`; without a global provider, export by OTLP over HTTP.
 
     The exporter is configured by OpenTelemetry's own variables, such as `OTEL_EXPORTER_OTLP_ENDPOINT`.
 
     Raises:
         MissingExtraError: Without the extra `otel`.
     """
-    if os.environ.get(VARIABLE, "").lower() not in ("true", "1"):
-        return
     try:
         from graph_agent.otel.observer import export_by_otlp
     except ImportError as error:

@@ -24,6 +24,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import Unpack
 
+from graph_agent._internal import telemetry
 from graph_agent._internal.failure_log import SECRET_HEADERS
 from graph_agent._internal.signals import Drainable, drain_on_sigterm
 from graph_agent.compiled import CompiledAgentGraph
@@ -349,5 +350,7 @@ def a2a_app(
                 await server.aclose()
 
     app = Starlette(routes=server.routes, lifespan=lifespan)
+    if telemetry.observer is not None:
+        app.add_middleware(telemetry.observer.middleware)
     guard(app, settings, ["/*"])
     return app

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from graph_agent._internal.command_log import log_at
 from graph_agent._internal.credential_headers import check_headers
 from graph_agent.errors import ConfigError, GraphAgentError
+from graph_agent.otel import instrument_from_env, is_switched_on
 from graph_agent.runs.registry import use_daemon_threads_of_own_loop
 from graph_agent.server.admission.connections import BoundedProtocol, DrainedWebSocketProtocol
 from graph_agent.server.admission.gate import read_keys
@@ -336,6 +337,8 @@ def _application(
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # sse-starlette is untyped
     BoundedProtocol.request_within_s = settings.body_timeout_s
     BoundedProtocol.max_header_bytes = settings.max_header_bytes
+    if is_switched_on():
+        instrument_from_env()  # before the application is made, which continues the traces of requests
     app = import_module(_APP).create_app(
         source, settings=settings, shared=shared, db=db, handle_signals=True, a2a_only=a2a_only
     )
