@@ -172,4 +172,5 @@ async def test_an_mcp_server_receives_the_trace_of_the_call(exporter: InMemorySp
         result = await session.run("go")
 
     calls = [span.context for span in exporter.get_finished_spans() if span.name == "execute_tool where"]
-    assert [result.results["1"]] == [f"00-{at.trace_id:032x}-{at.span_id:016x}-01" for at in calls if at]
+    parents = [f"00-{at.trace_id:032x}-{at.span_id:016x}-{at.trace_flags:02x}" for at in calls if at]
+    assert [result.results["1"]] == parents
