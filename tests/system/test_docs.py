@@ -24,6 +24,7 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 WRITTEN = [page for page in PAGES if "reference" not in page.parts]
 NOT_RUN = {
+    "a patch of LangGraph": 1,
     "a picture": 2,
     "has the form of a shell's variables": 1,
     "it is the configuration of another program": 2,
