@@ -37,7 +37,7 @@ define install_services
 	$(INSTALL_CLUSTER) --quiet $$wheels; }; }
 endef
 
-.PHONY: demo demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate compat image lint style mypy pyright format notebook notebooks reference docs bench dev clean
+.PHONY: demo demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate compat image lint style mypy pyright format notebook notebooks reference docs screenshots bench dev clean
 # Processes that the tests start would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
@@ -122,6 +122,9 @@ image: $(VENV)/.dev  ## Build the steps of deploy/Dockerfile, and run its comman
 
 docs: $(VENV)/.docs  ## Build the documentation into site/; a warning is an error.
 	$(RUN) $(BIN)/python -m zensical build --strict --clean
+
+screenshots: $(VENV)/.dev  ## Write the screenshots of the page in docs/images; needs Chromium.
+	$(RUN) $(BIN)/python -m scripts.screenshots
 
 bench: $(VENV)/.dev  ## Run all benchmarks, in about ten minutes, and write benchmarks/RESULTS.md and the plots.
 	$(RUN) $(BIN)/python -m benchmarks.results

@@ -28,13 +28,15 @@ class Bar extends Component {
     const tokens = bar.model?.tokens;
     const text = `${nameOf(bar)} ${duration(bar.to - bar.from)}${tokens > 0 ? ` · ${tokens} tok` : ""}`;
     // Beside the bar, if it is longer than the bar and there is room.
-    const outside = text.length * 6.2 + 24 > bar.width && bar.width < 90 && bar.room - bar.width > 60;
+    const length = text.length * 6.2 + 24;
+    const outside = length > bar.width && bar.width < 90 && bar.room - bar.width > 60;
+    const fits = length <= (outside ? bar.room - bar.width : bar.width);
     const place = outside ? `left:${bar.width + 3}px;max-width:${bar.room - bar.width}px` : `left:5px;max-width:${Math.max(0, bar.width - 8)}px`;
     return html`<button class=${`bar ${bar.kind} ${state}${selected ? " selected" : ""}${bar.depth ? " nested" : ""}`}
       style=${`left:${bar.x}px;top:${bar.y + 2}px;width:${bar.width}px`} aria-pressed=${selected} aria-label=${labelOf(bar)}
       title=${labelOf(bar)} tabindex=${focusable ? 0 : -1} data-key=${bar.key} onClick=${() => pick(bar)}>
       <span class="label" style=${place}>${bar.call && html`<i aria-hidden="true">${signOf(state)}</i>`}
-        ${nameOf(bar)} <small>${text.slice(nameOf(bar).length)}</small></span>
+        ${nameOf(bar)} ${fits && html`<small>${text.slice(nameOf(bar).length)}</small>`}</span>
     </button>`;
   }
 }

@@ -2,7 +2,7 @@
 
 export const LANE = 26;
 const HEAD = 40;
-const NARROWEST = 128;
+const NARROWEST = 144;
 const GAP = 10;
 
 /** Return the intervals of a step in which it only waited for a person, joined. */
