@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.otel import instrument, uninstrument
+from graph_agent.session.trace import Span
 from tests.support.agents import ECHO_SCRIPT, asks, echo
 from tests.support.approvals import Desk
 from tests.support.sessions import new_session
@@ -188,3 +189,30 @@ async def test_a_needed_call_is_linked() -> None:
         if span.name.startswith("execute_tool")
     ]
     assert links == [["wave"], ["wave", "need"]]
+
+
+def as_exported(span: Span, parent: str | None) -> list[tuple[str, str | None]]:
+    """The spans that are exported for a span of the event log, each with the name of its parent."""
+    names = {"input": "invoke_agent lead", "plan": "plan", "tool": f"execute_tool {span.name}"}
+    names |= {"model": f"chat {span.name}", "delegation": f"invoke_agent {span.name}"}
+    inner = name = names.get(span.kind, parent)
+    found = [] if span.kind in ("answer", "wait") else [(str(name), parent)]
+    if span.kind == "delegation":
+        # The delegate's own run is the only input in its history.
+        found.append(("invoke_agent agent", name))
+        inner = "invoke_agent agent"
+    return [*found, *(each for child in span.children for each in as_exported(child, inner))]
+
+
+async def test_the_exported_tree_is_that_of_the_event_log() -> None:
+    traces = Traces()
+    inner = create_graph_agent(ScriptedChatModel([asks(("e", "echo", {"text": "x"})), "Found."]), tools=[echo])
+    script = [asks(("d", "delegate_to_helper", {"task": "look"})), asks(("1", "echo", {"text": "y"})), *ECHO_SCRIPT]
+    session = new_session(
+        ScriptedChatModel(script), echo, delegates=[GraphDelegate("helper", "Helps.", inner)], name="lead"
+    )
+
+    await session.run("go")
+
+    [root] = await session.trace()
+    assert traces.tree() == as_exported(root, None)
