@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
@@ -73,7 +74,7 @@ class AgentDeps:
     config: LoopConfig
     tool_calling: Mode
     """The tool calling mode of the model."""
-    system_prompt: Callable[[], Content]
+    system_prompt: Content | Callable[[], Content]
     """Returns the system prompt; empty if there is none. Called at each request, as the text may contain the date."""
     response: ResponseSchema | None = None
     plan_schema: type[PlanningResult] = PlanningResult
@@ -183,6 +184,13 @@ class AgentDeps:
         """Whether phase 1 is needed: there are tools, delegates or hooks, or middleware may add tools."""
         return bool(self.toolbox) or bool(self.hooks) or self.runs_added_tools
 
+    def prompt(self, added: str) -> Content:
+        """Return the system prompt of a request: the agent's own one, and a text that is added to it."""
+        own = self.system_prompt
+        if isinstance(own, str):
+            return f"{own}\n\n{added}" if own and added else own or added
+        return joined([own() if callable(own) else own, added])
+
     def instructions(self, settings: LoopConfig, mode: Mode, planner: Planner) -> str:
         """Return the framework's instructions, which are added to the agent's own system prompt.
 
@@ -248,8 +256,8 @@ def _variant(deps: AgentDeps, context: AgentContext) -> AgentDeps:
         )
         deps = replace(deps, client=deps.offering(deps.client)).without(toolbox.withdrawn)
     if context.instructions:
-        own, added = deps.system_prompt, context.instructions
-        deps = replace(deps, system_prompt=lambda: joined([own(), added]))
+        prompt = partial(deps.prompt, context.instructions)
+        deps = replace(deps, system_prompt=prompt if callable(deps.system_prompt) else prompt())
     if context.response_schema is not None:
         deps = replace(deps, response=ResponseSchema(context.response_schema))
     return deps

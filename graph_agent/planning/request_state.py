@@ -31,7 +31,6 @@ from graph_agent.models.errors import (
 from graph_agent.models.sanitize import SafeMessages, sanitized
 from graph_agent.planning.compaction import compacted_view, shorten, summarized_view
 from graph_agent.prompts import Prompts
-from graph_agent.prompts.system_prompt import joined
 from graph_agent.settings.config import LoopConfig, Planner, Price
 from graph_agent.state.events import ModelCallRecord, Purpose, StoredEvent, event
 from graph_agent.state.messages import FAILURE_MARK, STEERING_MARK, without_failure_report
@@ -52,10 +51,7 @@ def plan_request(
         history: The conversation; it is not prepared again if it is the result of a `PreparedHistory`.
         planner: The session's planner; used in wave mode only.
     """
-    sections = [deps.system_prompt()]
-    if deps.toolbox:
-        sections.append(deps.instructions(settings, mode, planner))
-    prompt = joined(sections)
+    prompt = deps.prompt(deps.instructions(settings, mode, planner) if deps.toolbox else "")
     messages = history if isinstance(history, SafeMessages) else PreparedHistory().of(history, deps.prompts)
     system = [sanitized(SystemMessage(prompt))] if prompt else []
     return SafeMessages([*system, *messages], is_text=messages.is_text and isinstance(prompt, str))

@@ -20,8 +20,8 @@ Content: TypeAlias = str | list[str | dict[Any, Any]]
 """Text, or content blocks."""
 
 
-def system_prompt_source(given: object, state: Callable[[], dict[str, Any]] = dict) -> Callable[[], Content]:
-    """Return a function that provides the system prompt of each request.
+def system_prompt_source(given: object, state: Callable[[], dict[str, Any]] = dict) -> Content | Callable[[], Content]:
+    """Return the system prompt, or a function that provides that of each request.
 
     Args:
         given: Text or a `SystemMessage`, or a function that returns one, without parameters or with one, which receives
@@ -32,7 +32,7 @@ def system_prompt_source(given: object, state: Callable[[], dict[str, Any]] = di
         ConfigError: If it is neither. The returned function raises it if the given function fails or returns no text.
     """
     if (fixed := _content(given)) is not None:
-        return lambda: fixed
+        return fixed
     if not callable(given):
         raise ConfigError(
             f"system_prompt={given!r}: give text or a SystemMessage, or a function that returns one of them."
