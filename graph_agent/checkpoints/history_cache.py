@@ -30,8 +30,10 @@ MOST_BYTES = 128 * 2**20
 """Maximum bytes of all kept histories of one saver; the least recently used are dropped first."""
 FEWEST_ENTRIES = 200
 """Number of writes and list entries from which a history is kept; a shorter one is read as fast."""
-_MOST_STEPS = 300
-"""Maximum checkpoints read one by one before the whole history is read instead."""
+_MOST_STEPS = 600
+"""Maximum checkpoints read one by one before the whole history is read instead, if that is short."""
+_BYTES_A_STEP = 50_000
+"""Bytes of a kept history whose reading takes as long as that of one checkpoint; a long history permits more steps."""
 _CHUNK = 2000
 """Entries pickled at once; other threads wait for a chunk, about 5 ms."""
 
@@ -139,7 +141,7 @@ class HistoryCache:
             return None
         batches: list[list[tuple[str, Any]]] = []
         id_, parent_id, import_id, names = at.id, at.parent_id, at.import_id, frozenset(channels)
-        for _ in range(_MOST_STEPS):
+        for _ in range(max(_MOST_STEPS, kept.size // _BYTES_A_STEP)):
             if id_ == kept.id:
                 if import_id != kept.import_id:
                     return None

@@ -242,11 +242,11 @@ async def pruned_and_unpruned(
 
 
 def _without_times(value: Any) -> Any:
-    """Events, and those of delegates within them, without their times."""
+    """Events, and those of delegates within them, without their times and durations."""
     if isinstance(value, list):
         return [_without_times(each) for each in value]
     if isinstance(value, dict):
-        return {key: _without_times(each) for key, each in value.items() if key != "ts"}
+        return {key: _without_times(each) for key, each in value.items() if key != "ts" and not key.endswith("_s")}
     return value
 
 
