@@ -29,9 +29,9 @@ _MODULES = (
     "app.js",
 )
 """Scripts of the page; each imports only modules before it."""
-_IMPORT = re.compile(r"""^import\s+(?:(\w+)|\{([^}]*)\})\s+from\s+"([^"]+)";$""", re.MULTILINE)
+_IMPORT = re.compile(r"""^import (?:(\w+)|\{([^{}]*)\}) from "([^"\n]+)";$""", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
-_EXPORT_LIST = re.compile(r"export\s*\{([^}]*)\};?")
+_EXPORT_LIST = re.compile(r"export ?\{([^{}]*)\};?")
 _MARKUP = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
 

@@ -241,12 +241,15 @@ async def pruned_and_unpruned(
             return found, pruned, await continuation(twin, at, replayed=replayed)
 
 
+_TIMES = {"ts", "started", "queued_s", "waited_s", "duration_s"}
+
+
 def _without_times(value: Any) -> Any:
-    """Events, and those of delegates within them, without their times and durations."""
+    """Events, and those of delegates within them, without their times."""
     if isinstance(value, list):
         return [_without_times(each) for each in value]
     if isinstance(value, dict):
-        return {key: _without_times(each) for key, each in value.items() if key != "ts" and not key.endswith("_s")}
+        return {key: _without_times(each) for key, each in value.items() if key not in _TIMES}
     return value
 
 
