@@ -31,6 +31,8 @@ _MODULES = (
 """Scripts of the page; each imports only modules before it."""
 _IMPORT = re.compile(r"""^import (?:(\w+)|\{([^{}]*)\}) from "([^"\n]+)";$""", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
+_COMMENT = re.compile(r"^ *//[^\n]*\n?|^ */\*\*[^\n]*\n", re.MULTILINE)
+"""A comment on a line of its own, which the page does not send."""
 _EXPORT_LIST = re.compile(r"export ?\{([^{}]*)\};?")
 _MARKUP = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
@@ -107,7 +109,7 @@ def _script() -> str:
 
 def _as_function(name: str) -> str:
     """Return a module as the body of a function that returns its exports."""
-    text = re.sub(r"^//# sourceMappingURL=.*$", "", _static(name), flags=re.MULTILINE)
+    text = _COMMENT.sub("", _static(name))
     folder = name.rpartition("/")[0]
     exports: list[str] = []
 

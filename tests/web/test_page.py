@@ -157,3 +157,33 @@ def test_the_root_is_a_page_under_a_strict_policy(travel: Served) -> None:
         "default-src 'none'; script-src 'sha256'; style-src 'sha256'; connect-src 'self'; img-src data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     )
+
+
+def test_the_page_is_one_script_of_at_most_60_kb_beside_the_vendored_13_kb(travel: Served) -> None:
+    html = httpx.get(travel.url, trust_env=False).text
+    [script] = re.findall(r"<script>(.*)</script>", html, re.DOTALL)
+    modules = {
+        name: len(text.encode()) for name, text in re.findall(r'^modules\["(.*?)"\](.*?)^return\{', script, re.S | re.M)
+    }
+    vendored = sum(size for name, size in modules.items() if name.startswith("vendor/"))
+
+    assert vendored <= 13_000
+    assert len(script.encode()) - vendored <= 60_000
+
+
+def test_a_run_is_steered_followed_up_and_aborted(page: Page, travel: Served, tmp_path: Path) -> None:
+    page.goto(travel.url)
+    send(page, f'!call [["wait_for", {{"file": "{tmp_path / "go"}"}}]]')
+    expect(page.get_by_role("status")).to_have_text("running", timeout=DONE_MS)
+    send(page, "Be brief.")
+    page.get_by_label("Message").fill("And then?")
+    page.get_by_role("button", name="Follow up").click()
+    expect(page.get_by_role("status")).to_contain_text("Queued")
+    (tmp_path / "go").touch()
+    page.locator(".message.agent").get_by_text("You said: And then?").wait_for(timeout=DONE_MS)
+    send(page, f'!call [["wait_for", {{"file": "{tmp_path / "never"}"}}]]')
+    page.get_by_role("button", name="Abort").click(timeout=DONE_MS)
+    page.locator(".ending").wait_for(timeout=DONE_MS)
+
+    users = [" ".join(text.split()) for text in page.locator(".message.user").all_inner_texts()]
+    assert (users[1:3], page.locator(".ending").inner_text()) == (["Steering Be brief.", "And then?"], "aborted")

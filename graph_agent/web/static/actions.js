@@ -2,11 +2,12 @@
 import { asText, duration, html, statusWord } from "./html.js";
 import { Axis } from "./axis.js";
 
+const json = JSON.stringify;
 const inShell = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 /** Return the command that sends an input again. */
 export function asCurl(input, { name, origin }) {
-  const body = JSON.stringify({ model: name, messages: [{ role: "user", content: asText(input.question) }] });
+  const body = json({ model: name, messages: [{ role: "user", content: asText(input.question) }] });
   return `curl -s ${origin}/v1/chat/completions -H 'content-type: application/json' \\\n  -d ${inShell(body)}`;
 }
 
@@ -14,10 +15,10 @@ export function asCurl(input, { name, origin }) {
 export function asPython(input, { name, origin }) {
   return `from openai import OpenAI
 
-client = OpenAI(base_url=${JSON.stringify(`${origin}/v1`)}, api_key="none")
+client = OpenAI(base_url=${json(`${origin}/v1`)}, api_key="none")
 reply = client.chat.completions.create(
-    model=${JSON.stringify(name)},
-    messages=[{"role": "user", "content": ${JSON.stringify(asText(input.question))}}],
+    model=${json(name)},
+    messages=[{"role": "user", "content": ${json(asText(input.question))}}],
 )
 print(reply.choices[0].message.content)
 `;
@@ -25,7 +26,7 @@ print(reply.choices[0].message.content)
 
 /** Return a test in which a scripted model repeats the plans of an input, and tools their outputs. */
 export function asTest(input) {
-  const text = (value) => JSON.stringify(typeof value === "string" ? value : JSON.stringify(value));
+  const text = (value) => json(typeof value === "string" ? value : json(value));
   const outputs = {};
   for (const { kind, name, arguments: given, result } of input.steps.flatMap((step) => step.calls)) {
     if (kind === "tool") (outputs[name] ??= []).push([given || {}, asText(result?.content ?? "")]);
@@ -98,7 +99,7 @@ function factsOf(input) {
 /** Two branches of a session, one below the other, with what differs between them. */
 export function Comparison({ input, other, now }) {
   const branch = other.log.inputs[Math.min(input.number, other.log.inputs.length - 1)];
-  if (!branch) return html`<p class="empty">The session ${other.id} has no input.</p>`;
+  if (!branch) return null;
   const left = factsOf(input);
   const right = factsOf(branch);
   return html`<section class="comparison" aria-label=${`Comparison with ${other.id}`}>

@@ -1,5 +1,5 @@
 // Starts the page: holds its state, follows the open session, and joins the views.
-import { age, Component, html, render, statusWord, visible } from "./html.js";
+import { Component, duration, html, render, statusWord, visible } from "./html.js";
 import { keyOf } from "./layout.js";
 import { activeNode, newLog, reduce, reduceAll } from "./events.js";
 import { ApiError, eventsPath, follow, get, post, remove, sessionPath, storedKey, storeKey } from "./api.js";
@@ -12,6 +12,7 @@ const CONFIG = JSON.parse(document.getElementById("config").textContent);
 const EXPORT = CONFIG.export || null;
 const RETRY_MS = [250, 500, 1000, 2000, 4000];
 
+const inUrl = encodeURIComponent;
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const sessionOfUrl = () => decodeURIComponent(location.hash.replace(/^#/, ""));
 
@@ -50,9 +51,9 @@ class App extends Component {
   }
 
   async list(more = false) {
-    const after = more && this.state.next ? `&after=${encodeURIComponent(this.state.next)}` : "";
+    const after = more && this.state.next ? `&after=${inUrl(this.state.next)}` : "";
     try {
-      const { sessions, next } = await get(`/memory/summaries?limit=50${after}&search=${encodeURIComponent(this.state.search)}`);
+      const { sessions, next } = await get(`/memory/summaries?limit=50${after}&search=${inUrl(this.state.search)}`);
       this.setState({ sessions: more ? [...this.state.sessions, ...sessions] : sessions, next, needsKey: false });
     } catch (error) {
       this.fail(error);
@@ -121,7 +122,11 @@ class App extends Component {
 
   async refresh(id) {
     const info = await get(sessionPath(id));
-    if (id === this.state.id) this.setState({ info });
+    if (id !== this.state.id) return;
+    this.setState({ info });
+    // A person decides beside the request that planned the calls.
+    const step = this.state.log.inputs.at(-1)?.steps.at(-1);
+    if (info.waiting === "approval" && step && !this.state.bar) this.pick(planBar(step));
   }
 
   async act(kind, text) {
@@ -145,7 +150,7 @@ class App extends Component {
     const id = this.state.id || `page-${crypto.randomUUID().slice(0, 8)}`;
     if (!this.state.id) {
       this.starting = id;
-      history.replaceState(null, "", `#${encodeURIComponent(id)}`);
+      history.replaceState(null, "", `#${inUrl(id)}`);
       this.open(id);
     }
     const body = { model: CONFIG.name, messages: [{ role: "user", content: text }], metadata: { session_id: id }, stream: false };
@@ -189,7 +194,7 @@ class App extends Component {
       const { id } = await post(sessionPath(origin, "/fork"), { seq });
       this.list();
       this.branchOf = { id: origin, log };
-      location.hash = encodeURIComponent(id);
+      location.hash = inUrl(id);
     } catch (error) {
       this.fail(error);
     }
@@ -219,7 +224,7 @@ class App extends Component {
   copy(text) {
     navigator.clipboard.writeText(text).then(
       () => this.setState({ told: "Copied." }),
-      () => this.setState({ told: "The browser does not permit copying." }),
+      () => this.setState({ told: "Copying is not permitted." }),
     );
   }
 
@@ -250,12 +255,12 @@ class App extends Component {
         choose=${(input) => this.setState({ chosen: input, bar: null, pane: "time" })} pickCall=${pickCall}
         act=${(kind, text) => this.act(kind, text)} answer=${(given) => this.answer(given)}>
         ${missing && html`<p class="empty">There is no session <code>${visible(id)}</code>. A message creates it.</p>`}
-        ${!id && html`<div class="empty"><h2>${CONFIG.name}</h2><p>${CONFIG.description}</p><p>Send a message to begin a session, or choose one from the list.</p></div>`}
+        ${!id && html`<div class="empty"><h2>${CONFIG.name}</h2><p>${CONFIG.description}</p><p>Send a message to begin a session.</p></div>`}
       </${Conversation}>
       <aside class="time" aria-label="Time">
         ${id && html`<${Graph} log=${log} />`}
         ${chosen && html`<${Axis} input=${chosen} selected=${bar?.key} now=${EXPORT ? EXPORT.now : Date.now()} pick=${(one) => this.pick(one)} />`}
-        ${!chosen && html`<p class="empty">Steps and calls of an input appear here.</p>`}
+        ${!chosen && html`<p class="empty">No steps yet.</p>`}
         ${chosen && html`<${Actions} input=${chosen} target=${{ name: CONFIG.name, origin: EXPORT ? "http://127.0.0.1:8000" : new URL(".", location.href).href.replace(/\/$/, "") }}
           copy=${(text) => this.copy(text)} compare=${(one) => this.compare(one)} other=${other} candidates=${this.branches(this.state)} />`}
         ${bar && html`<${Detail} bar=${bar} requests=${requests} copy=${(text) => this.copy(text)} close=${() => this.setState({ bar: null })}>
@@ -277,15 +282,21 @@ class App extends Component {
       <div class="tools"><input type="search" placeholder="Search sessions" aria-label="Search sessions" value=${search}
         onInput=${({ target }) => (this.setState({ search: target.value }), clearTimeout(this.typing), (this.typing = setTimeout(() => this.list(), 200)))} />
         <a class="button" href="#" title="New session (n)">New</a></div>
-      <ul>${sessions.map((one) => html`<li key=${one.id}><a href=${`#${encodeURIComponent(one.id)}`} aria-current=${one.id === id ? "page" : null}
+      <ul>${sessions.map((one) => html`<li key=${one.id}><a href=${`#${inUrl(one.id)}`} aria-current=${one.id === id ? "page" : null}
         onClick=${() => this.setState({ pane: "talk" })}>
         <strong>${visible(one.title || one.id)}</strong>
-        <small><b class=${(one.activity === "idle" ? one.status : one.activity).toLowerCase()}>${statusWord(one.status, one.activity)}</b> · ${age(one.updated_at)} · ${one.turns} turns</small>
+        <small><b class=${(one.activity === "idle" ? one.status : one.activity).toLowerCase()}>${statusWord(one.status, one.activity)}</b> · ${duration(Date.now() - Date.parse(one.updated_at))} · ${one.turns} turns</small>
       </a></li>`)}</ul>
       ${!sessions.length && html`<p class="empty">${search ? "No session matches." : "No sessions yet."}</p>`}
       ${next && html`<button class="quiet" onClick=${() => this.list(true)}>More</button>`}
     </nav>`;
   }
+}
+
+/** Return the bar of the model call that planned a step. */
+function planBar(step) {
+  const bar = { step, kind: "model", depth: 0, model: step.models[0], from: step.models[0]?.from ?? step.begin };
+  return { ...bar, key: keyOf(bar) };
 }
 
 /** Return the index of the event after which a bar's step can be forked; undefined while the step is unfinished. */
@@ -310,7 +321,7 @@ function KeyForm({ use, error }) {
   return html`<form class="key" onSubmit=${submit}>
     <h1>${CONFIG.name}</h1>
     <label>API key <input name="key" type="password" required autocomplete="off" autofocus /></label>
-    <p class="hint">The server needs a key. It stays in this tab.</p>
+    <p class="hint">It stays in this tab.</p>
     ${error && html`<p class="alert" role="alert">${error}</p>`}
     <button type="submit" class="primary">Use this key</button>
   </form>`;

@@ -4,6 +4,8 @@ import { LANE, layout } from "./layout.js";
 import { activeNode } from "./events.js";
 
 const MARGIN = 300;
+const MARKS = { steering: "↪", limit: "⊣", loop_detected: "↻" };
+const markLabel = ({ kind, text }) => `${kind.replace("_", " ")}: ${text}`;
 
 function nameOf(bar) {
   if (bar.call) return bar.call.name.replace(/^delegate_to_/, "→ ");
@@ -121,8 +123,7 @@ export class Axis extends Component {
           </svg>
           ${shown.map((bar) => html`<${Bar} key=${bar.key} bar=${bar} selected=${bar.key === selected} focusable=${bar === focused} pick=${pick} />`)}
           ${drawing.marks.map(({ note, key, x }) => html`<span key=${key} class=${`mark ${note.kind}`} style=${`left:${x}px`}
-            role="img" aria-label=${`${note.kind.replace("_", " ")}: ${note.text}`} title=${`${note.kind.replace("_", " ")}: ${note.text}`}>
-            ${note.kind === "steering" ? "↪" : note.kind === "limit" ? "⊣" : note.kind === "loop_detected" ? "↻" : "!"}</span>`)}
+            role="img" aria-label=${markLabel(note)} title=${markLabel(note)}>${MARKS[note.kind] || "!"}</span>`)}
         </div>
       </div>
     </section>`;
@@ -130,34 +131,28 @@ export class Axis extends Component {
 }
 
 const NODES = [
-  ["__start__", "start", 6, 30],
-  ["plan", "plan", 74, 30],
-  ["tools", "tools", 168, 6],
-  ["delegate", "delegate", 168, 54],
-  ["approve", "approve", 74, 78],
-  ["finalize", "finalize", 262, 30],
-  ["__end__", "end", 352, 30],
+  ["__start__", 6, 30, 50],
+  ["plan", 74, 30, 64],
+  ["tools", 168, 6, 64],
+  ["delegate", 168, 54, 64],
+  ["approve", 74, 78, 64],
+  ["finalize", 262, 30, 64],
+  ["__end__", 352, 30, 50],
 ];
 const EDGES = [
-  ["M56 42H74"],
-  ["M138 36C150 30 156 22 168 18", "tools"],
-  ["M168 24C154 32 148 38 138 40", ""],
-  ["M138 46C150 52 156 60 168 64", "delegate"],
-  ["M168 72C152 66 146 58 132 54", ""],
-  ["M138 42H262", "finalize"],
-  ["M100 54V78", "approve"],
-  ["M112 78V54", ""],
-  ["M326 42H352"],
+  "M56 42H74M138 42H262M326 42H352M100 54V78M112 78V54",
+  "M138 36C150 30 156 22 168 18M168 24C154 32 148 38 138 40",
+  "M138 46C150 52 156 60 168 64M168 72C152 66 146 58 132 54",
 ];
 
 /** The agent's graph, with the node that works now. */
 export function Graph({ log }) {
   const active = activeNode(log);
   return html`<svg class="graph" viewBox="0 0 410 108" role="img" aria-label=${`Graph; active node: ${active.replaceAll("_", "") || "none"}`}>
-    ${EDGES.map(([path]) => html`<path d=${path} />`)}
-    ${NODES.map(([id, name, x, y]) => html`<g class=${active === id ? "active" : ""}>
-      <rect x=${x} y=${y} width=${id.startsWith("__") ? 50 : 64} height="24" rx="12" />
-      <text x=${x + (id.startsWith("__") ? 25 : 32)} y=${y + 16}>${name}</text>
+    ${EDGES.map((path) => html`<path d=${path} />`)}
+    ${NODES.map(([id, x, y, width]) => html`<g class=${active === id ? "active" : ""}>
+      <rect x=${x} y=${y} width=${width} height="24" rx="12" />
+      <text x=${x + width / 2} y=${y + 16}>${id.replaceAll("_", "")}</text>
     </g>`)}
   </svg>`;
 }

@@ -132,8 +132,8 @@ class Composer extends Component {
       <textarea ref=${(box) => (this.box = box)} rows="2" aria-label="Message" onKeyDown=${(event) => this.keys(event)}
         placeholder=${running ? "Steer the run: the model reads it before its next plan" : "Message the agent"} />
       <div class="actions">
-        <button type="button" onClick=${() => this.send("steer")} disabled=${!exists} title="The model reads it before its next plan">Steer</button>
-        <button type="button" onClick=${() => this.send("follow_up")} disabled=${!exists} title="Runs after the current answer">Follow up</button>
+        <button type="button" onClick=${() => this.send("steer")} disabled=${!exists}>Steer</button>
+        <button type="button" onClick=${() => this.send("follow_up")} disabled=${!exists}>Follow up</button>
         ${stopped && html`<button type="button" onClick=${() => act("resume")}>Resume</button>`}
         ${running && html`<button type="button" class="danger" onClick=${() => act("abort")}>Abort</button>`}
         <button type="submit" class="primary" disabled=${running}>Send</button>
@@ -162,7 +162,7 @@ export class Conversation extends Component {
     const asked = requests.find((value) => value?.action_requests);
     const step = last?.steps.at(-1);
     return html`<main class="conversation" aria-label="Conversation">
-      <div class="turns" ref=${(box) => (this.box = box)} tabindex="0" role="log" aria-live="polite" aria-relevant="additions"
+      <div class="turns" ref=${(box) => (this.box = box)} tabindex="0" role="log" aria-live="polite"
         onScroll=${({ target }) => (this.atEnd = target.scrollHeight - target.scrollTop - target.clientHeight < 60)}>
         ${hidden > 0 && html`<button class="quiet" onClick=${() => this.setState({ turns: turns + 100 })}>Show ${Math.min(100, hidden)} of ${hidden} earlier inputs</button>`}
         ${log.inputs.slice(hidden).map((input) => html`<${Turn} key=${input.number} input=${input} chosen=${input === chosen}

@@ -10,7 +10,7 @@ export function Block({ title, text, copy }) {
   return html`<div class="block">
     <header><h4>${title}</h4><button class="quiet" onClick=${() => copy(text)} aria-label=${`Copy: ${title}`}>Copy</button></header>
     <pre tabindex="0">${visible(cut)}</pre>
-    ${cut !== text && html`<p class="hint">The first ${SHOWN.toLocaleString("en")} of ${text.length.toLocaleString("en")} characters; Copy has all.</p>`}
+    ${cut !== text && html`<p class="hint">Cut after ${SHOWN} of ${text.length} characters; Copy has all.</p>`}
   </div>`;
 }
 
@@ -25,18 +25,7 @@ function CallDetail({ call, copy }) {
     ${decision && html`<p class="facts">${decision.decided_by} decided: ${decision.decision}${decision.message ? html` – ${visible(decision.message)}` : ""}</p>`}
     ${call.arguments && html`<${Block} title="Arguments" text=${pretty(call.arguments)} copy=${copy} />`}
     ${call.progress.length > 0 && html`<${Block} title="Progress" text=${call.progress.join("\n")} copy=${copy} />`}
-    ${result && html`<${Block} title=${result.truncated ? "Whole output (the model saw a part)" : "Whole output"} text=${pretty(result.content)} copy=${copy} />`}
-    ${call.nested && html`<${Block} title="The delegate's own steps" text=${outline(call.nested)} copy=${copy} />`}`;
-}
-
-function outline(log) {
-  return log.inputs
-    .flatMap((input) => input.steps)
-    .flatMap((step) => [
-      `step ${step.number}: ${step.plan.action}`,
-      ...step.calls.map((call) => `  ${signOf(call.state)} ${call.name} ${JSON.stringify(call.arguments)}`),
-    ])
-    .join("\n");
+    ${result && html`<${Block} title=${result.truncated ? "Whole output (the model saw a part)" : "Whole output"} text=${pretty(result.content)} copy=${copy} />`}`;
 }
 
 function requestText({ messages, first, last }) {
@@ -58,8 +47,7 @@ function StepDetail({ step, answer, copy, requests }) {
     ${plan.reasoning && html`<${Block} title="Text" text=${asText(plan.reasoning)} copy=${copy} />`}
     ${step.models.map(({ record }) => requestAt(requests, record.started)).map((request) => request
       ? html`<${Block} title=${`What the model was sent (+ is new, ${request.messages.length} messages)`} text=${requestText(request)} copy=${copy} />`
-      : html`<p class="hint">The request was not recorded; the setting record_requests records it.</p>`)}
-    ${plan.calls.length > 0 && html`<${Block} title="Planned calls" text=${planned(step)} copy=${copy} />`}`;
+      : html`<p class="hint">The request was not recorded; the setting record_requests records it.</p>`)}`;
 }
 
 function ModelFacts({ record, from, to }) {
@@ -69,12 +57,6 @@ function ModelFacts({ record, from, to }) {
   if (record.cost !== undefined) facts.push(`cost ${record.cost.toPrecision(3)}`);
   if (record.error) facts.push(`failed: ${record.error}`);
   return html`<p class="facts">Model call · ${facts.join(" · ")}</p>`;
-}
-
-function planned(step) {
-  return step.calls
-    .map((call) => `${call.name} ${JSON.stringify(call.arguments ?? {})}${call.needs.length ? `  needs ${call.needs.join(", ")}` : ""}`)
-    .join("\n");
 }
 
 /** The panel of the chosen bar. */

@@ -11,7 +11,15 @@ export function timeOf(ts) {
   return Date.parse(ts) + (fraction ? Number(`0.${fraction[1]}`) : 0);
 }
 
-const NOTICES = ["loop_detected", "limit", "warning", "error", "summary", "middleware"];
+// Type of a notice → its text.
+const NOTICES = {
+  loop_detected: ({ pattern, count, repeated }) => `${pattern.join(", ")} repeated ${count} times (${repeated})`,
+  limit: ({ reason, limit }) => `${reason.replace("_", " ")} of ${limit} reached`,
+  summary: ({ messages }) => `${messages} older messages were summarized`,
+  middleware: ({ name, hook, jump_to: target }) => `${name}, ${hook}${target ? `: jumped to ${target}` : ""}`,
+  warning: ({ message }) => message,
+  error: ({ message }) => message,
+};
 
 function newInput(log, event) {
   const start = timeOf(event.ts);
@@ -124,8 +132,7 @@ const REDUCERS = {
     if (call.state === "waiting") call.state = "running";
   },
   steering(log, event, input, time) {
-    const note = { kind: "steering", text: event.content, time, after: input.steps.length };
-    input.notes.push(note);
+    input.notes.push({ kind: "steering", text: event.content, time, after: input.steps.length });
   },
   agent_response(log, event, input, time) {
     input.answer = event;
@@ -152,9 +159,8 @@ export function reduce(log, event) {
   if (isQuestion && log.live) log.live.question = null;
   REDUCERS[event.type]?.(log, event, input, time);
   for (const record of event.model_calls || []) addModel(log, input, record, event, time);
-  if (NOTICES.includes(event.type)) {
-    input.notes.push({ kind: event.type, text: noticeOf(event), event, time, after: input.steps.length });
-  }
+  const text = NOTICES[event.type]?.(event);
+  if (text !== undefined) input.notes.push({ kind: event.type, text, time, after: input.steps.length });
   input.end = Math.max(input.end, time);
   input.revision += 1;
   return log;
@@ -196,22 +202,6 @@ export function requestAt(events, started) {
     found = { first: event.kept_first, last: keys.length - event.kept_last };
   }
   return found && { ...found, messages: keys.map((key) => parts[key]) };
-}
-
-/** Return what a notice says. */
-function noticeOf(event) {
-  switch (event.type) {
-    case "loop_detected":
-      return `${event.pattern.join(", ")} repeated ${event.count} times (${event.repeated || "calls"})`;
-    case "limit":
-      return `${event.reason.replace("_", " ")} of ${event.limit} reached`;
-    case "summary":
-      return `${event.messages} older messages were summarized`;
-    case "middleware":
-      return `${event.name}, ${event.hook}${event.jump_to ? `: jumped to ${event.jump_to}` : ""}`;
-    default:
-      return event.message;
-  }
 }
 
 /** Return the node of the graph that works now: its name, or empty when nothing runs. */

@@ -14,7 +14,7 @@ export function visible(text) {
   let end = 0;
   for (const match of text.matchAll(HIDDEN)) {
     const code = `U+${match[0].codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
-    nodes.push(text.slice(end, match.index), html`<mark class="hidden-char" title="A hidden character">${code}</mark>`);
+    nodes.push(text.slice(end, match.index), html`<mark class="hidden-char">${code}</mark>`);
     end = match.index + match[0].length;
   }
   return nodes.length ? [...nodes, text.slice(end)] : text;
@@ -45,17 +45,8 @@ export function duration(ms) {
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
   const minutes = Math.round(ms / 60_000);
-  return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
-}
-
-/** Return the time since a moment in its largest unit. */
-export function age(moment, now = Date.now()) {
-  const seconds = Math.max(0, (now - Date.parse(moment)) / 1000);
-  if (!moment || Number.isNaN(seconds)) return "";
-  for (const [unit, length] of [["d", 86_400], ["h", 3_600], ["min", 60]]) {
-    if (seconds >= length) return `${Math.floor(seconds / length)} ${unit}`;
-  }
-  return "now";
+  if (minutes < 60) return `${minutes} min`;
+  return minutes < 2880 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${Math.round(minutes / 1440)} d`;
 }
 
 const STATES = {
