@@ -279,7 +279,7 @@ class App extends Component {
 
   sessions({ sessions, search, id, next }) {
     return html`<nav class="sessions" aria-label="Sessions">
-      <div class="tools"><input type="search" placeholder="Search sessions" aria-label="Search sessions" value=${search}
+      <div class="tools"><input type="search" placeholder="Search" aria-label="Search sessions" value=${search}
         onInput=${({ target }) => (this.setState({ search: target.value }), clearTimeout(this.typing), (this.typing = setTimeout(() => this.list(), 200)))} />
         <a class="button" href="#" title="New session (n)">New</a></div>
       <ul>${sessions.map((one) => html`<li key=${one.id}><a href=${`#${inUrl(one.id)}`} aria-current=${one.id === id ? "page" : null}
@@ -287,7 +287,7 @@ class App extends Component {
         <strong>${visible(one.title || one.id)}</strong>
         <small><b class=${(one.activity === "idle" ? one.status : one.activity).toLowerCase()}>${statusWord(one.status, one.activity)}</b> · ${duration(Date.now() - Date.parse(one.updated_at))} · ${one.turns} turns</small>
       </a></li>`)}</ul>
-      ${!sessions.length && html`<p class="empty">${search ? "No session matches." : "No sessions yet."}</p>`}
+      ${!sessions.length && html`<p class="empty">${search ? "None matches." : "No sessions yet."}</p>`}
       ${next && html`<button class="quiet" onClick=${() => this.list(true)}>More</button>`}
     </nav>`;
   }
