@@ -37,7 +37,7 @@ define install_services
 	$(INSTALL_CLUSTER) --quiet $$wheels; }; }
 endef
 
-.PHONY: demo demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate compat image lint style mypy pyright format notebook notebooks reference docs screenshots bench dev clean
+.PHONY: demo demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate compat image lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
 # Processes that the tests start would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
@@ -128,6 +128,9 @@ screenshots: $(VENV)/.dev  ## Write the screenshots of the page in docs/images; 
 
 bench: $(VENV)/.dev  ## Run all benchmarks, in about ten minutes, and write benchmarks/RESULTS.md and the plots.
 	$(RUN) $(BIN)/python -m benchmarks.results
+
+bench-quick: $(VENV)/.dev  ## Count the instructions of a turn; fail if a ratio became worse than recorded. Needs valgrind.
+	$(RUN) $(BIN)/python -m benchmarks.results --check --only instructions
 
 dev: $(VENV)/.studio  ## Serve the example to LangGraph Studio, offline.
 	LANGGRAPH_CLI_NO_ANALYTICS=1 LANGGRAPH_NO_VERSION_CHECK=1 LANGSMITH_TRACING=false \

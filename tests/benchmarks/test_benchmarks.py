@@ -39,6 +39,26 @@ async def test_a_benchmark_measures_the_rows_of_the_results(module: str, request
     assert [row[0] for table in tables for row in table.rows if row[0] in recorded] == recorded
 
 
+def test_rows_that_became_worse_than_their_recorded_quartiles_are_named() -> None:
+    def table(low: float, high: float, count: float) -> list[Table]:
+        timed = [["a turn", f"{(low + high) / 2}", f"{low}–{high}"], ["size", "7 KB", ""]]
+        counted = [["turn", f"{count}", "≤ 2", "3 M"]]
+        return [
+            Table("Times", "Note.", ["work", "CPU ratio", "quartiles"], timed),
+            Table("Counts", "Note.", ["work", "ratio", "aim", "instructions"], counted),
+        ]
+
+    recorded = results.section("turns", table(0.5, 0.6, 1.0), "2026-01-01")
+
+    assert [
+        results.worse(recorded, table(*new)) for new in ((0.58, 0.7, 1.01), (0.61, 0.7, 1.03), (0.3, 0.4, 0.9))
+    ] == [
+        [],
+        ["Times: a turn: 0.61–0.70, recorded 0.50–0.60", "Counts: turn: 1.03–1.05, recorded 1.00–1.02"],
+        [],
+    ]
+
+
 async def test_instructions_are_counted_around_each_session(monkeypatch: pytest.MonkeyPatch) -> None:
     controls: list[tuple[str, ...]] = []
     monkeypatch.setattr(instructions, "_control", lambda *arguments: controls.append(arguments))
