@@ -37,13 +37,13 @@ define install_services
 	$(INSTALL_CLUSTER) --quiet $$wheels; }; }
 endef
 
-.PHONY: demo demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate compat image lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
+.PHONY: demo demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate phoenix compat image lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
 # Processes that the tests start would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 # A test of these targets fails, and is not skipped, if a program is missing; its message has the command that installs it.
-attack attack-machines cluster restate: export GRAPH_AGENT_REQUIRE_SERVICES = 1
+attack attack-machines cluster phoenix restate: export GRAPH_AGENT_REQUIRE_SERVICES = 1
 
 demo: $(VENV)/.examples  ## Ask the hotel agent its three questions.
 	@$(RUN) $(BIN)/graph-agent run --config examples/hotel/agent.yaml --today 2026-11-21 \
@@ -83,6 +83,13 @@ thorough: $(VENV)/.dev  ## Run every case of which `make test` has a sample, and
 
 restate: $(VENV)/.dev  ## Kill workers behind a real Restate server, which npm downloads; KILLS=20 is how often.
 	GRAPH_AGENT_RESTATE_KILLS=$(KILLS) $(RUN) $(BIN)/pytest -m restate tests/restate $(if $(ONLY),-k "$(ONLY)")
+
+phoenix: $(VENV)/.dev .venv-phoenix/bin/phoenix  ## Export a session to a real Arize Phoenix, in an environment of its own.
+	$(RUN) $(BIN)/pytest -m phoenix tests/otel
+
+.venv-phoenix/bin/phoenix:
+	@$(PYTHON) -m venv .venv-phoenix
+	@.venv-phoenix/bin/python -m pip install --quiet --disable-pip-version-check arize-phoenix
 
 compat: $(VENV)/.dev  ## Have older and newer versions of clients, and coding CLIs (CLIS_S seconds), talk to a server; it installs them.
 	$(RUN) $(BIN)/python -m tests.compat.run $(CLIS_S)

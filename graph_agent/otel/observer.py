@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -313,7 +314,10 @@ def _messages(messages: Any) -> str:
 
 
 def export_by_otlp() -> None:
-    """Set global providers that export by OTLP over HTTP, unless the program has set its own."""
+    """Set global providers that export by OTLP over HTTP, unless the program has set its own.
+
+    `OTEL_TRACES_EXPORTER=none` and `OTEL_METRICS_EXPORTER=none` leave one of them out.
+    """
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.metrics import MeterProvider
@@ -321,8 +325,11 @@ def export_by_otlp() -> None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return
+    if os.environ.get("OTEL_TRACES_EXPORTER") != "none":
         provider = TracerProvider()
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         trace.set_tracer_provider(provider)
+    if os.environ.get("OTEL_METRICS_EXPORTER") != "none":
         metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())]))
