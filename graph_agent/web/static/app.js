@@ -126,7 +126,7 @@ class App extends Component {
     this.setState({ info });
     // A person decides beside the request that planned the calls.
     const step = this.state.log.inputs.at(-1)?.steps.at(-1);
-    if (info.waiting === "approval" && step && !this.state.bar) this.pick(planBar(step));
+    if (!this.state.bar && step?.calls.some((call) => call.state === "waiting")) this.pick(planBar(step));
   }
 
   async act(kind, text) {
@@ -137,8 +137,8 @@ class App extends Component {
       else if (kind === "resume") await post(sessionPath(id, "/resume"));
       else {
         const { accepted } = await post(sessionPath(id, `/${kind}`), text ? { text } : {});
-        if (kind === "follow_up" && accepted) this.setState({ told: "Queued: it runs after the current answer." });
-        if (kind === "steer") this.setState({ told: "Sent: the model reads it before its next plan." });
+        if (kind === "follow_up" && accepted) this.setState({ told: "Queued after the current answer." });
+        if (kind === "steer") this.setState({ told: "Sent; the next plan reads it." });
       }
     } catch (error) {
       this.fail(error);
@@ -285,7 +285,7 @@ class App extends Component {
       <ul>${sessions.map((one) => html`<li key=${one.id}><a href=${`#${inUrl(one.id)}`} aria-current=${one.id === id ? "page" : null}
         onClick=${() => this.setState({ pane: "talk" })}>
         <strong>${visible(one.title || one.id)}</strong>
-        <small><b class=${(one.activity === "idle" ? one.status : one.activity).toLowerCase()}>${statusWord(one.status, one.activity)}</b> · ${duration(Date.now() - Date.parse(one.updated_at))} · ${one.turns} turns</small>
+        <small><b class=${(one.activity === "idle" ? one.status : one.activity).toLowerCase()}>${statusWord(one.status, one.activity)}</b> · ${duration(Math.max(6e4, Date.now() - Date.parse(one.updated_at)))} · ${one.turns} turns</small>
       </a></li>`)}</ul>
       ${!sessions.length && html`<p class="empty">${search ? "None matches." : "No sessions yet."}</p>`}
       ${next && html`<button class="quiet" onClick=${() => this.list(true)}>More</button>`}
@@ -323,7 +323,7 @@ function KeyForm({ use, error }) {
     <label>API key <input name="key" type="password" required autocomplete="off" autofocus /></label>
     <p class="hint">It stays in this tab.</p>
     ${error && html`<p class="alert" role="alert">${error}</p>`}
-    <button type="submit" class="primary">Use this key</button>
+    <button type="submit" class="primary">Use it</button>
   </form>`;
 }
 
