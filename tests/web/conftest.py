@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.server.process import Served, serving
 from tests.support.required import unavailable
 
+expect.set_options(timeout=60_000)
 _TOOLS = ("search_flights", "search_hotels", "weather", "book", "wait_for", "echo")
 TRAVEL: dict[str, Any] = {
     "name": "travel",
