@@ -39,6 +39,14 @@ def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
     return event["type"] in types if types else event["type"] != "model_request"
 
 
+def without_requests(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an event without the recorded requests in a delegate's history, which have the delegate's prompt."""
+    if "history" not in event:
+        return event
+    kept = [without_requests(entry) for entry in event["history"] if entry["type"] != "model_request"]
+    return {**event, "history": kept}
+
+
 async def follow(
     feeds: Feeds,
     thread: str,
@@ -74,7 +82,9 @@ async def follow(
                 after += 1
                 if is_selected(event, types):
                     silent_since = time.monotonic()
-                    yield frame({**public_value(event), "seq": after, "session_id": session_id}, event["type"])
+                    yield frame(
+                        {**public_value(without_requests(event)), "seq": after, "session_id": session_id}, event["type"]
+                    )
             if over is not None:
                 break
             if time.monotonic() - silent_since >= keepalive_s:
@@ -366,7 +376,11 @@ class Sessions:
 
     async def _events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
         found = await self._memory.get_session_events(self._caller.thread(session_id), after=after)
-        return [{**public_value(event), "session_id": session_id} for event in found if is_selected(event, types)]
+        return [
+            {**public_value(without_requests(event)), "session_id": session_id}
+            for event in found
+            if is_selected(event, types)
+        ]
 
 
 def _unknown(session_id: str) -> ProblemError:
