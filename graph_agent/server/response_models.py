@@ -192,7 +192,10 @@ class SessionList(_Reply):
 
 
 class SessionSummaries(_Reply):
-    """Sessions with `id`, `title`, `updated_at`, `turns`, `status` and `activity`, newest first."""
+    """Sessions with `id`, `title`, `updated_at`, `turns`, `status`, `activity` and `cost`, newest first.
+
+    The cost is that of the newest input, in the currency of the prices; None without prices.
+    """
 
     sessions: list[dict[str, Any]]
     next: str | None

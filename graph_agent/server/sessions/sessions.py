@@ -24,7 +24,7 @@ from graph_agent.server.hosting.feeds import Feeds
 from graph_agent.server.hosting.host import Host, LiveRuns
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.sse import comment, frame
-from graph_agent.session.history import SessionMemory, SessionSummary, list_threads, summarize_session
+from graph_agent.session.history import SessionMemory, list_threads, summarize_session
 from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import open_interrupts, run_result
 from graph_agent.session.session import Session
@@ -159,19 +159,23 @@ class Sessions:
         for session_id in read:
             with suppress(NewerFormatError, DamagedSessionError):
                 if (each := await self._summary(session_id)) is not None:
-                    found.append({**asdict(each), "id": session_id, "title": public_text(each.title)})
+                    found.append({**each, "id": session_id, "title": public_text(each["title"])})
         wanted = search.casefold()
         matching = [each for each in found if wanted in f"{each['id']}\n{each['title']}".casefold()]
         return matching, read[-1] if len(read) == limit else None
 
-    async def _summary(self, session_id: str) -> SessionSummary | None:
+    async def _summary(self, session_id: str) -> dict[str, Any] | None:
         thread, saver = self._caller.thread(session_id), self._host.saver
         newest = await saver.aget_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
 
         async def is_running(thread: str) -> bool:
             return not await is_idle(saver, thread)
 
-        return None if newest is None else await summarize_session(saver, thread, newest, is_running)
+        if newest is None:
+            return None
+        usage = newest.checkpoint["channel_values"].get("usage") or {}
+        summary = await summarize_session(saver, thread, newest, is_running)
+        return {**asdict(summary), "cost": usage.get("cost")}
 
     async def events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
         """Return events of a session, oldest first.

@@ -77,7 +77,7 @@ export function Actions({ input, target, copy, compare, candidates, other }) {
     <button onClick=${() => copy(asPython(input, target))}>Python</button>
     <button onClick=${() => copy(asTest(input))}>test</button>
     ${candidates.length > 0 && html`<label class="hint">Compare with <select value=${other?.id || ""} onChange=${(event) => compare(event.target.value)}>
-      <option value="">no other session</option>
+      <option value="">none</option>
       ${candidates.map((id) => html`<option value=${id}>${id}</option>`)}
     </select></label>`}
   </div>`;

@@ -211,7 +211,7 @@ class App extends Component {
   }
 
   async forget() {
-    if (!confirm(`Delete the session ${this.state.id}?`)) return;
+    if (!confirm(`Delete ${this.state.id}?`)) return;
     try {
       await remove(sessionPath(this.state.id));
       location.hash = "";
@@ -285,7 +285,7 @@ class App extends Component {
       <ul>${sessions.map((one) => html`<li key=${one.id}><a href=${`#${inUrl(one.id)}`} aria-current=${one.id === id ? "page" : null}
         onClick=${() => this.setState({ pane: "talk" })}>
         <strong>${visible(one.title || one.id)}</strong>
-        <small><b class=${(one.activity === "idle" ? one.status : one.activity).toLowerCase()}>${statusWord(one.status, one.activity)}</b> · ${duration(Math.max(6e4, Date.now() - Date.parse(one.updated_at)))} · ${one.turns} turns</small>
+        <small><b class=${(one.activity === "idle" ? one.status : one.activity).toLowerCase()}>${statusWord(one.status, one.activity)}</b> · ${duration(Math.max(6e4, Date.now() - Date.parse(one.updated_at)))} · ${one.turns} turns${one.cost ? ` · cost ${one.cost.toPrecision(2)}` : ""}</small>
       </a></li>`)}</ul>
       ${!sessions.length && html`<p class="empty">${search ? "None matches." : "No sessions yet."}</p>`}
       ${next && html`<button class="quiet" onClick=${() => this.list(true)}>More</button>`}

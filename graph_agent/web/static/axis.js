@@ -103,8 +103,8 @@ export class Axis extends Component {
     const lines = drawing.lines.filter((line) => line.x1 < left + width + MARGIN && line.x2 > left - MARGIN);
     return html`<section class="axis" aria-label=${`Time of input ${input.number + 1}`}>
       <div class="axis-tools">
-        <button onClick=${() => this.setState({ zoom: zoom * 1.5 })} aria-label="Wider time axis">+</button>
-        <button onClick=${() => this.setState({ zoom: Math.max(1, zoom / 1.5) })} aria-label="Narrower time axis">−</button>
+        <button onClick=${() => this.setState({ zoom: zoom * 1.5 })} aria-label="Wider">+</button>
+        <button onClick=${() => this.setState({ zoom: Math.max(1, zoom / 1.5) })} aria-label="Narrower">−</button>
       </div>
       <div class="axis-box" ref=${(box) => (this.box = box)} tabindex="-1"
         onScroll=${(event) => this.setState({ left: event.target.scrollLeft, top: event.target.scrollTop })}
