@@ -98,15 +98,16 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
             return failed(error)
 
     result: CallResult
-    if "fault" in call:
-        result = fault_result(call)
-    else:
-        result = await run_in_slot(task, call, timer, work)
-    if not isinstance(result, DelegationResult):
-        result = DelegationResult(result.content, result.status, stored=result.stored)
-        if waiting is not None:
-            await deps.toolbox.withdraw({call["id"]: waiting})
-    timer.report(call["name"], "waiting" if result.waiting is not None else result.status, result.content)
+    with timer:
+        if "fault" in call:
+            result = fault_result(call)
+        else:
+            result = await run_in_slot(task, call, timer, work)
+        if not isinstance(result, DelegationResult):
+            result = DelegationResult(result.content, result.status, stored=result.stored)
+            if waiting is not None:
+                await deps.toolbox.withdraw({call["id"]: waiting})
+        timer.report(call["name"], "waiting" if result.waiting is not None else result.status, result.content)
     # The usage of all attempts, including a delegate that was cancelled without a result.
     result = replace(result, usage=tally.usage)
     events = [*to_run.events, *progress.events]

@@ -29,9 +29,9 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     if not isinstance(to_run, CallToRun):
         return Command(update=to_run)
     call = to_run.call
-    timer = CallTimer()
-    output, approvals = await run_call(task, call, timer)
-    timer.report(call["name"], output.status, output.content)
+    with CallTimer() as timer:
+        output, approvals = await run_call(task, call, timer)
+        timer.report(call["name"], output.status, output.content)
     content, truncated = truncate_output(output.content, task.settings, task.deps.toolbox.marks(call["name"]), call)
     result = ToolMessage(
         content,

@@ -8,7 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Self, TypeVar
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, ToolException
@@ -121,18 +122,24 @@ async def _is_held(task: Task, call: Call, events: list[StoredEvent]) -> bool:
 
 
 class CallTimer:
-    """Measures a call on the monotonic clock, from the start of its task."""
+    """Measures a call on the monotonic clock, from the start of its task; its block ends an observed call once."""
 
     def __init__(self) -> None:
         self._created = time.monotonic()
         self._started: float | None = None
         self._ended: float | None = None
-        self._observed: Any = None
+        self._end: Callable[..., None] | None = None
+        """Ends the observed call; None before its begin and after its end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_observed("interrupted")
 
     def report(self, name: str, status: str, content: Any) -> None:
         """Report the end of the call to the log and to the observer."""
-        if self._observed is not None and telemetry.observer is not None:
-            telemetry.observer.end_call(self._observed, status, content)
+        self._end_observed(status, content)
         if self._started is None or self._ended is None:
             logger.info("The call of %s did not run: %s", name, status)
         else:
@@ -142,19 +149,21 @@ class CallTimer:
     def running(self, call: Call) -> Iterator[None]:
         """Measure the call, which runs inside the block; the time until now was its wait."""
         self._started = time.monotonic()
-        observer = telemetry.observer
+        observer, observed = telemetry.observer, None
         if observer is not None:
-            self._observed = observer.begin_call(call)
+            observed = observer.begin_call(call)
+            self._end = partial(observer.end_call, observed)
         try:
             yield
-        except BaseException:
-            if observer is not None:
-                observer.end_call(self._observed, "interrupted")
-            raise
         finally:
             self._ended = time.monotonic()
             if observer is not None:
-                observer.leave_call(self._observed)
+                observer.leave_call(observed)
+
+    def _end_observed(self, status: str, content: Any = None) -> None:
+        end, self._end = self._end, None
+        if end is not None:
+            end(status, content)
 
     def fields(self, task: Task, call: Call) -> dict[str, float]:
         """Return the fields that the event of its result has; empty for a call that did not run."""

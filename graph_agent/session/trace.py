@@ -173,7 +173,7 @@ class _Input:
             start = _at(entry) - timedelta(seconds=duration_s)
         elif entry["status"] not in NOT_RUN and begun is not entry:
             # Of an older version, or settled after a crash.
-            duration_s = (_at(entry) - start).total_seconds()
+            duration_s = _seconds(start, _at(entry))
         self.spans.append(
             _call(
                 entry,
@@ -194,7 +194,7 @@ class _Input:
         began, request = self.open_wait
         duration_s, status = None, "waiting"
         if decision is not None:
-            duration_s, status = (_at(decision) - _at(request)).total_seconds(), ""
+            duration_s, status = _seconds(_at(request), _at(decision)), ""
             self.open_wait = None
         names = ", ".join(call["name"] for call in request["calls"])
         self.spans.append(
@@ -223,7 +223,7 @@ class _Input:
                 kind="input",
                 name=self.name,
                 start=start,
-                duration_s=(self.ended - start).total_seconds() if self.ended is not None else None,
+                duration_s=_seconds(start, self.ended) if self.ended is not None else None,
                 status=self.status,
                 seq=self.last_seq,
                 queued_s=self.first.get("queued_s", 0.0),
@@ -301,6 +301,11 @@ def _with_usage(span: Span) -> Span:
 
 def _at(entry: Mapping[str, Any]) -> datetime:
     return datetime.fromisoformat(entry["ts"])
+
+
+def _seconds(start: datetime, end: datetime) -> float:
+    """Return the seconds between two times of the wall clock; 0 if it was set back between them."""
+    return max(0.0, (end - start).total_seconds())
 
 
 def _text(entry: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ A part of a request, which is a message or a tool, is stored once, under its has
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -213,8 +214,22 @@ def _masked(value: Any) -> Any:
     if isinstance(value, list):
         return [_masked(each) for each in value]
     if isinstance(value, dict):
-        return {key: _masked(each) for key, each in value.items()}
+        return {key: "***" if _is_secret(key, each) else _masked(each) for key, each in value.items()}
     return value
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    """Whether the name of a text says that it is a secret, which the text alone does not."""
+    if not isinstance(value, str) or not _names_secret(name):
+        return False
+    shown = json.dumps({name: value}, ensure_ascii=False)
+    return mask_secrets(shown) != shown
+
+
+@functools.lru_cache(1024)
+def _names_secret(name: str) -> bool:
+    shown = json.dumps({name: "a-single-word"})
+    return mask_secrets(shown) != shown
 
 
 def _bounded(part: Any, limit: int) -> Any:
@@ -224,6 +239,8 @@ def _bounded(part: Any, limit: int) -> Any:
         return part
     if "function" in part:
         return {"type": "function", "function": {"name": part["function"]["name"]}, "omitted_chars": len(text)}
+    if "content" not in part:  # a tool in the format of another provider
+        return {**{name: part[name] for name in ("type", "name") if name in part}, "omitted_chars": len(text)}
     content = text_of(part["content"]) or json.dumps(part["content"], ensure_ascii=False)
     kept = {name: part[name] for name in ("type", "name", "tool_call_id") if name in part}
     return {**kept, "content": content[:limit], "omitted_chars": max(0, len(text) - limit)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from graph_agent.otel import instrument, uninstrument
 from graph_agent.session.trace import Span
 from tests.support.agents import ECHO_SCRIPT, asks, echo
 from tests.support.approvals import Desk
+from tests.support.gates import Gate
 from tests.support.sessions import new_session
 
 CANARY = "canary-7731"
@@ -39,6 +41,18 @@ class Traces:
         """Each span's name with that of its parent, by begin."""
         by_id = {span.context.span_id: span.name for span in self.spans if span.context}
         return [(span.name, by_id.get(span.parent.span_id) if span.parent else None) for span in self.spans]
+
+    def metric_points(self, name: str) -> int:
+        """The number of recorded values of a histogram."""
+        data = self._metrics.get_metrics_data()
+        return sum(
+            getattr(point, "count", 0)
+            for resource in (data.resource_metrics if data else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == name
+            for point in metric.data.data_points
+        )
 
     def metrics(self) -> dict[str, float]:
         """The sum of each metric."""
@@ -145,6 +159,37 @@ async def test_approvals_and_limits_are_events_and_a_failed_call_is_an_error() -
         ["graph_agent.approval_decision", "graph_agent.approval_request", "graph_agent.limit"],
         [("execute_tool fail", "ERROR"), ("execute_tool write", "UNSET")],
     )
+
+
+async def test_an_aborted_call_ends_once_with_the_status_of_its_result() -> None:
+    traces, gate = Traces(), Gate()
+
+    async def wait() -> str:
+        """Wait."""
+        await gate.passing()
+        return "opened"
+
+    session = new_session(ScriptedChatModel([asks(("1", "wait", {})), "Done."]), wait)
+    run = asyncio.create_task(session.run("go"))
+    await gate.reached()
+    await session.abort()
+    [call] = (await run).calls
+
+    ended = [(span.attributes or {}).get("graph_agent.call.status") for span in traces.spans if "wait" in span.name]
+    assert (ended, traces.metric_points("gen_ai.execute_tool.duration")) == ([call.status], 1)
+
+
+async def test_a_call_that_is_under_way_at_the_end_of_tracing_is_exported() -> None:
+    traces = Traces()
+
+    async def end_tracing() -> str:
+        """End it."""
+        uninstrument()
+        return "ended"
+
+    await new_session(ScriptedChatModel([asks(("1", "end_tracing", {})), "Done."]), end_tracing).run("go")
+
+    assert "execute_tool end_tracing" in [span.name for span in traces.spans]
 
 
 async def test_a_failed_run_is_an_error() -> None:

@@ -67,6 +67,38 @@ async def test_a_part_is_stored_once_and_without_secrets() -> None:
     ]
 
 
+async def test_options_and_arguments_are_recorded_without_secrets() -> None:
+    @wrap_model_call
+    async def with_headers(request: Any, handler: Any) -> Any:
+        headers = {"X-Api-Key": "k-1", "Accept": "*/*"}
+        return await handler(request.override(model_settings={"extra_headers": headers}))
+
+    model = ScriptedChatModel([asks(("1", "echo", {"text": "x", "password": "hunter2"})), "Done."])
+    session = new_session(model, echo, config=RECORDED, hooks=[with_headers])
+
+    result = await session.run("go")
+
+    assert (
+        result.requests[0].options["extra_headers"],
+        [call["args"] for each in result.requests[1].messages for call in each.get("tool_calls", ())],
+    ) == ({"X-Api-Key": "***", "Accept": "*/*"}, [{"text": "x", "password": "***"}])
+
+
+async def test_a_long_tool_of_another_provider_is_recorded_by_its_name() -> None:
+    schema = {"type": "object", "properties": {"text": {"type": "string", "description": "x" * 2000}}}
+    native = {"name": "search", "description": "Search.", "input_schema": schema}
+
+    @wrap_model_call
+    async def offering(request: Any, handler: Any) -> Any:
+        return await handler(request.override(model_settings={"tools": [native]}))
+
+    session = new_session(ScriptedChatModel(["Hi."]), config=LoopConfig(record_requests=1000), hooks=[offering])
+
+    result = await session.run("go")
+
+    assert [(each["name"], each["omitted_chars"] > 2000) for each in result.requests[0].tools] == [("search", True)]
+
+
 async def test_a_long_message_is_cut() -> None:
     session = new_session(ScriptedChatModel(["Hello."]), echo, config=LoopConfig(record_requests=1000))
 

@@ -99,6 +99,20 @@ def test_a_session_without_times_has_the_durations_of_its_calls() -> None:
     assert [(each.kind, each.duration_s) for _, each in root.walk()] == [("input", 4), ("plan", None), ("tool", 2)]
 
 
+def test_a_wall_clock_that_is_set_back_leads_to_no_negative_duration() -> None:
+    call = {"id": "1", "name": "echo"}
+    events = [
+        event("user_message", 100, content="go"),
+        event("approval_request", 90, calls=[{**call, "arguments": {}}]),
+        event("approval_decision", 80, **call, decision="approve"),
+        event("tool_call", 70, **call, arguments={}),
+        event("tool_result", 60, **call, status="success", content="x"),
+        event("status", 50, **{"from": "RUNNING", "to": "COMPLETED"}),
+    ]
+
+    assert [span.duration_s for root in spans_of(events) for _, span in root.walk()] == [0.0, 0.0, 0.0]
+
+
 def test_a_long_wait_takes_no_more_of_the_axis_than_a_quarter_of_the_work() -> None:
     wait = Span(kind="wait", name="write", start=NOON + timedelta(seconds=4), duration_s=3600)
 
