@@ -171,6 +171,13 @@ def test_the_script_of_the_page_is_bounded(travel: Served) -> None:
     assert len(script.encode()) - vendored <= 60_000
 
 
+def test_an_id_that_the_server_refuses_is_named_once(page: Page, travel: Served) -> None:
+    page.goto(f"{travel.url}/#100%")
+
+    expect(page.get_by_role("alert")).to_contain_text("session")
+    expect(page.get_by_role("status")).not_to_contain_text("reconnecting")
+
+
 def test_a_run_is_steered_followed_up_and_aborted(page: Page, travel: Served, tmp_path: Path) -> None:
     page.goto(travel.url)
     send(page, f'!call [["wait_for", {{"file": "{tmp_path / "go"}"}}]]')

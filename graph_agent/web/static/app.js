@@ -14,7 +14,7 @@ const RETRY_MS = [250, 500, 1000, 2000, 4000];
 
 const inUrl = encodeURIComponent;
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-const sessionOfUrl = () => decodeURIComponent(location.hash.replace(/^#/, ""));
+const sessionOfUrl = () => new URLSearchParams(`id=${location.hash.slice(1)}`).get("id"); // takes a lone % too
 
 class App extends Component {
   state = { sessions: [], next: null, search: "", id: "", log: newLog(), info: null, bar: null, chosen: null, pane: "talk", requests: [] };
@@ -93,7 +93,7 @@ class App extends Component {
       } catch (error) {
         if (signal.aborted || error.name === "AbortError") return;
         if (error.status === 404 && !this.starting) return this.setState({ missing: true });
-        if (error.status === 401) return this.fail(error);
+        if ([400, 401, 403].includes(error.status)) return this.fail(error);
         if (error.status === undefined) throw error;
       }
       if (this.starting !== id) this.setState({ connection: "lost" });
