@@ -14,7 +14,8 @@ const RETRY_MS = [250, 500, 1000, 2000, 4000];
 
 const inUrl = encodeURIComponent;
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-const sessionOfUrl = () => new URLSearchParams(`id=${location.hash.slice(1)}`).get("id"); // takes a lone % too
+// Unlike decodeURIComponent, it raises no error for a lone %.
+const sessionOfUrl = () => new URLSearchParams(`=${location.hash.slice(1)}`).get("");
 
 class App extends Component {
   state = { sessions: [], next: null, search: "", id: "", log: newLog(), info: null, bar: null, chosen: null, pane: "talk", requests: [] };
@@ -93,7 +94,7 @@ class App extends Component {
       } catch (error) {
         if (signal.aborted || error.name === "AbortError") return;
         if (error.status === 404 && !this.starting) return this.setState({ missing: true });
-        if ([400, 401, 403].includes(error.status)) return this.fail(error);
+        if (/40[013]/.test(error.status)) return this.fail(error);
         if (error.status === undefined) throw error;
       }
       if (this.starting !== id) this.setState({ connection: "lost" });
@@ -153,7 +154,7 @@ class App extends Component {
       history.replaceState(null, "", `#${inUrl(id)}`);
       this.open(id);
     }
-    const body = { model: CONFIG.name, messages: [{ role: "user", content: text }], metadata: { session_id: id }, stream: false };
+    const body = { model: CONFIG.name, messages: [{ role: "user", content: text }], metadata: { session_id: id } };
     try {
       await post("/v1/chat/completions", body, { "idempotency-key": crypto.randomUUID() });
     } finally {
