@@ -120,6 +120,8 @@ def test_a_step_is_forked_and_its_branches_are_compared(page: Page, travel: Serv
 
     page.get_by_role("button", name=re.compile("^delegate_to_guide")).last.click()
     page.get_by_role("button", name="Fork after this step").click()
+    expect(page.get_by_role("status")).to_have_text("interrupted", timeout=DONE_MS)
+    expect(page.locator(".time > .axis")).not_to_contain_text("working")
     page.get_by_role("button", name="Resume").click()
     page.get_by_role("button", name="Send decisions").click(timeout=DONE_MS)
     expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)

@@ -72,9 +72,8 @@ class App extends Component {
   async open(id) {
     this.following?.abort();
     const aborter = (this.following = new AbortController());
-    const other = this.branchOf || null;
+    this.setState({ id, log: newLog(), info: null, bar: null, chosen: null, missing: false, connection: "", told: "", other: this.branchOf, requests: [] });
     this.branchOf = null;
-    this.setState({ id, log: newLog(), info: null, bar: null, chosen: null, missing: false, connection: "", told: "", other, requests: [] });
     if (!id) return;
     const { signal } = aborter;
     let log = null;
@@ -154,9 +153,8 @@ class App extends Component {
       history.replaceState(null, "", `#${inUrl(id)}`);
       this.open(id);
     }
-    const body = { model: CONFIG.name, messages: [{ role: "user", content: text }], metadata: { session_id: id } };
     try {
-      await post("/v1/chat/completions", body, { "idempotency-key": crypto.randomUUID() });
+      await post("/v1/chat/completions", { model: CONFIG.name, messages: [{ role: "user", content: text }], metadata: { session_id: id } }, { "idempotency-key": crypto.randomUUID() });
     } finally {
       this.starting = "";
       this.list();
@@ -260,7 +258,7 @@ class App extends Component {
       </${Conversation}>
       <aside class="time" aria-label="Time">
         ${id && html`<${Graph} log=${log} />`}
-        ${chosen && html`<${Axis} input=${chosen} selected=${bar?.key} now=${EXPORT ? EXPORT.now : Date.now()} pick=${(one) => this.pick(one)} />`}
+        ${chosen && html`<${Axis} input=${chosen} selected=${bar?.key} now=${EXPORT ? EXPORT.now : activity !== "interrupted" && Date.now()} pick=${(one) => this.pick(one)} />`}
         ${!chosen && html`<p class="empty">No steps yet.</p>`}
         ${chosen && html`<${Actions} input=${chosen} target=${{ name: CONFIG.name, origin: EXPORT ? "http://127.0.0.1:8000" : new URL(".", location.href).href.replace(/\/$/, "") }}
           copy=${(text) => this.copy(text)} compare=${(one) => this.compare(one)} other=${other} candidates=${this.branches(this.state)} />`}

@@ -77,7 +77,7 @@ export function keyOf(bar) {
   return bar.call ? `${path}/${bar.call.id}/${bar.depth}` : `${path}/model/${bar.depth}/${bar.from}`;
 }
 
-/** Return the drawing of an input: width, height, columns, bars, lines and marks, in pixels. */
+/** Return the drawing of an input: width, height, columns, bars, lines and marks, in pixels; nothing runs without `now`. */
 export function layout(input, viewport, zoom, now) {
   const steps = input.steps.map((step, index) => {
     const isLast = index === input.steps.length - 1;
@@ -86,7 +86,7 @@ export function layout(input, viewport, zoom, now) {
     const end = isLast && (input.done || !open) ? Math.max(input.answered ?? step.end, step.end) : step.end;
     return { step, begin: step.begin, end: running && open ? Math.max(now, end) : end };
   });
-  const tail = !input.done && !steps.at(-1)?.step.calls.some((call) => call.end === undefined);
+  const tail = now && !input.done && !steps.at(-1)?.step.calls.some((call) => call.end === undefined);
   if (tail) {
     const begin = steps.at(-1)?.end ?? input.start;
     steps.push({ step: null, begin, end: Math.max(now, begin) });
