@@ -11,6 +11,7 @@ import asyncio
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,8 +27,22 @@ from graph_agent._internal.signals import handling
 from tests.support.agents import asks, says
 
 
+def _wait_for_main_thread() -> None:
+    """Return when the main thread no longer moves.
+
+    The interpreter does not see a signal that arrives after its last check before a wait until that wait ends.
+    """
+    main, place, times = threading.main_thread().ident, None, 0
+    while threading.current_thread() is not threading.main_thread() and times < 20:
+        time.sleep(0.002)
+        frame = sys._current_frames().get(main or 0)
+        before, place = place, frame and (id(frame), frame.f_lasti)
+        times = times + 1 if place == before else 0
+
+
 def hang(_: str = "") -> str:
     """Never return."""
+    _wait_for_main_thread()
     print("hanging\n", end="", flush=True)  # noqa: T201 - the test reads it; one write, as threads print at once
     threading.Event().wait()
     return ""
