@@ -64,7 +64,7 @@ class PreparedHistory:
         self._source: list[AnyMessage] = []
         self._prepared = SafeMessages()
         self._counted, self._tokens = 0, 0
-        self.hashes: dict[int, tuple[Any, str, Any]] = {}
+        self.hashes: dict[int, tuple[Any, str]] = {}
         """Cache of a `RequestLog`."""
 
     def of(self, history: Sequence[AnyMessage], prompts: Prompts) -> SafeMessages:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from graph_agent._internal.failure_log import mask_secrets
+from graph_agent._internal.lru import BoundedCache
 from graph_agent._internal.text import text_of, to_json_safe
 from graph_agent.state.events import ModelCallRecord, Purpose, StoredEvent, event
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 TYPE = "model_request"
 """Type of the events that record requests."""
 _HASH_CHARS = 16
+_KEYS: BoundedCache[tuple[str, int], str] = BoundedCache(20_000)
+"""Hash of a part as given, and the limit → hash of the part as recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +66,14 @@ class RequestLog:
     Args:
         events: The session's events; other types are ignored.
         limit: Maximum characters of a part; longer content is cut.
-        hashes: Cache of the hashes and contents of parts, by the identity of messages and tools.
+        hashes: Cache of the hashes of parts, by the identity of messages and tools.
     """
 
     def __init__(
         self,
         events: Iterable[Mapping[str, Any]],
         limit: int = 0,
-        hashes: dict[int, tuple[Any, str, Any]] | None = None,
+        hashes: dict[int, tuple[Any, str]] | None = None,
     ) -> None:
         self._limit = limit
         self._hashes = {} if hashes is None else hashes
@@ -80,15 +83,19 @@ class RequestLog:
         self._options: Mapping[str, Any] = {}
         for entry in events:
             if entry["type"] == TYPE:
-                self.read(entry)
+                self._apply(entry)
+
+    def _apply(self, entry: Mapping[str, Any]) -> None:
+        self._parts |= entry["parts"]
+        # In place: a copy for each record would cost the square of the session's length.
+        self._messages[entry["kept_first"] : len(self._messages) - entry["kept_last"]] = entry["added"]
+        self._tools = entry.get("tools", self._tools)
+        self._options = entry.get("options", self._options)
 
     def read(self, entry: Mapping[str, Any], seq: int = 0) -> ModelRequest:
         """Return the request of the next event that records one."""
-        self._parts |= entry["parts"]
-        first, last, before = entry["kept_first"], entry["kept_last"], self._messages
-        self._messages = [*before[:first], *entry["added"], *before[len(before) - last :]]
-        self._tools = entry.get("tools", self._tools)
-        self._options = entry.get("options", self._options)
+        first, last, before = entry["kept_first"], entry["kept_last"], len(self._messages)
+        self._apply(entry)
         return ModelRequest(
             step=entry["step"],
             purpose=entry["purpose"],
@@ -96,7 +103,7 @@ class RequestLog:
             messages=tuple(self._parts[key] for key in self._messages),
             kept_first=first,
             kept_last=last,
-            removed=len(before) - first - last,
+            removed=before - first - last,
             tools=tuple(self._parts[key] for key in self._tools),
             options=self._options,
             seq=seq,
@@ -107,13 +114,17 @@ class RequestLog:
         new: dict[str, Any] = {}
 
         def key_of(part: Any) -> str:
-            if (found := self._hashes.get(id(part))) is None or found[0] is not part:
-                shown = _bounded(_masked(_as_json(part)), self._limit)
-                key = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:_HASH_CHARS]
-                found = self._hashes[id(part)] = part, key, shown
-            if found[1] not in self._parts:
-                new[found[1]] = found[2]
-            return found[1]
+            if (found := self._hashes.get(id(part))) is not None and found[0] is part:
+                return found[1]
+            plain = _as_json(part)
+            shown = functools.cache(lambda: _bounded(_masked(plain), self._limit))
+            # Masking costs more than all else; in a later run the same parts are other objects.
+            given = _digest(json.dumps(plain)), self._limit
+            key = _KEYS.get(given, lambda: _digest(json.dumps(shown(), sort_keys=True)))
+            if key not in self._parts:
+                new[key] = shown()
+            self._hashes[id(part)] = part, key
+            return key
 
         keys, tools = [*map(key_of, sent.messages)], [*map(key_of, sent.options.get("tools") or ())]
         others = _masked(to_json_safe({name: value for name, value in sent.options.items() if name != "tools"}))
@@ -129,7 +140,7 @@ class RequestLog:
             fields["options"] = others
         about = {"purpose": call["purpose"], "model": call["model"], "started": call["started"]}
         made = event(TYPE, step, **about, **fields, parts=new)
-        self.read(made)
+        self._apply(made)
         return made
 
 
@@ -189,6 +200,10 @@ def _continue(conversation: list[dict[str, Any]], entry: Mapping[str, Any]) -> N
             conversation.append({"type": "tool", "tool_call_id": entry["id"], "content": entry["content"]})
         case "agent_response":
             conversation.append({"type": "ai", "content": entry["content"]})
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
 
 
 def _common(one: Sequence[str], two: Sequence[str]) -> int:
