@@ -6,9 +6,9 @@ import base64
 import hashlib
 import json
 import re
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -79,14 +79,17 @@ def page(config: Mapping[str, Any]) -> Page:
 
 
 def exported_page(session_id: str, events: Iterable[Mapping[str, Any]], name: str, description: str = "") -> str:
-    """Return one HTML file that shows a session as it is now; it needs no server and no network.
+    """Return one HTML file that shows a session up to its newest event; it needs no server and no network.
 
     Args:
         events: Its history, oldest event first.
         name: Name of the agent.
     """
     shown = [public_value(each) for each in events]
-    export = {"session": session_id, "events": shown, "now": round(time.time() * 1000)}
+    # What is unfinished lasts until the newest event: nothing tells whether it went on.
+    newest = next((each["ts"] for each in reversed(shown) if "ts" in each), None)
+    now = datetime.now(UTC) if newest is None else datetime.fromisoformat(newest)
+    export = {"session": session_id, "events": shown, "now": round(now.timestamp() * 1000)}
     return page({"name": name, "description": description, "export": export}).html
 
 

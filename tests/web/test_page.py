@@ -13,6 +13,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from graph_agent.web.page import exported_page
 from tests.server.process import Served
 from tests.support.cli import run_cli
 
@@ -196,3 +197,11 @@ def test_a_run_is_steered_followed_up_and_aborted(page: Page, travel: Served, tm
 
     users = [" ".join(text.split()) for text in page.locator(".message.user").all_inner_texts()]
     assert (users[1:3], page.locator(".ending").inner_text()) == (["Steering Be brief.", "And then?"], "aborted")
+
+
+def test_unfinished_work_of_an_exported_session_lasts_until_its_newest_event() -> None:
+    event = {"type": "user_message", "step": 0, "seq": 0, "content": "go", "ts": "2026-11-20T10:00:00+00:00"}
+
+    html = exported_page("s1", [event], "agent")
+
+    assert '"now":1795168800000' in html
