@@ -322,7 +322,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         return spans_of(await self.events())
 
     async def show(self, *, open_browser: bool = True) -> Path:
-        """Open a page with the conversation beside its time axis, as both are now, in the browser.
+        """Open the page of the session, with its conversation and time axis as they are now, in the browser.
 
         Args:
             open_browser: Whether to open the page. Default True; with False it is only written.

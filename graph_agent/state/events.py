@@ -87,7 +87,7 @@ class _TimedCall(TypedDict, total=False):
     `queued_s`."""
     waited_s: float
     """Seconds from the last event of the call before its run, which is its start or its question, to that run, if a
-    person has answered in between; of the wall clock. Absent if the call asked nobody."""
+    person has answered in between; of the wall clock. Absent if the call asked no person."""
 
 
 class UserMessageEvent(_Event):

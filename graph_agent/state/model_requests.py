@@ -234,7 +234,7 @@ def _masked(value: Any) -> Any:
 
 
 def _is_secret(name: str, value: Any) -> bool:
-    """Whether the name of a text says that it is a secret, which the text alone does not."""
+    """Whether a text is a secret by its name; the text alone does not show it."""
     if not isinstance(value, str) or not _names_secret(name):
         return False
     shown = json.dumps({name: value}, ensure_ascii=False)

@@ -86,7 +86,7 @@ def exported_page(session_id: str, events: Iterable[Mapping[str, Any]], name: st
         name: Name of the agent.
     """
     shown = [public_value(each) for each in events]
-    # What is unfinished lasts until the newest event: nothing tells whether it went on.
+    # What is unfinished lasts until the newest event; whether it continued is unknown.
     newest = next((each["ts"] for each in reversed(shown) if "ts" in each), None)
     now = datetime.now(UTC) if newest is None else datetime.fromisoformat(newest)
     export = {"session": session_id, "events": shown, "now": round(now.timestamp() * 1000)}
