@@ -1,0 +1,48 @@
+"""OpenTelemetry beside the instrumentations of LangChain: each call has one span."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# Instrumentations patch LangChain for the whole process, so each has a process of its own.
+_PROGRAM = """
+import asyncio, collections, importlib, sys
+from langgraph.checkpoint.memory import InMemorySaver
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.otel import instrument
+from tests.support.agents import ECHO_SCRIPT, echo
+
+module, name, kind = sys.argv[1:]
+exporter, provider = InMemorySpanExporter(), TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+getattr(importlib.import_module(module), name)().instrument(tracer_provider=provider)
+instrument(tracer_provider=provider, spans=())
+agent = create_graph_agent(ScriptedChatModel(ECHO_SCRIPT), tools=[echo], checkpointer=InMemorySaver())
+asyncio.run(Session(agent, "s1").run("go"))
+spans = exporter.get_finished_spans()
+kinds = collections.Counter(str((span.attributes or {}).get(kind)).lower() for span in spans)
+traces = {span.context.trace_id for span in spans}
+print(kinds["llm"] + kinds["chat"], kinds["tool"] + kinds["execute_tool"], len(traces))
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "kind"),
+    [
+        ("openinference.instrumentation.langchain", "LangChainInstrumentor", "openinference.span.kind"),
+        ("opentelemetry.instrumentation.langchain", "LangchainInstrumentor", "gen_ai.operation.name"),
+    ],
+    ids=["openinference", "traceloop"],
+)
+def test_without_spans_of_its_own_each_call_is_in_the_other_ones_trace_once(module: str, name: str, kind: str) -> None:
+    program = [sys.executable, "-c", _PROGRAM, module, name, kind]
+
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=180)
+
+    assert (done.stdout.split(), done.stderr) == (["3", "1", "1"], "")
