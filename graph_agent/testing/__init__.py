@@ -1,0 +1,33 @@
+"""Exports what the tests of an agent need: models without a provider, assertions on calls, and recordings.
+
+The public names are imported on first access, because pytest loads the package for its plugin at every start.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unittest.mock import ANY
+
+    from graph_agent.models.scripted import ScriptedChatModel
+
+__all__ = ["ANY", "ScriptedChatModel"]
+
+_MODULES = {
+    "ANY": "unittest.mock",
+    "ScriptedChatModel": "graph_agent.models.scripted",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'graph_agent.testing' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
