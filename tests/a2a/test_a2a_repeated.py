@@ -120,22 +120,29 @@ async def test_a_repeated_message_that_a_later_one_has_replaced_makes_no_task() 
     assert (len(tasks), desk.ran) == (2, [])
 
 
-class SlowSaver(InMemorySaver):
-    """Reads so slowly that requests sent together are checked together."""
+class HeldSaver(InMemorySaver):
+    """Reads wait until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = asyncio.Event()
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        await asyncio.sleep(0.05)
+        await self.let_go.wait()
         return await super().aget_tuple(config)
 
 
 async def test_of_two_messages_with_one_id_that_arrive_together_one_is_refused_without_a_task() -> None:
-    graph = create_graph_agent(ScriptedChatModel(["Hello."]), checkpointer=SlowSaver())
+    saver = HeldSaver()
+    graph = create_graph_agent(ScriptedChatModel(["Hello."]), checkpointer=saver)
     first = message_request("one", context_id="talk")
     with serving_ours(graph) as url:
-        async with a2a_client(url, streaming=False) as client:
-            answers = await asyncio.gather(
-                *(last_task(client, each) for each in (first, again(first, "two"))), return_exceptions=True
-            )
+        async with asyncio.timeout(60), a2a_client(url, streaming=False) as client:
+            sent = [asyncio.create_task(last_task(client, each)) for each in (first, again(first, "two"))]
+            # One is refused while the check of the other reads.
+            await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
+            saver.let_go.set()
+            answers = await asyncio.gather(*sent, return_exceptions=True)
         tasks = await tasks_of(url, "talk")
 
     assert (sorted(type(answer).__name__ for answer in answers), tasks) == (
