@@ -18,6 +18,21 @@ from tests.web.travel_agent import HOSTILE
 pytestmark = pytest.mark.xdist_group("page")
 DONE_MS = 30_000
 KEY = "a-key-for-the-page-tests"
+HELD = """
+    const [path, late] = [new RegExp(%s), %s];
+    const [fetched, answered] = [window.fetch, Promise.withResolvers()];
+    window.fetch = async (url, options) => {
+      const isInput = options.method === "POST";
+      const isHeld = location.hash && path.test(url);
+      if (isHeld && late === "request") await answered.promise;
+      const answer = await fetched(url, options);
+      if (isHeld && late === "answer") await answered.promise;
+      // The page has read the answer to the input before it reads the ones that were held.
+      if (isInput) setTimeout(answered.resolve, 100);
+      return answer;
+    };
+"""
+"""Hold the requests to a path, or their answers, until an input is answered."""
 
 
 def send(page: Page, text: str) -> None:
@@ -124,6 +139,25 @@ def test_a_restarted_server_is_followed_again(page: Page, tmp_path: Path) -> Non
             http.post("/v1/chat/completions", json={**message, "metadata": {"session_id": session}})
         # The streamed text gives way to the stored answer.
         expect(page.locator(".message.agent")).to_have_text(["You said: one", "You said: two"], timeout=DONE_MS)
+
+
+@pytest.mark.parametrize("late", ["request", "answer"])
+@pytest.mark.parametrize("path", ["/events$", "follow=true", "/sessions/page-[^/]*$", "/summaries"])
+def test_an_answer_is_shown_in_any_order_of_arrivals(page: Page, travel: Served, path: str, late: str) -> None:
+    page.add_init_script(HELD % (json.dumps(path), json.dumps(late)))
+    page.goto(travel.url)
+    send(page, "one")
+
+    expect(page.locator(".message.agent:not(.live)")).to_have_text(["You said: one"], timeout=DONE_MS)
+
+
+def test_a_message_creates_the_session_of_the_url(page: Page, travel: Served) -> None:
+    page.goto(f"{travel.url}/#of-the-url")
+    page.get_by_text("There is no session").wait_for()
+    send(page, "one")
+
+    expect(page.locator(".message.agent:not(.live)")).to_have_text(["You said: one"], timeout=DONE_MS)
+    expect(page.get_by_text("There is no session")).to_have_count(0)
 
 
 def test_a_key_is_asked_for_and_stays_in_its_tab(page: Page, tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ const sessionOfUrl = () => new URLSearchParams(`=${location.hash.slice(1)}`).get
 class App extends Component {
   state = { sessions: [], next: null, search: "", id: "", log: newLog(), info: null, bar: null, chosen: null, pane: "talk", requests: [] };
 
+  // Number of inputs whose requests are not answered.
+  sending = 0;
+
   componentDidMount() {
     if (EXPORT) {
       const log = reduceAll(newLog(), EXPORT.events);
@@ -53,9 +56,16 @@ class App extends Component {
 
   async list(more = false) {
     const after = more && this.state.next ? `&after=${inUrl(this.state.next)}` : "";
-    try {
+    await this.attempt(async () => {
       const { sessions, next } = await get(`/memory/summaries?limit=50${after}&search=${inUrl(this.state.search)}`);
       this.setState({ sessions: more ? [...this.state.sessions, ...sessions] : sessions, next, needsKey: false });
+    });
+  }
+
+  /** Run an action, and show its error. */
+  async attempt(action) {
+    try {
+      await action();
     } catch (error) {
       this.fail(error);
     }
@@ -78,27 +88,33 @@ class App extends Component {
     const { signal } = aborter;
     let log = null;
     for (let tries = 0; !signal.aborted; ) {
+      // An input that begins or ends during a request makes its answer out of date.
+      const woken = new Promise((resolve) => (this.wake = resolve));
       try {
         if (!log) {
           const { events } = await get(eventsPath(id));
           if (signal.aborted) return;
           log = reduceAll(newLog(), events);
-          this.setState({ log, chosen: log.inputs.at(-1) || null, connection: "live" });
+          this.setState({ log, chosen: log.inputs.at(-1) || null, connection: "live", missing: false });
         }
         await this.refresh(id);
         tries = 0;
         this.setState({ connection: "live" });
         const end = await follow(id, log.seq, (event) => this.take(log, event), signal);
-        if (end?.reason === "deleted") return this.setState({ missing: true });
+        if (end?.reason !== "deleted") this.setState({ connection: "lost" });
       } catch (error) {
         if (signal.aborted || error.name === "AbortError") return;
-        if (error.status === 404 && !this.starting) return this.setState({ missing: true });
         if (/40[013]/.test(error.status)) return this.fail(error);
         if (error.status === undefined) throw error;
+        if (error.status !== 404) this.setState({ connection: "lost" });
+        else {
+          log = null;
+          this.setState({ connection: "", missing: !this.sending });
+        }
       }
-      if (this.starting !== id) this.setState({ connection: "lost" });
       if (log) log.live = null;
-      await pause(this.starting === id ? 60 : RETRY_MS[Math.min(tries++, RETRY_MS.length - 1)]);
+      const isNew = !log && this.sending;
+      await Promise.race([woken, pause(isNew ? 60 : RETRY_MS[Math.min(tries++, RETRY_MS.length - 1)])]);
     }
   }
 
@@ -132,92 +148,69 @@ class App extends Component {
   async act(kind, text) {
     const { id } = this.state;
     this.setState({ error: "" });
-    try {
-      if (kind === "input") await this.input(text);
-      else if (kind === "resume") await post(sessionPath(id, "/resume"));
-      else {
-        const { accepted } = await post(sessionPath(id, `/${kind}`), text ? { text } : {});
-        if (kind === "follow_up" && accepted) this.setState({ told: "Queued after the current answer." });
-        if (kind === "steer") this.setState({ told: "Sent; the next plan reads it." });
-      }
-    } catch (error) {
-      this.fail(error);
-    }
+    await this.attempt(async () => {
+      if (kind === "input") return this.input(text);
+      const { accepted } = await post(sessionPath(id, `/${kind}`), text ? { text } : {});
+      if (kind === "follow_up" && accepted) this.setState({ told: "Queued after the current answer." });
+      if (kind === "steer") this.setState({ told: "Sent; the next plan reads it." });
+    });
   }
 
   /** Run an input; the answer arrives with the events, which a lost connection does not stop. */
   async input(text) {
     const id = this.state.id || `page-${crypto.randomUUID().slice(0, 8)}`;
     if (!this.state.id) {
-      this.starting = id;
       history.replaceState(null, "", `#${inUrl(id)}`);
       this.open(id);
     }
+    this.sending += 1;
+    this.wake?.();
     try {
       await post("/v1/chat/completions", { model: CONFIG.name, messages: [{ role: "user", content: text }], metadata: { session_id: id } }, { "idempotency-key": crypto.randomUUID() });
     } finally {
-      this.starting = "";
+      this.sending -= 1;
+      this.wake();
       this.list();
     }
   }
 
   async answer(given) {
     this.setState({ busy: true, error: "" });
-    try {
-      const info = await post(sessionPath(this.state.id, "/resume"), { answer: given });
-      this.setState({ info });
-    } catch (error) {
-      this.fail(error);
-    } finally {
-      this.setState({ busy: false });
-      this.list();
-    }
+    await this.attempt(async () => this.setState({ info: await post(sessionPath(this.state.id, "/resume"), { answer: given }) }));
+    this.setState({ busy: false });
+    this.list();
   }
 
   /** Choose a bar; the recorded requests are read for the first one of a model. */
   async pick(bar) {
     this.setState({ bar });
     if (bar.call || EXPORT) return;
-    try {
-      const { events } = await get(eventsPath(this.state.id, "?type=model_request"));
-      this.setState({ requests: events });
-    } catch (error) {
-      this.fail(error);
-    }
+    await this.attempt(async () => this.setState({ requests: (await get(eventsPath(this.state.id, "?type=model_request"))).events }));
   }
 
   /** Fork the session from the end of a step, and compare the branch with it. */
   async fork(seq) {
     const { id: origin, log } = this.state;
-    try {
+    await this.attempt(async () => {
       const { id } = await post(sessionPath(origin, "/fork"), { seq });
       this.list();
       this.branchOf = { id: origin, log };
       location.hash = inUrl(id);
-    } catch (error) {
-      this.fail(error);
-    }
+    });
   }
 
   async compare(id) {
     if (!id) return this.setState({ other: null });
-    try {
-      const { events } = await get(eventsPath(id));
-      this.setState({ other: { id, log: reduceAll(newLog(), events) } });
-    } catch (error) {
-      this.fail(error);
-    }
+    await this.attempt(async () => this.setState({ other: { id, log: reduceAll(newLog(), (await get(eventsPath(id))).events) } }));
   }
 
   async forget() {
     if (!confirm(`Delete ${this.state.id}?`)) return;
-    try {
+    await this.attempt(async () => {
       await remove(sessionPath(this.state.id));
       location.hash = "";
       this.list();
-    } catch (error) {
-      this.fail(error);
-    }
+    });
   }
 
   copy(text) {
