@@ -1,18 +1,22 @@
 """Cost of optional parts per turn, relative to the same agent without them: `python -m benchmarks.options`.
 
-Hooks without a saver; a deadline, a token budget, the effect ledger and a Store on the own saver; and the check of each
-write against the newest checkpoint, which is always on and is disabled here as a reference.
+Hooks without a saver; on the own saver a deadline, a token budget, the effect ledger, a Store, recorded requests and
+spans; and the check of each write against the newest checkpoint, which is always on and is disabled here as a
+reference.
 """
 
 from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 from benchmarks import harness
 from benchmarks.harness import RATIO_COLUMNS, Scale, Table, Trial, Work, ratio_row
@@ -20,6 +24,7 @@ from benchmarks.work import graph_agent_session, own_saver, sessions_trial
 from graph_agent import LoopHook
 from graph_agent.checkpoints.open import open_store
 from graph_agent.hooks.protocol import HookRequest, HookResponse
+from graph_agent.otel import instrument, uninstrument
 
 _TURNS = 50
 _GUARDS: dict[str, Any] = {"deadline_s": 3600, "max_tokens_total": 10**9, "effect_ledger": True}
@@ -84,6 +89,43 @@ async def _stored(turns: int, settings: dict[str, Any], url: str, *, store: bool
         yield functools.partial(session, folder.name)
 
 
+async def seen(scale: Scale) -> Table:
+    """Compare sessions that record what the model receives, or export spans, with those that do neither."""
+    turns = scale.size(_TURNS)
+    trials: dict[str, Trial] = {
+        _PLAIN: functools.partial(_stored, turns, {}, scale.url, store=False),
+        "record_requests": functools.partial(_stored, turns, {"record_requests": True}, scale.url, store=False),
+        "OpenTelemetry": functools.partial(_traced, turns, scale.url),
+    }
+    note = "50 turns on the own saver, reading tool; spans and metrics go to an exporter that drops them."
+    return _table("Record and telemetry", note, await harness.interleaved(trials, scale), turns)
+
+
+class _NoExporter(SpanExporter):
+    """Drops all spans."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Succeed."""
+        return SpanExportResult.SUCCESS
+
+
+@asynccontextmanager
+async def _traced(turns: int, url: str) -> AsyncIterator[Work]:
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(_NoExporter()))
+    async with _stored(turns, {}, url, store=False) as session:
+
+        async def traced() -> None:
+            instrument(tracer_provider=provider)
+            try:
+                await session()
+            finally:
+                uninstrument()
+
+        yield traced
+    provider.shutdown()
+
+
 async def fence(scale: Scale) -> Table:
     """Compare the saver with and without its check of each write."""
     turns = scale.size(_TURNS)
@@ -118,7 +160,7 @@ def _table(title: str, note: str, costs: harness.Costs, turns: int) -> Table:
 
 async def tables(scale: Scale) -> list[Table]:
     """Run all comparisons of this module."""
-    return [await hooks(scale), await guards(scale), await fence(scale)]
+    return [await hooks(scale), await guards(scale), await seen(scale), await fence(scale)]
 
 
 if __name__ == "__main__":
