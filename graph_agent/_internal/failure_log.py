@@ -107,6 +107,22 @@ _SHAPED = (
     r"(?P<jwt>\beyJ)[\w-]{10,}(?:\.[\w-]{1,2000}){0,2}",
     r"(?P<long>\b(?=[A-Za-z]{0,200}\d)(?=\d{0,200}[A-Za-z]))\w{32,}",
 )
+_HINTS = (
+    *("cookie", "authorization", "password", "passwd", "key", "token", "secret", "bearer", "basic", "://"),
+    *(f"{prefix}{end}" for prefix in ("sk", "pk", "rk", "xai", "hf", "r8", "pplx", "ghp", "glpat") for end in "-_"),
+    *("xoxa", "xoxb", "xoxp", "lsv2", "akia", "asia", "aiza", "ya29.", "eyj"),
+)
+"""Each alternative but `long` needs one of them in lower case; most texts have none."""
+_FOLDED = "\u0130\u0131\u017f\u212a"
+"""The letters that match an ASCII letter if case is ignored, and whose lower case is another one."""
+_LONG_WORD = re.compile(r"\w{32}")
+
+
+def _may_have_secrets(text: str) -> bool:
+    if not text.isascii() and any(letter in text for letter in _FOLDED):
+        return True
+    small = text.lower()
+    return any(hint in small for hint in _HINTS) or _LONG_WORD.search(text) is not None
 
 
 def mask_secrets(text: str) -> str:
@@ -114,6 +130,8 @@ def mask_secrets(text: str) -> str:
 
     Long words of letters and digits are masked too, so ids may be masked.
     """
+    if not _may_have_secrets(text):
+        return text
     return _masked(_pattern(*_NAMED, *_SHAPED), text)
 
 

@@ -182,6 +182,22 @@ def test_secrets_are_masked(text: str, masked: str) -> None:
     assert mask_secrets(text) == masked
 
 
+_NAMES = (
+    *("Cookie: ", "AUTHORIZATION=", "x-api-key: ", "passwd=", "PASSWORD='", "tokeN=", "Secret: ", "Bearer ", "basic "),
+    *("://", "://me:", "sk-", "PK_", "rk-", "gsk_", "xai-", "hf_", "r8_", "pplx-", "ghp_", "glpat-", "xoxb-", "xoxa_"),
+    *("xoxp-", "lsv2_", "AKIA", "asia", "AIza", "ya29.", "eyJ", "\u017fecret=", "to\u212aen=", "bas\u0131c ", "ü", ""),
+)
+_VALUES = ("Zm9vYmFyYmF6", "s3!@host", "a b=c", "abcdef0123456789" * 2, "\n'x'")
+
+
+def test_a_text_is_masked_the_same_after_a_word_that_names_secrets() -> None:
+    texts = [f"see {name}{value}" for name in _NAMES for value in _VALUES]
+
+    after = [mask_secrets(f"key . {text}") for text in texts]
+
+    assert after == [f"key . {mask_secrets(text)}" for text in texts]
+
+
 @pytest.mark.timeout(60)  # a quadratic search takes many minutes
 def test_a_long_adversarial_text_is_read_in_linear_time() -> None:
     error = ProviderError(400, "exceeds the " * 40_000 + "model " * 40_000 + "a1" * 40_000)
