@@ -16,6 +16,7 @@ from graph_agent._internal.failure_log import mask_named_secrets
 from graph_agent.cli.a2a import a2a, serve
 from graph_agent.cli.checks import doctor
 from graph_agent.cli.control import abort, follow_up, steer
+from graph_agent.cli.eval import eval_
 from graph_agent.cli.events import events
 from graph_agent.cli.graph import graph
 from graph_agent.cli.new import new
@@ -76,6 +77,7 @@ for command in (
     app.command()(command)
 
 
+app.command("eval")(eval_)
 sessions_app = typer.Typer(invoke_without_command=True, callback=sessions)
 sessions_app.command("export")(export_)
 sessions_app.command("import")(import_)

@@ -1,0 +1,1 @@
+"""Runs an agent on cases, checks each run, and compares agents on the same cases."""

@@ -1,0 +1,318 @@
+"""Defines the cases of an evaluation, and reads and writes their file.
+
+```yaml
+agent: agent.yaml
+cases:
+  - name: weather
+    input: Do I need an umbrella in Bergen?
+    expect:
+      calls: [{name: weather, arguments: {city: Bergen}}]
+      answer: {contains: umbrella}
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+
+from graph_agent._internal.json_schema import SchemaCheck, check_pattern
+from graph_agent._internal.validation_text import describe_fields, explain
+from graph_agent._internal.yaml_files import parse_yaml
+from graph_agent.errors import ConfigError
+from graph_agent.state.events import ResultStatus
+from graph_agent.testing.comparison import Order, check_matchers
+from graph_agent.types import SessionStatus, StopReason
+
+Turn = str | list[dict[str, Any]]
+"""One input of the user: a text, or LangChain content blocks."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=describe_fields)
+
+
+class ExpectedCall(_Part):
+    """A call that a run must make. In a file, its name alone is enough."""
+
+    name: str = Field(min_length=1)
+    """Name of the tool, or `delegate_to_<name>`."""
+    arguments: dict[str, Any] | None = None
+    """The arguments, of which a value may be a matcher; None for any arguments."""
+    match: Literal["exact", "partial"] = "exact"
+    """Whether the call may have further arguments: `partial` permits them."""
+    status: ResultStatus | None = None
+    """How the call ended; None for any status."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
+
+    @field_validator("arguments")
+    @classmethod
+    def _check_arguments(cls, arguments: dict[str, Any] | None) -> dict[str, Any] | None:
+        check_matchers(arguments)
+        return arguments
+
+
+def _kind(given: Any) -> str:
+    return "wave" if isinstance(given, list | tuple) else "call"
+
+
+class ExpectedCalls(_Part):
+    """The calls that a run must make. In a file, the list alone is enough."""
+
+    calls: list[
+        Annotated[
+            Annotated[ExpectedCall, Tag("call")] | Annotated[list[ExpectedCall], Tag("wave")], Discriminator(_kind)
+        ]
+    ]
+    """The calls in their order. A list within it is one whole wave; then each call outside of a list is one, too."""
+    order: Order = "waves"
+    """`waves`: in this order, but free within a wave of the run; `exact`: in the order planned; `any`: all of them, in
+    any order; `subset`: at least these, in any order."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_list(cls, given: Any) -> Any:
+        return {"calls": given} if isinstance(given, list) else given
+
+
+class Judge(_Part):
+    """A model that scores the answer."""
+
+    rubric: str = Field(min_length=1)
+    """What a good answer is, in words."""
+    model: str | list[str]
+    """The model, as in the agent file: `provider:name` or `module:factory`."""
+    threshold: float = Field(default=0.7, ge=0, le=1)
+    """Lowest score that passes."""
+
+
+class ExpectedAnswer(_Part):
+    """Checks of the last answer; each one given must pass. In a file, a text alone is `contains`."""
+
+    equals: Any = None
+    """The whole answer: a text, or the JSON value of the structured response or of the answer's text."""
+    contains: str | list[str] = []
+    """Texts that the answer contains, in any case of its letters."""
+    regex: str | None = None
+    """A pattern found in the answer."""
+    json_schema: dict[str, Any] | None = None
+    """A schema of the structured response, or of the JSON in the answer's text."""
+    python: str | None = None
+    """A function `module:function` of the last turn's `RunResult`. It returns whether the run passes, or None if so,
+    or a text that explains why not; an `AssertionError` explains it, too."""
+    judge: Judge | None = None
+    """A model that scores the answer."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        return {"contains": given} if isinstance(given, str) else given
+
+    @field_validator("regex")
+    @classmethod
+    def _check_regex(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            check_pattern(pattern)
+        return pattern
+
+    @field_validator("json_schema")
+    @classmethod
+    def _check_schema(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+        if schema is not None:
+            try:
+                SchemaCheck(schema, "json_schema")
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        return schema
+
+
+class Limits(_Part):
+    """The most that a run may take, over all turns."""
+
+    steps: int | None = Field(default=None, ge=0)
+    """Waves run."""
+    tokens: int | None = Field(default=None, ge=0)
+    """Tokens of requests and replies."""
+    cost: float | None = Field(default=None, ge=0)
+    """Cost, in the currency of the agent's price table, without which no cost passes."""
+    seconds: float | None = Field(default=None, ge=0)
+    """Seconds from each input to its end."""
+
+
+class Expectation(_Part):
+    """What a run must fulfil."""
+
+    calls: ExpectedCalls | None = None
+    """Calls of all turns; None for any calls, an empty list for none."""
+    answer: ExpectedAnswer | None = None
+    """Checks of the last answer."""
+    status: SessionStatus | None = None
+    """Status after the run; None for any but `FAILED`."""
+    stop_reason: StopReason | None = None
+    """Why the last turn stopped; None for any reason."""
+    limits: Limits = Limits()
+    """The most that the run may take."""
+
+
+class Approval(_Part):
+    """The decision on each call of one tool that waits for approval; exactly one field is given.
+
+    In a file, `approve` and `reject` alone are enough.
+    """
+
+    approve: Literal[True] | None = None
+    """Run the call as planned."""
+    reject: str | None = None
+    """Do not run it; the reason, for the model, which may be empty."""
+    edit: dict[str, Any] | None = None
+    """Run it with these arguments."""
+    respond: str | None = None
+    """Do not run it; this text is its result."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, given: Any) -> Any:
+        words: dict[Any, Any] = {"approve": {"approve": True}, "reject": {"reject": ""}}
+        return words.get(given, given) if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Approval:
+        if len(self.model_fields_set) != 1:
+            raise ValueError("give one of approve, reject, edit and respond")
+        return self
+
+
+class Case(_Part):
+    """One case: what a session receives, and what its run must fulfil."""
+
+    name: str = Field(min_length=1)
+    """A name, unique in its file."""
+    input: Turn | list[Turn]
+    """The user's input: a text, a list of content blocks, or a list of such turns, run in order in one session."""
+    approvals: dict[str, Approval] = {}
+    """Tool → decision on its calls that wait for approval; `"*"` counts for every other tool."""
+    context: dict[str, Any] = {}
+    """Values of the run's context, such as `max_steps`."""
+    state: dict[str, Any] = {}
+    """Values of own state fields, which the first turn sets."""
+    metadata: dict[str, Any] = {}
+    """Values for reports and for other programs."""
+    expect: Expectation = Expectation()
+    """What the run must fulfil."""
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _check_input(cls, given: Any) -> Any:
+        turns = given if isinstance(given, list) else [given]
+        if not turns or not all(isinstance(turn, str | list | dict) and turn for turn in turns):
+            raise ValueError("give a text, content blocks such as [{type: text, text: Hello}], or a list of these")
+        return given
+
+    @property
+    def turns(self) -> list[Turn]:
+        """The inputs, in order."""
+        if isinstance(self.input, str) or all(isinstance(each, dict) for each in self.input):
+            return [self.input]  # type: ignore[list-item]  # a list of dicts only is one turn
+        return self.input  # type: ignore[return-value]  # and any other list is one of turns
+
+
+class CaseFile(_Part):
+    """The content of a file of cases."""
+
+    agent: str | None = None
+    """The agent file, relative to this file; `--agent` replaces it."""
+    cases: list[Case] = Field(min_length=1)
+    """The cases."""
+
+    @field_validator("cases")
+    @classmethod
+    def _check_names(cls, cases: list[Case]) -> list[Case]:
+        names = [case.name for case in cases]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two cases have the name {repeated[0]!r}; give each its own")
+        return cases
+
+
+def load_cases(path: str | Path) -> CaseFile:
+    """Read and validate a file of cases.
+
+    Raises:
+        ConfigError: If it is missing, is not YAML, or has an invalid key or value; each line of the message names the
+            file, the line and the field.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"Cases {path}: {error}; name a YAML file of cases.") from None
+    content = parse_yaml(text, f"Cases {path}")
+    if not isinstance(content, dict):
+        raise ConfigError(f"Cases {path}: expected the key 'cases' at the top, got {content!r}.")
+    return parse_cases(content, f"Cases {path}", text)
+
+
+def parse_cases(content: Mapping[str, Any], where: str, text: str = "") -> CaseFile:
+    """Validate the content of a file of cases.
+
+    Args:
+        where: Its name in errors.
+        text: The YAML that the content comes from, for the lines in errors; empty if there is none.
+
+    Raises:
+        ConfigError: If a key or value is invalid.
+    """
+    try:
+        return CaseFile.model_validate(content)
+    except ValidationError as error:
+        root = yaml.compose(text, Loader=yaml.SafeLoader) if text else None
+        lines = explain(error, where, CaseFile).splitlines()
+        places = [_line(root, fault["loc"]) for fault in error.errors()]
+        # One line per fault, unless a given value has line ends.
+        located = zip(lines, places if len(places) == len(lines) else [""] * len(lines), strict=True)
+        raise ConfigError("\n".join(line.replace(where, where + place, 1) for line, place in located)) from None
+
+
+def _line(node: Any, path: Sequence[int | str]) -> str:
+    """Return the line of a value, or of the innermost one above it that exists, for an error message."""
+    if node is None:
+        return ""
+    line = node.start_mark.line
+    for part in path:
+        if isinstance(node, yaml.MappingNode):
+            found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+            if found is not None:
+                line, node = found[0].start_mark.line, found[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line
+    return f", line {line + 1}"
+
+
+def dump_cases(file: CaseFile) -> str:
+    """Return a file of cases as YAML, without the fields that have their default."""
+    content = file.model_dump(mode="json", exclude_defaults=True)
+    for case in content["cases"]:
+        case.update(_shortened(case))
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _shortened(case: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts of a case that have a shorter form."""
+    found: dict[str, Any] = {}
+    if approvals := case.get("approvals"):
+        found["approvals"] = {
+            tool: "approve" if given.get("approve") else "reject" if given == {"reject": ""} else given
+            for tool, given in approvals.items()
+        }
+    calls = case.get("expect", {}).get("calls")
+    if calls is not None and set(calls) == {"calls"}:
+        found["expect"] = {**case["expect"], "calls": calls["calls"]}
+    return found

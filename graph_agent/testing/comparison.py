@@ -1,0 +1,314 @@
+"""Compares the calls of a run with expected calls, or with those of another run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from graph_agent._internal.text import to_json_safe, visible_json
+from graph_agent.errors import ConfigError, did_you_mean
+from graph_agent.session.results import RunResult, planned_calls, since_last_input
+
+Order = Literal["exact", "waves", "any", "subset"]
+"""`waves`: in this order, but free within a wave of the run; `exact`: in the order planned; `any`: all of them, in any
+order; `subset`: at least these, in any order."""
+ABSENT = "(absent)"
+"""Stands for a value that only the other side of a difference has."""
+NO_CALL = "no call"
+_SHOWN_CHARS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A call of a run."""
+
+    name: str
+    """Name of the tool, or `delegate_to_<name>`."""
+    arguments: dict[str, Any]
+    """The arguments it ran with; those of the plan for a call that never started."""
+    status: str | None = None
+    """How it ended; None while it is unfinished."""
+    wave: int = 1
+    """Number of its wave, from 1, over all turns of the run."""
+    id: str = ""
+    """Its id, unique within its turn."""
+
+
+class ExpectedCall(Protocol):
+    """A call that a run must make."""
+
+    @property
+    def name(self) -> str:
+        """Name of the tool, or `delegate_to_<name>`."""
+        ...
+
+    @property
+    def arguments(self) -> Mapping[str, Any] | None:
+        """The arguments, of which a value may be a matcher (see `compare_values`); None for any arguments."""
+        ...
+
+    @property
+    def match(self) -> Literal["exact", "partial"]:
+        """Whether the call may have further arguments: `partial` permits them."""
+        ...
+
+    @property
+    def status(self) -> str | None:
+        """How the call ended; None for any status."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where calls differ."""
+
+    wave: int
+    """The wave, from 1; 0 where the order does not count."""
+    call: str
+    """Name of the call."""
+    path: str
+    """JSON path in the call, such as `$.arguments.city`; `$` for the whole call."""
+    expected: Any
+    """The expected value."""
+    actual: Any
+    """The value of the run."""
+
+    def __str__(self) -> str:
+        where = f"wave {self.wave}: {self.call}" if self.wave else self.call
+        path = "" if self.path == "$" else f" {self.path}"
+        return f"{where}{path}: expected {_shown(self.expected)}, got {_shown(self.actual)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the difference as plain JSON."""
+        values = {"expected": to_json_safe(self.expected), "actual": to_json_safe(self.actual)}
+        return {"wave": self.wave, "call": self.call, "path": self.path, **values}
+
+
+def _shown(value: Any) -> str:
+    text = value if value in (ABSENT, NO_CALL) else visible_json(to_json_safe(value))
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+
+
+def recorded_calls(results: Sequence[RunResult]) -> list[RecordedCall]:
+    """Return the calls of the turns of a run, in the order planned."""
+    found: list[RecordedCall] = []
+    for result in results:
+        step, wave = 0, found[-1].wave if found else 0
+        for tracked, call in zip(planned_calls(since_last_input(result.events)), result.calls, strict=True):
+            entry = tracked.started or tracked.result
+            at = entry["step"] if entry is not None else step or 1
+            if at != step:
+                step, wave = at, wave + 1
+            found.append(RecordedCall(call.name, call.arguments, call.status, wave, call.id))
+    return found
+
+
+def waves_of(calls: Sequence[RecordedCall]) -> list[list[RecordedCall]]:
+    """Return the calls of a run, divided into its waves."""
+    waves: dict[int, list[RecordedCall]] = {}
+    for call in calls:
+        waves.setdefault(call.wave, []).append(call)
+    return [*waves.values()]
+
+
+def compare_calls(
+    expected: Sequence[ExpectedCall | Sequence[ExpectedCall]], actual: Sequence[RecordedCall], order: Order = "waves"
+) -> Difference | None:
+    """Return the first difference between expected calls and those of a run; None if they fit.
+
+    Args:
+        expected: The calls in their order. A sequence within it is one whole wave; then each call outside of one is a
+            wave, too.
+        order: Which order counts.
+    """
+    stated = [[*each] if isinstance(each, Sequence) else [each] for each in expected]
+    listed = [call for group in stated for call in group]
+    if order in ("any", "subset"):
+        return _compare_group(0, listed, actual, may_have_more=order == "subset")
+    waves = [[call] for call in actual] if order == "exact" else waves_of(actual)
+    if order == "exact":
+        groups = [[each] for each in listed]
+    elif any(isinstance(each, Sequence) for each in expected):
+        groups = stated
+    else:
+        groups, at = [], 0
+        for wave in waves:
+            groups.append(listed[at : at + len(wave)])
+            at += len(wave)
+        groups += [[each] for each in listed[at:]]
+    for index in range(max(len(groups), len(waves))):
+        wave = waves[index] if index < len(waves) else []
+        number = wave[0].wave if wave else waves[-1][0].wave + 1 if waves else 1
+        difference = _compare_group(number, groups[index] if index < len(groups) else [], wave)
+        if difference is not None:
+            return difference
+    return None
+
+
+def compare_runs(one: Sequence[RecordedCall], other: Sequence[RecordedCall]) -> Difference | None:
+    """Return the first difference between the waves of two runs; the order within a wave does not count."""
+    return compare_calls([[_Exactly(call) for call in wave] for wave in waves_of(one)], other)
+
+
+class _Exactly:
+    """A call of another run, in whose arguments no value is a matcher."""
+
+    match: Literal["exact"] = "exact"
+    status = None
+
+    def __init__(self, call: RecordedCall) -> None:
+        self.name, self.arguments = call.name, call.arguments
+
+
+def _compare_group(
+    number: int, expected: Sequence[ExpectedCall], actual: Sequence[RecordedCall], *, may_have_more: bool = False
+) -> Difference | None:
+    """Return the first difference between calls in any order; None if each expected call fits another call."""
+    partners = _matched([[_compare_call(each, call) is None for call in actual] for each in expected])
+    missing = next((each for each, partner in zip(expected, partners, strict=True) if partner is None), None)
+    rest = [call for index, call in enumerate(actual) if index not in partners]
+    if missing is not None:
+        # A call of the same name is most likely the one that is meant.
+        if (near := next((call for call in rest if call.name == missing.name), None)) is not None:
+            path, wanted, found = _compare_call(missing, near) or ("$", missing.name, near.name)
+            return Difference(number, missing.name, path, wanted, found)
+        found = NO_CALL if may_have_more or not rest else {rest[0].name: rest[0].arguments}
+        return Difference(number, missing.name, "$", {missing.name: missing.arguments or {}}, found)
+    if rest and not may_have_more:
+        return Difference(number, rest[0].name, "$", NO_CALL, {rest[0].name: rest[0].arguments})
+    return None
+
+
+def _matched(fits: Sequence[Sequence[bool]]) -> list[int | None]:
+    """Return a largest assignment: for each row, the index of its column; None for a row without one."""
+    row_of: dict[int, int] = {}
+
+    def assign(row: int, tried: set[int]) -> bool:
+        for column, fit in enumerate(fits[row]):
+            if fit and column not in tried:
+                tried.add(column)
+                if column not in row_of or assign(row_of[column], tried):
+                    row_of[column] = row
+                    return True
+        return False
+
+    for row in range(len(fits)):
+        assign(row, set())
+    column_of = {row: column for column, row in row_of.items()}
+    return [column_of.get(row) for row in range(len(fits))]
+
+
+_Found = tuple[str, Any, Any]
+"""JSON path, expected and actual value of a difference."""
+
+
+def _compare_call(expected: ExpectedCall, actual: RecordedCall) -> _Found | None:
+    if expected.name != actual.name:
+        return "$.name", expected.name, actual.name
+    found = None
+    if expected.arguments is not None:
+        literal, partial = isinstance(expected, _Exactly), expected.match == "partial"
+        found = compare_values(expected.arguments, actual.arguments, "$.arguments", partial=partial, literal=literal)
+    if found is None and expected.status not in (None, actual.status):
+        return "$.status", expected.status, actual.status
+    return found
+
+
+def compare_values(
+    expected: Any, actual: Any, path: str = "$", *, partial: bool = False, literal: bool = False
+) -> _Found | None:
+    """Return path and values of the first difference between JSON values; None if they fit.
+
+    Args:
+        expected: A value, or a matcher, also within it: `{$any: true}`, `{$matches: PATTERN}`, `{$contains: TEXT}`,
+            `{$schema: {…}}` or `{$partial: {…}}`. A Python object that is equal to the value, such as
+            `unittest.mock.ANY`, fits, too.
+        partial: Whether the actual mapping may have further keys.
+        literal: Whether no mapping is a matcher.
+
+    Raises:
+        ValueError: If a matcher is not valid.
+    """
+    if isinstance(expected, Mapping) and len(expected) == 1 and not literal:
+        ((key, given),) = expected.items()
+        if isinstance(key, str) and key.startswith("$"):
+            return _compare_matcher(key, given, actual, path)
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        for key, value in expected.items():
+            if key not in actual:
+                return f"{path}.{key}", value, ABSENT
+            if (found := compare_values(value, actual[key], f"{path}.{key}", literal=literal)) is not None:
+                return found
+        further = next((key for key in actual if key not in expected), None)
+        return None if partial or further is None else (f"{path}.{further}", ABSENT, actual[further])
+    if isinstance(expected, list | tuple) and isinstance(actual, list | tuple):
+        for index in range(max(len(expected), len(actual))):
+            place = f"{path}[{index}]"
+            if index >= len(actual):
+                return place, expected[index], ABSENT
+            if index >= len(expected):
+                return place, ABSENT, actual[index]
+            if (found := compare_values(expected[index], actual[index], place, literal=literal)) is not None:
+                return found
+        return None
+    # In JSON, true is no number.
+    is_other_kind = isinstance(expected, int | float) and isinstance(expected, bool) != isinstance(actual, bool)
+    return None if expected == actual and not is_other_kind else (path, expected, actual)
+
+
+def _compare_matcher(kind: str, given: Any, actual: Any, path: str) -> _Found | None:
+    difference = path, {kind: given}, actual
+    if kind == "$partial":
+        return compare_values(given, actual, path, partial=True)
+    return None if _matcher(kind)(given, actual) else difference
+
+
+def check_matchers(expected: Any) -> None:
+    """Check the matchers in a value.
+
+    Raises:
+        ValueError: If one is unknown, or its pattern or schema is not valid.
+    """
+    if isinstance(expected, list | tuple):
+        for each in expected:
+            check_matchers(each)
+    if not isinstance(expected, Mapping):
+        return
+    ((key, given),) = expected.items() if len(expected) == 1 else (("", None),)
+    if not isinstance(key, str) or not key.startswith("$") or key == "$partial":
+        for each in expected.values():
+            check_matchers(each)
+        return
+    try:
+        _matcher(key)(given, "")
+    except (ConfigError, re.error, TypeError) as error:
+        raise ValueError(f"{{{key}: {given!r}}}: {error}") from None
+
+
+def _matcher(kind: str) -> Callable[[Any, Any], bool]:
+    if kind not in _MATCHERS:
+        raise ValueError(f"{kind!r} is no matcher; {did_you_mean(kind, [*_MATCHERS, '$partial'])}")
+    return _MATCHERS[kind]
+
+
+def _fits_schema(schema: Any, actual: Any) -> bool:
+    # Imported here: most comparisons need no schema.
+    from jsonschema import ValidationError
+
+    from graph_agent._internal.json_schema import SchemaCheck
+
+    try:
+        SchemaCheck(schema, "$schema")(actual)
+    except ValidationError:
+        return False
+    return True
+
+
+_MATCHERS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "$any": lambda given, actual: True,
+    "$matches": lambda given, actual: isinstance(actual, str) and re.search(given, actual) is not None,
+    "$contains": lambda given, actual: isinstance(actual, str | list) and given in actual,
+    "$schema": _fits_schema,
+}

@@ -1,0 +1,112 @@
+"""`graph-agent eval`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.support.agents import asks
+from tests.support.cli import run_cli
+
+TOOLS = '''
+from pathlib import Path
+
+
+def pay(amount: int) -> str:
+    """Pay."""
+    with Path("paid").open("a") as file:
+        file.write(f"{amount}\\n")
+    return "paid"
+'''
+AGENT = 'name: payer\nmodel: openai:gpt-4o-mini\ntools: ["my_tools:pay"]\napprove: pay\n'
+PAYS = [asks(("a", "pay", {"amount": 5})), "You paid 5."]
+
+
+def folder_of(folder: Path, cases: str) -> Path:
+    (folder / "agent.yaml").write_text(AGENT)
+    (folder / "my_tools.py").write_text(TOOLS)
+    (folder / "cases.yaml").write_text(f"agent: agent.yaml\ncases:\n{cases}")
+    return folder
+
+
+def outcome(folder: Path, *options: str, script: list[str]) -> tuple[int, Any]:
+    done = run_cli(folder, "eval", "cases.yaml", "--json", "-n", "1", *options, script=script)
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_a_case_passes_when_each_check_passes_and_runs_once(tmp_path: Path) -> None:
+    folder = folder_of(
+        tmp_path,
+        """
+  - name: pays
+    input: Pay 5.
+    approvals: {pay: {edit: {amount: 4}}}
+    expect:
+      calls: [{name: pay, arguments: {amount: {$schema: {maximum: 4}}}, status: success}]
+      answer: {contains: you PAID, regex: "\\\\d", equals: You paid 5.}
+      status: COMPLETED
+      stop_reason: completed
+      limits: {steps: 1, seconds: 60}
+""",
+    )
+
+    first = outcome(folder, script=PAYS)
+    second = outcome(folder, script=PAYS)
+
+    found = [(status, made["passed"], made["trials"][0]["answer"]) for status, made in (first, second)]
+    assert (found, (folder / "paid").read_text()) == ([(0, 1, "You paid 5.")] * 2, "4\n")
+
+
+def test_each_failed_check_is_reported_and_the_exit_status_is_1(tmp_path: Path) -> None:
+    folder = folder_of(
+        tmp_path,
+        """
+  - name: rejected
+    input: Pay 5.
+    approvals: {"*": {reject: Too late.}}
+    expect:
+      calls: [{name: pay, status: success}]
+      answer: {equals: Paid., json_schema: {type: object}, python: "my_checks:is_short"}
+      limits: {tokens: 0, cost: 1}
+  - name: undecided
+    input: Pay 6.
+""",
+    )
+    (folder / "my_checks.py").write_text("def is_short(result):\n    assert len(result.answer) < 5, 'too long'\n")
+
+    status, made = outcome(folder, script=PAYS * 2)
+
+    failures = [failure for trial in made["trials"] for failure in trial["failures"]]
+    assert (status, [failure["check"] for failure in failures]) == (
+        1,
+        [
+            "calls",
+            "limits.tokens",
+            "limits.cost",
+            "answer.equals",
+            "answer.json_schema",
+            "answer.python",
+            "run",
+        ],
+    )
+    assert (failures[0]["message"], failures[5]["message"]) == (
+        'wave 1: pay $.status: expected "success", got "denied"',
+        "my_checks:is_short: too long",
+    )
+
+
+def test_an_invalid_case_is_refused_with_its_line(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "\n  - name: a\n    input: Hi\n    expect:\n      calls: [{nam: pay}]\n")
+
+    done = run_cli(folder, "eval", "cases.yaml")
+
+    assert (done.returncode, done.stderr.splitlines()) == (
+        2,
+        [
+            "error: Cases cases.yaml, line 7: the field 'cases.0.expect.calls.calls.0.call.name' is missing.",
+            "Cases cases.yaml, line 7: unknown field 'cases.0.expect.calls.calls.0.call.nam'; "
+            "known: arguments, match, name, status. Did you mean 'name'?",
+        ],
+    )
