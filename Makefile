@@ -37,7 +37,7 @@ define install_services
 	$(INSTALL_CLUSTER) --quiet $$wheels; }; }
 endef
 
-.PHONY: demo demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate phoenix compat image lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
+.PHONY: demo demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate phoenix compat image proofs lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
 # Processes that the tests start would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
@@ -106,7 +106,7 @@ style: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.files_of_a_turn
 
 mypy: $(VENV)/.dev
-	$(BIN)/mypy graph_agent examples tests benchmarks scripts deploy
+	$(BIN)/mypy graph_agent examples tests benchmarks scripts deploy proofs
 
 pyright: $(VENV)/.dev
 	$(BIN)/pyright
@@ -123,6 +123,9 @@ notebooks: $(VENV)/.dev  ## Run the notebooks, and store their outputs where the
 
 reference: $(VENV)/.dev  ## Write docs/reference/ and the schema of the agent file from the code.
 	$(RUN) $(BIN)/python -m scripts.reference
+
+proofs: $(VENV)/.dev  ## Check what users of agent frameworks suffer; PEERS=all installs and checks other frameworks too, for half an hour.
+	$(RUN) $(BIN)/python -m proofs.pains $(PEERS)
 
 image: $(VENV)/.dev  ## Build the steps of deploy/Dockerfile, and run its command, if this is root and has its Python.
 	$(RUN) $(BIN)/python -m tests.checks.image_steps --if-possible

@@ -1,0 +1,1 @@
+"""Claims about this project that anyone can run."""

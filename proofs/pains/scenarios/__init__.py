@@ -1,0 +1,8 @@
+"""All scenarios, in the order of the table."""
+
+from __future__ import annotations
+
+from proofs.pains.scenario import Scenario
+from proofs.pains.scenarios import crashes, limits, replies, results
+
+SCENARIOS: tuple[type[Scenario], ...] = (*crashes.ALL, *results.ALL, *replies.ALL, *limits.ALL)

@@ -1,0 +1,65 @@
+"""Runs that are too long, too expensive, or that would never end."""
+
+from __future__ import annotations
+
+from proofs.pains.scenario import Evidence, Scenario, ask
+from proofs.pains.stub import Call, Reply, Request
+
+
+class _AllAboutCats(Scenario):
+    """A model that searches for as long as it may."""
+
+    tools = ("search",)
+    needs = frozenset({"steps"})
+    limits = {"steps": 3}
+
+    def model(self, request: Request) -> Reply:
+        if "What did you find?" not in request.inputs and "search" in request.offered and request.number < 20:
+            return Reply(calls=(Call("search", {"query": f"cats, page {request.number}"}),))
+        return Reply("Cats are small." if any("Three pages" in each for each in request.results) else "Nothing.")
+
+
+class StepLimit(_AllAboutCats):
+    """A run that reaches its limit of steps ends with an answer from what it has found
+
+    https://github.com/openai/openai-agents-python/issues/844
+    """
+
+    processes = ((ask("Find all about cats."),),)
+
+    def check(self, seen: Evidence) -> str | None:
+        made = len(seen.requests)
+        return f"It made {made} requests." if made > 8 else seen.unanswered("Cats are small.")
+
+
+class LimitLosesWork(_AllAboutCats):
+    """What a run found before its limit of steps is there for the next input
+
+    https://github.com/openai/openai-agents-python/issues/719
+    """
+
+    processes = ((ask("Find all about cats."), ask("What did you find?")),)
+
+    def check(self, seen: Evidence) -> str | None:
+        return seen.unanswered("Cats are small.")
+
+
+class EndlessLoop(Scenario):
+    """A model that repeats one call for ever is stopped, without any setting
+
+    https://github.com/langchain-ai/langgraph/pull/6889
+    """
+
+    tools = ("search",)
+    processes = ((ask("Find cats."),),)
+
+    def model(self, request: Request) -> Reply:
+        if request.number < 60:
+            return Reply(calls=(Call("search", {"query": "cats"}),))
+        return Reply("I give up.")
+
+    def check(self, seen: Evidence) -> str | None:
+        return f"It made {len(seen.requests)} requests." if len(seen.requests) > 60 else None
+
+
+ALL = (StepLimit, LimitLosesWork, EndlessLoop)

@@ -1,0 +1,98 @@
+"""The recorded verdicts in `results/`, and docs/why.md, which is made from them."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from proofs.pains import environments
+from proofs.pains.scenarios import SCENARIOS
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "why.md"
+TITLES = {
+    "graph_agent": "graph-agent",
+    "create_agent": "create_agent",
+    "deepagents": "deepagents",
+    "create_react_agent": "create_react_agent",
+    "openai_agents": "openai-agents",
+    "pydantic_ai": "pydantic-ai",
+    "strands": "strands",
+    "smolagents": "smolagents",
+    "google_adk": "google-adk",
+    "agno": "agno",
+    "agent_framework": "agent-framework",
+}
+"""The columns; the control has none."""
+
+
+@dataclass
+class Record:
+    """The last recorded run of one adapter."""
+
+    package: str = ""
+    version: str = ""
+    date: str = ""
+    opt_in: str = ""
+    """The settings of the second run; empty if there are none."""
+    verdicts: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Scenario → `default` and `opt_in` (each `pass`, `fail` or `n/a`), and `seen`."""
+
+
+def read(name: str) -> Record:
+    """The record of an adapter; an empty one if it never ran."""
+    file = HERE / "results" / f"{name}.json"
+    return Record(**json.loads(file.read_text())) if file.exists() else Record()
+
+
+def write(name: str, about: Mapping[str, str], verdicts: Mapping[str, Mapping[str, str]]) -> None:
+    """Record verdicts; those of scenarios that did not run are kept."""
+    known = {scenario.name() for scenario in SCENARIOS}
+    merged = {key: dict(value) for key, value in {**read(name).verdicts, **verdicts}.items() if key in known}
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    record = Record(about["PACKAGE"], about["version"], today, about["OPT_IN"], dict(sorted(merged.items())))
+    (HERE / "results" / f"{name}.json").write_text(json.dumps(asdict(record), indent=1, ensure_ascii=True) + "\n")
+
+
+def _cell(verdict: Mapping[str, str] | None) -> str:
+    if verdict is None:
+        return ""
+    if verdict["default"] == "fail" and verdict.get("opt_in") == "pass":
+        return "opt-in"
+    return {"pass": "✓", "fail": "✗", "n/a": "–"}[verdict["default"]]
+
+
+def page() -> str:
+    """docs/why.md, from the recorded verdicts."""
+    records = {name: record for name in TITLES if (record := read(name)).verdicts}
+    lines = [
+        "| what must hold | issue | " + " | ".join(TITLES[name] for name in records) + " |",
+        "|---" * (2 + len(records)) + "|",
+    ]
+    for scenario in SCENARIOS:
+        issue = scenario.issue()
+        cells = [_cell(record.verdicts.get(scenario.name())) for record in records.values()]
+        link = f"[{issue[1].split('/')[1]}#{issue[2]}]({issue[0]})"
+        lines.append(f"| {scenario.title()} | {link} | " + " | ".join(cells) + " |")
+    counts = [_counts(record) for record in records.values()]
+    lines.append("| **held of those that apply** | | " + " | ".join(counts) + " |")
+    versions = ["| column | package | date | opt-in settings |", "|---|---|---|---|"]
+    for name, record in records.items():
+        versions.append(
+            f"| {TITLES[name]} | `{record.package} {record.version}` | {record.date} | {record.opt_in or 'none'} |"
+        )
+    text = (HERE / "why.md").read_text()
+    return text.replace("<!-- table -->", "\n".join(lines)).replace("<!-- versions -->", "\n".join(versions))
+
+
+def _counts(record: Record) -> str:
+    kinds = [verdict["default"] for verdict in record.verdicts.values()]
+    return f"{kinds.count('pass')}/{kinds.count('pass') + kinds.count('fail')}"
+
+
+def all_names() -> list[str]:
+    """Every adapter that the table has a column for, and whose environment is described."""
+    return ["graph_agent", *environments.NAMES]
