@@ -15,7 +15,7 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from langchain_core.caches import BaseCache
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -40,6 +40,8 @@ from graph_agent.models.stream_filters import SENTINEL
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
+Reply: TypeAlias = str | AIMessage | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""One reply of a script."""
 
 _CHARS_PER_TOKEN = 4
 _TOKEN = re.compile(r"\s*\S{1,16}|\s+")
@@ -52,10 +54,10 @@ class ScriptedChatModel(BaseChatModel):
     constructed instance has its own.
 
     Args:
-        responses: the replies in order, a `str` or an `AIMessage` each. A string of the form
+        responses: the replies in order. A `dict`, or a `str` with its JSON, of the form
             `{"tool_calls": [{"id", "name", "arguments"}], "content": "…"}` is a message that calls tools, whether tools
-            are bound or not. An `AIMessage` is returned unchanged, including its usage. May be empty: every request
-            then raises.
+            are bound or not; so is one call, or a list of calls, as `dict`. Any other `str` is text. An `AIMessage` is
+            returned unchanged, including its usage. May be empty: every request then raises.
         cycle: restart after the last reply. Default False: a further request raises `ScriptError`.
         **kwargs: fields of `BaseChatModel`, such as `profile`; the usual settings of a provider's model (temperature,
             api_key, …) are accepted and ignored.
@@ -66,7 +68,7 @@ class ScriptedChatModel(BaseChatModel):
 
     model_config = ConfigDict(defer_build=True)
 
-    responses: list[str | AIMessage] = Field(repr=False)
+    responses: list[Any] = Field(repr=False)
     """The script, as passed to the constructor."""
     cycle: bool = False
     """Whether the script restarts after its last reply."""
@@ -79,7 +81,7 @@ class ScriptedChatModel(BaseChatModel):
 
     _script: Script = PrivateAttr()
 
-    def __init__(self, responses: Sequence[str | AIMessage], cycle: bool = False, **kwargs: Any) -> None:
+    def __init__(self, responses: Sequence[Reply], cycle: bool = False, **kwargs: Any) -> None:
         script = Script(responses, cycle=cycle)
         super().__init__(**{"responses": list(responses), "cycle": cycle, **kwargs})
         self._script = script
@@ -314,7 +316,6 @@ def _size(content: str | list[Any]) -> int:
 
 MOCK_VARIABLE = "DEBUG_MOCK_RESPONSES"
 _EXAMPLE = """["No more actions.", "Hello!"]"""
-_SHOWN_VALUE_CHARS = 80
 
 
 class MockChatModel(ScriptedChatModel):
@@ -357,27 +358,18 @@ def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> MockChatMode
 
 
 def _refusal(problem: str, raw: str) -> ConfigError:
-    got = _cut(raw, _SHOWN_VALUE_CHARS)
     return ConfigError(
-        f"{MOCK_VARIABLE} {problem}; got {got!r}. Set it to a JSON array of strings, such as "
+        f"{MOCK_VARIABLE} {problem}; got {_cut(raw, 80)!r}. Set it to a JSON array of strings, such as "
         f"{MOCK_VARIABLE}='{_EXAMPLE}', or unset it to use the real model."
     )
 
 
 def _kind(value: object) -> str:
-    if value is None:
-        return "null"
-    names = {
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-        str: "a string",
-        list: "an array",
-        dict: "an object",
-    }
-    return names[type(value)]
+    names = {type(None): "null", bool: "a boolean", str: "a string", list: "an array", dict: "an object"}
+    return names.get(type(value), "a number")
 
 
+_CALL_KEYS = {"id", "type", "name", "arguments", "args", "function"}
 _SHOWN_CHARS = 200
 _SHOWN_STEPS = 5
 
@@ -408,7 +400,7 @@ class Script:
         ConfigError: at construction, if a step cannot be parsed, or an empty script is cycled.
     """
 
-    def __init__(self, responses: Sequence[str | AIMessage], *, cycle: bool) -> None:
+    def __init__(self, responses: Sequence[Reply], *, cycle: bool) -> None:
         if isinstance(responses, str):
             raise ConfigError(
                 f"A script is a list of replies, and this is one string: {_cut(responses)!r} Put it in a list."
@@ -497,13 +489,12 @@ class Script:
         )
 
 
-def read_step(response: str | AIMessage, number: int) -> AIMessage:
+def read_step(response: Reply, number: int) -> AIMessage:
     """Convert one entry of a script to a message.
 
-    A string that is a JSON object with a list under `tool_calls` is a tool-calling message:
-    `{"tool_calls": [{"id", "name", "arguments"}], "content": "…"}`. `id` and `content` may be missing; `arguments` may
-    be an object or its JSON text; OpenAI's nesting under `function` is accepted. Any other string is text. Arguments
-    that are not a JSON object become an invalid tool call, as in a provider's client.
+    The calls of a dict, or of its JSON, may lack `id`, and `content` may be missing; `arguments` may be an object or
+    its JSON text; OpenAI's nesting under `function` is accepted. Arguments that are not a JSON object become an invalid
+    tool call, as in a provider's client.
 
     Args:
         number: its position in the script, from 1, for the error message.
@@ -515,20 +506,35 @@ def read_step(response: str | AIMessage, number: int) -> AIMessage:
         return cast("AIMessage", message_chunk_to_message(response)).model_copy(deep=True)
     if isinstance(response, AIMessage):
         return response.model_copy(deep=True)
-    if not isinstance(response, str):
+    envelope = _envelope(response)
+    if envelope is None:
+        if isinstance(response, str):
+            return AIMessage(content=response)
         raise ConfigError(
-            f"Step {number} of the script is of type {type(response).__name__}; give a str or an AIMessage."
+            f"Step {number} of the script is of type {type(response).__name__} and no call; give a str, an AIMessage, "
+            'or {"name": …, "arguments": {…}}. An answer that is a dict is written as json.dumps(…).'
         )
-    envelope = _read_object(response)
-    if envelope is None or not isinstance(envelope.get("tool_calls"), list):
-        return AIMessage(content=response)
-    calls = [_read_call(item, number) for item in envelope["tool_calls"]]
+    calls = [_read_call(item, number) for item in envelope.get("tool_calls", ())]
     content = envelope.get("content")
     return AIMessage(
         content=content if isinstance(content, str) else "" if content is None else json.dumps(content),
         tool_calls=[call for call in calls if "error" not in call],
         invalid_tool_calls=[call for call in calls if "error" in call],
     )
+
+
+def _envelope(response: Any) -> Mapping[str, Any] | None:
+    """Return a reply as `{"tool_calls", "content"}`; None for text and for any other value."""
+    if isinstance(response, str):
+        found = _read_object(response) or {}
+        return found if isinstance(found.get("tool_calls"), list) else None
+    if isinstance(response, list | tuple):
+        return {"tool_calls": response}
+    if not isinstance(response, Mapping) or not response:
+        return None
+    if response.keys() <= {"tool_calls", "content"}:
+        return response if isinstance(response.get("tool_calls", []), list | tuple) else None
+    return {"tool_calls": [response]} if response.keys() <= _CALL_KEYS else None
 
 
 def _read_call(item: Any, number: int) -> ToolCall | InvalidToolCall:

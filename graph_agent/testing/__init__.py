@@ -9,15 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unittest.mock import ANY
+    from unittest.mock import ANY as ANY
 
     from graph_agent.models.scripted import ScriptedChatModel
+    from graph_agent.testing.model import TestModel
 
-__all__ = ["ANY", "ScriptedChatModel"]
+__all__ = ["ScriptedChatModel", "TestModel"]
 
 _MODULES = {
+    # Not in `__all__`, because it is documented elsewhere.
     "ANY": "unittest.mock",
     "ScriptedChatModel": "graph_agent.models.scripted",
+    "TestModel": "graph_agent.testing.model",
 }
 
 

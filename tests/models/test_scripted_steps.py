@@ -156,6 +156,9 @@ def test_a_reply_that_is_changed_does_not_change_the_script() -> None:
     [
         (["a", 1], "Step 2 of the script is of type int"),
         ([HumanMessage("a")], "Step 1 of the script is of type HumanMessage"),
+        ([{"city": "Bergen"}], "Step 1 of the script is of type dict and no call"),
+        ([{}], "Step 1 of the script is of type dict and no call"),
+        ([["add"]], "Step 1 of the script has a tool call without a name"),
         ("hello", "a list of replies, and this is one string"),
         (['{"tool_calls": [{"id": "x"}]}'], "Step 1 of the script has a tool call without a name"),
         (['{"tool_calls": ["echo"]}'], "Step 1 of the script has a tool call without a name"),
