@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
-from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
@@ -57,6 +56,17 @@ OPERATIONS = [
     "POST /v1/responses/{response_id}/cancel",
 ]
 
+# Their input is at most a path's segment, which may be any text.
+_ALWAYS_FITS = {
+    "GET /health",
+    "GET /ready",
+    "GET /v1/models/{model_id}",
+    "GET /v1/responses/{response_id}",
+    "GET /v1/responses/{response_id}/input_items",
+    "DELETE /v1/responses/{response_id}",
+    "POST /v1/responses/{response_id}/cancel",
+}
+
 
 @pytest.fixture(scope="module")
 def operations(served: Served) -> dict[str, Any]:
@@ -75,8 +85,17 @@ def test_every_operation_is_described(operations: dict[str, Any]) -> None:
     assert sorted(operations) == sorted(OPERATIONS)
 
 
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fits", "does not fit"])
-@pytest.mark.parametrize("label", OPERATIONS)
+@pytest.mark.parametrize(
+    ("label", "mode"),
+    [
+        *(pytest.param(label, GenerationMode.POSITIVE, id=f"{label}-fits") for label in OPERATIONS),
+        *(
+            pytest.param(label, GenerationMode.NEGATIVE, id=f"{label}-does not fit")
+            for label in OPERATIONS
+            if label not in _ALWAYS_FITS
+        ),
+    ],
+)
 def test_responses_conform_to_the_openapi_document(
     operations: dict[str, Any], label: str, mode: GenerationMode
 ) -> None:
@@ -96,10 +115,7 @@ def test_responses_conform_to_the_openapi_document(
             case.body = {**case.body, "model": "parrot"}  # else every request would fail at the model's name
         case.call_and_validate(checks=checks, timeout=60)
 
-    try:
-        check()
-    except Unsatisfiable:
-        assert mode is GenerationMode.NEGATIVE  # an operation without input has no invalid input
+    check()
 
 
 MESSAGE = {"role": "user", "content": "hi"}

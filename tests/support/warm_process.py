@@ -8,6 +8,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import re
 import runpy
 import signal
 import socket
@@ -26,8 +27,8 @@ from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.support.warm_imports"])
-_READ_AT_START = ("LANG", "LC_", "PYTHON")
-"""Beginnings of the names of variables that an interpreter reads when it starts."""
+_READ_AT_START = re.compile(r"LANG(UAGE)?$|LC_|PYTHON")
+"""Names of the variables that an interpreter reads when it starts."""
 _WITHOUT_EFFECT = {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
 _ROOT = str(Path(__file__).parents[2])
 _READ_WHEN_IMPORTED = ("graph_agent.cli", "graph_agent.server", "prometheus_client")
@@ -111,7 +112,7 @@ def start_python(
     command: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: int, stdout: int, stderr: int
 ) -> Process:
     """Start `python -m PROGRAM`, see `WarmProcess`; in a new interpreter where a variable concerns its start."""
-    read = {name: value for name, value in env.items() if name.startswith(_READ_AT_START) and value != _ROOT}
+    read = {name: value for name, value in env.items() if _READ_AT_START.match(name) and value != _ROOT}
     if any(value != os.environ.get(name) for name, value in read.items() if name not in _WITHOUT_EFFECT):
         return subprocess.Popen(
             [sys.executable, "-m", *command], cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr
