@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 WORKERS ?= 2
 SCALE ?= 5
+SEED ?= 1
+REPORT ?=
 KILLS ?= 20
 ROUNDS ?= 10
 CLIS_S ?= 900
@@ -71,8 +73,9 @@ test: $(VENV)/.dev  ## Run every test, and the notebooks.
 test-pythons: $(BIN)/python  ## Run every test with every supported Python of the machine, and the newest dependencies.
 	$(RUN) $(BIN)/python tests/checks/pythons.py $(PYTHON_TESTS)
 
-attack: $(VENV)/.dev  ## Kill, pause and cut off workers, skew clocks, fill disks; SCALE=1 lasts about a minute.
-	GRAPH_AGENT_ATTACK_SCALE=$(SCALE) $(RUN) $(BIN)/pytest -m attack tests/attack
+attack: $(VENV)/.dev  ## Kill, pause and cut off workers, skew clocks, fill disks; SCALE=1 lasts about a minute; REPORT=FILE.
+	GRAPH_AGENT_ATTACK_SCALE=$(SCALE) GRAPH_AGENT_ATTACK_SEED=$(SEED) GRAPH_AGENT_ATTACK_REPORT=$(REPORT) \
+		$(RUN) $(BIN)/pytest -m attack tests/attack $(if $(ATTACK),-k "$(ATTACK)")
 
 attack-machines: $(VENV)/.dev  ## Kill, pause and restart four servers and their database for two minutes, while 200 sessions run.
 	GRAPH_AGENT_ATTACK_SCALE=10 $(RUN) $(BIN)/pytest -m attack tests/attack/test_machines.py

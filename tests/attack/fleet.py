@@ -11,23 +11,18 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.attack.oracle import Effects, Record, Turn, violations
+from tests.attack.oracle import Effects, Record, Turn, Violation, violations
+from tests.attack.report import ROWS, SEED, Row, in_words
 from tests.attack.worker import graph_over
 from tests.support import postgres_server
 
-SCALE = int(os.environ.get("GRAPH_AGENT_ATTACK_SCALE", "1"))
-"""How many times as long as in continuous integration an attack lasts."""
-SUMMARIES: list[str] = []
-"""A line of figures for each attack of this test session."""
-TOTALS: Counter[str] = Counter()
-"""Figures over all attacks of this test session."""
 _WITHIN_S = 180
 _ROOT = Path(__file__).parents[2]
 
@@ -95,11 +90,10 @@ class Attack:
         name: Its name, for the summary.
         url: The database.
         folder: Where the effects are kept.
-        seed: Seed of its random choices.
     """
 
-    def __init__(self, name: str, url: str, folder: Path, seed: int = 1) -> None:
-        self.random = random.Random(seed)
+    def __init__(self, name: str, url: str, folder: Path) -> None:
+        self.random = random.Random(f"{SEED} {name}")
         self.record = Record()
         self.figures: Counter[str] = Counter()
         self._name = name
@@ -191,8 +185,8 @@ class Attack:
             self._noted.notify_all()
         return reply
 
-    async def found(self) -> list[str]:
-        """All violations; the figures are added to the summary."""
+    async def found(self) -> list[Violation]:
+        """All violations; the figures are added to the report."""
         histories: dict[str, Any] = {}
         async with graph_over(self._url, Effects(self._effects)) as graph:
             for session in sorted({session for session, _ in self._turns}):
@@ -200,19 +194,7 @@ class Attack:
                 histories[session] = state.values.get("messages", [])
         effects = Effects(self._effects).read()
         found = violations(self.record, effects, histories, self._turns)
-        figures = Counter(
-            {
-                **self.figures,
-                "acknowledged": len(self.record.answers),
-                "effects": effects.total(),
-                "violations": len(found),
-            }
-        )
-        TOTALS.update(figures)
-        SUMMARIES.append(f"{self._name}: {', '.join(in_words(Counter({**figures, **self.record.errors})))}")
+        self.count("acknowledged", len(self.record.answers))
+        self.count("effects", effects.total())
+        ROWS.append(Row(self._name, self.figures, found, [*in_words(self.record.errors)]))
         return found
-
-
-def in_words(figures: Counter[str]) -> Iterator[str]:
-    """Each figure with its name."""
-    return (f"{count} {name}" for name, count in figures.items())

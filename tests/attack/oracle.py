@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
@@ -16,6 +16,17 @@ from tests.support.fault_truth import orphans
 
 Turn = tuple[str, str]
 """A session, and the text of a turn or of a call, which is different in each."""
+
+Harm = Literal["lost", "repeated", "invented"]
+"""What a fault did to a turn, a call or a result."""
+
+
+class Violation(NamedTuple):
+    """Something that no fault may do."""
+
+    harm: Harm
+    what: str
+
 
 _WAVE = 3
 """Calls of the wave of a turn `wave …`."""
@@ -79,7 +90,7 @@ class Record:
 
 def violations(
     record: Record, effects: Counter[Turn], histories: Mapping[str, Sequence[BaseMessage]], turns: Sequence[Turn]
-) -> list[str]:
+) -> list[Violation]:
     """The violations: lost and repeated work, foreign answers, false results, orphan calls.
 
     Args:
@@ -88,39 +99,48 @@ def violations(
         histories: Each session's messages.
         turns: Every turn that was ordered.
     """
-    found = [f"{turn}: took effect {count} times" for turn, count in sorted(effects.items()) if count > 1]
+    found = [
+        Violation("repeated", f"{turn}: took effect {count} times")
+        for turn, count in sorted(effects.items())
+        if count > 1
+    ]
     found += [
-        f"{turn}: acknowledged with {answer!r}"
+        Violation("invented", f"{turn}: acknowledged with {answer!r}")
         for turn, answer in sorted(record.answers.items())
         if answer != answer_to(turn[1])
     ]
     for session, messages in histories.items():
-        found += [f"{session}: {fault}" for fault in orphans(messages)]
+        found += [Violation("lost", f"{session}: {fault}") for fault in orphans(messages)]
         found += _false_results(session, messages, effects, [text for of, text in turns if of == session])
     stored = {session: _by_turn(messages) for session, messages in histories.items()}
     for session, texts in stored.items():
         times = Counter(text for text, _ in texts)
-        found += [f"{session, text}: in the history {count} times" for text, count in times.items() if count > 1]
+        found += [
+            Violation("repeated", f"{session, text}: in the history {count} times")
+            for text, count in times.items()
+            if count > 1
+        ]
     for session, text in sorted({*record.answers, *((of, call.partition("/")[0]) for of, call in effects)}):
         rests = [after for turn_text, after in stored.get(session, []) if turn_text == text]
         if not rests:
-            found.append(f"{session, text}: is not in the history")
+            found.append(Violation("lost", f"{session, text}: is not in the history"))
         elif (session, text) in record.answers and ("ai", answer_to(text)) not in rests[0]:
-            found.append(f"{session, text}: was acknowledged, and its answer is not in the history")
+            what = f"{session, text}: was acknowledged, and its answer is not in the history"
+            found.append(Violation("lost", what))
     return found
 
 
 def _false_results(
     session: str, messages: Sequence[BaseMessage], effects: Counter[Turn], texts: Sequence[str]
-) -> list[str]:
+) -> list[Violation]:
     results = {message.tool_call_id: message.text for message in messages if isinstance(message, ToolMessage)}
-    found: list[str] = []
+    found: list[Violation] = []
     for call in (call for text in texts for call in calls_of(text)):
         result = results.get(call_id(call), "")
         if effects[session, call] and result.startswith("Not run"):
-            found.append(f"{session, call}: took effect, and its result is {result!r}")
+            found.append(Violation("lost", f"{session, call}: took effect, and its result is {result!r}"))
         if not effects[session, call] and result == f"charged for {call}":
-            found.append(f"{session, call}: had no effect, and its result is {result!r}")
+            found.append(Violation("invented", f"{session, call}: had no effect, and its result is {result!r}"))
     return found
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack.fleet import SCALE, Attack, Worker
+from tests.attack.fleet import Attack, Worker
+from tests.attack.report import SCALE
 from tests.support.postgres_server import on_postgres, postgres_server
 
 pytestmark = [pytest.mark.attack, on_postgres]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack.fleet import SCALE, Attack, Worker
+from tests.attack.fleet import Attack, Worker
+from tests.attack.report import SCALE
 
 pytestmark = pytest.mark.attack
 

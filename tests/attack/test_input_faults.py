@@ -12,7 +12,7 @@ import pytest
 
 from graph_agent import Session
 from graph_agent.persistence import open_saver, strict_serializer
-from tests.attack.fleet import SCALE
+from tests.attack.report import SCALE, note_faults
 from tests.support.fault_agent import WatchedMemorySaver, WriteFailedError, nothing
 from tests.support.fault_jobs import ALL
 from tests.support.fault_server import ForkServer, fork_server
@@ -23,6 +23,8 @@ LEAST_WRITES = 45
 """Fewer writes than one input has on any saver."""
 STRIDE = SCALE if SCALE >= 5 else 60
 """Boundaries from one with a fault to the next, in each of `SCALE` shards; from a scale of 5 on, each has one."""
+
+_NAMES: dict[Fault, str] = {"kill": "kills", "raise": "errors", "cut": "cuts"}
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +90,8 @@ def test_an_input_with_a_fault_at_a_write_is_completed_once_by_another_process(
             [f"{number}, {boundaries[number]}: it lived"] if fault == "kill" and has_reached and ended == 0 else []
         )
 
+    times = len(range(shard, len(boundaries), STRIDE))
+    note_faults(f"inputs with ids on {kind}, each write", _NAMES[fault], times, faults)
     assert (faults, len(boundaries) > 2 * LEAST_WRITES) == ([], True)
 
 

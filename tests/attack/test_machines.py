@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.attack.customer import Customer, Recoveries, new_client
-from tests.attack.fleet import SCALE, SUMMARIES, TOTALS, in_words
 from tests.attack.machines import LoadBalancer, Machine
-from tests.attack.oracle import Effects, Record, Turn, violations
+from tests.attack.oracle import Effects, Record, Turn, Violation, violations
+from tests.attack.report import ROWS, SCALE, SEED, Row, in_words
 from tests.support.postgres_server import PostgresServer, on_postgres, postgres_server
 
 pytestmark = [pytest.mark.attack, on_postgres]
@@ -47,7 +47,7 @@ class Cluster:
         self._server = server
         self._recoveries = recoveries
         self._paused: Machine | None = None
-        self._random = random.Random(1)
+        self._random = random.Random(SEED)
         self._over = asyncio.Event()
 
     async def attack(self) -> None:
@@ -110,7 +110,7 @@ async def test_sessions_survive_kills_pauses_and_a_database_restart(tmp_path: Pa
     server = await asyncio.to_thread(context.__enter__)
     try:
         async with _started(tmp_path, server, effects) as machines, new_client() as http:
-            cluster, balancer = Cluster(machines, server, recoveries), LoadBalancer(machines, seed=1)
+            cluster, balancer = Cluster(machines, server, recoveries), LoadBalancer(machines, seed=SEED)
             customers = [Customer(f"s{i}", balancer, http, record, recoveries) for i in range(SESSIONS)]
             async with balancer.checking():
                 clients = [asyncio.create_task(cluster.take_turns(customer)) for customer in customers]
@@ -123,31 +123,29 @@ async def test_sessions_survive_kills_pauses_and_a_database_restart(tmp_path: Pa
     histories = {session: found.messages for session, found in stored.items()}
     found = violations(record, Effects(effects).read(), histories, cluster.turns)
     states = {session: (each.status, each.waiting) for session, each in stored.items()}
-    found += [f"{session}: is {state}" for session, state in states.items() if state != ("COMPLETED", None)]
+    found += [
+        Violation("lost", f"{session}: is {state}") for session, state in states.items() if state != ("COMPLETED", None)
+    ]
     _summarize(cluster, record, recoveries, Effects(effects).read().total(), found)
 
     assert found == []
 
 
-def _summarize(cluster: Cluster, record: Record, recoveries: Recoveries, effects: int, found: Sequence[str]) -> None:
+def _summarize(
+    cluster: Cluster, record: Record, recoveries: Recoveries, effects: int, found: Sequence[Violation]
+) -> None:
     figures = Counter(
-        {
-            "turns": len(cluster.turns),
-            **cluster.figures,
-            "acknowledged": len(record.answers),
-            "effects": effects,
-            "violations": len(found),
-        }
+        {"turns": len(cluster.turns), **cluster.figures, "acknowledged": len(record.answers), "effects": effects}
     )
-    TOTALS.update(figures)
-    words = [*in_words(Counter({**figures, **record.errors}))]
     times = [
         f"recovery after a {name}: {_in_words(taken)}"
         for name, taken in vars(recoveries).items()
         if isinstance(taken, list)
     ]
     load = f"load average {os.getloadavg()[0]:.1f}"
-    SUMMARIES.append(f"machines: {SESSIONS} sessions, {', '.join([*words, *times, load])}")
+    ROWS.append(
+        Row(f"{SESSIONS} sessions on {MACHINES} machines", figures, found, [*in_words(record.errors), *times, load])
+    )
 
 
 def _in_words(taken_s: list[float]) -> str:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from graph_agent.persistence import open_saver
+from tests.attack.report import note_faults
 from tests.support.fault_jobs import ALL
 from tests.support.fault_server import ForkServer, fork_server
 from tests.support.postgres_server import PostgresServer, on_postgres
@@ -80,4 +81,5 @@ def test_a_session_killed_at_any_commit_holds_the_first_steps_of_its_run(
             faults += [f"killed at {kill_at}; then {how}: {fault}" for how, wrong in found.items() for fault in wrong]
             faults += [f"killed at {kill_at}: it lived"] if killed == 0 else []
 
+    note_faults("a run on postgres, each commit", "kills", len(boundaries), faults)
     assert (faults, len(boundaries) >= (4 if reading else 10)) == ([], True), boundaries

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from graph_agent import Session
 from graph_agent.errors import DamagedSessionError
 from graph_agent.persistence import open_saver, prune
-from tests.attack.fleet import SCALE
+from tests.attack.report import SCALE, note_faults
 from tests.support.agents import kinds
 from tests.support.postgres_server import on_postgres
 from tests.support.pruning import RANDOM_STEPS, agent, differences, pruned_and_unpruned, read_all, take_step
@@ -44,9 +44,10 @@ async def test_a_session_that_runs_while_it_is_pruned_loses_nothing(url: str) ->
     runner = await started("run", url, str(INPUTS))
     assert runner.stdout is not None
     first = await asyncio.wait_for(runner.stdout.readline(), 60)
-    removed = 0
+    removed = prunings = 0
     while not runner.stdout.at_eof() and runner.returncode is None:
         removed += (await prune(url, keep_last=1)).checkpoints
+        prunings += 1
         if removed > 0 and runner.stdout.at_eof():
             break
         await asyncio.sleep(0)
@@ -56,6 +57,7 @@ async def test_a_session_that_runs_while_it_is_pruned_loses_nothing(url: str) ->
         events = await Session(agent(saver, []), "s1").events()
         state = (await agent(saver, []).aget_state({"configurable": {"thread_id": "s1"}})).values
 
+    note_faults("pruning of a session", "prunings", prunings)
     answers = (first + rest).decode().split("\n")[:-1]
     replies = [event["content"] for event in events if event["type"] == "agent_response"]
     one = ["user_message", "status", "plan", "tool_call", "tool_result", "plan", "agent_response", "status"]
@@ -79,7 +81,9 @@ async def test_a_killed_pruning_leaves_every_checkpoint_as_it_was(url: str) -> N
                     await asyncio.sleep(0)
             pruner.kill()
             await asyncio.wait_for(pruner.communicate(), 60)
-            assert differences(before, await read_all(saver)) == []
+            found = differences(before, await read_all(saver))
+            note_faults("pruning of a session", "kills", 1, map(str, found))
+            assert found == []
         await prune(url, keep_last=1)
         after = await read_all(saver)
 

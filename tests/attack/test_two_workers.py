@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack.fleet import SCALE, Attack, Worker, database, drop_locks
+from tests.attack.fleet import Attack, Worker, database, drop_locks
+from tests.attack.report import SCALE
 from tests.support.postgres_server import on_postgres
 
 pytestmark = pytest.mark.attack
