@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,9 +14,14 @@ from graph_agent.cli.terminal import Terminal
 from graph_agent.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
+    from rich.table import Table
+
+    from graph_agent.evaluation.report import Report
     from graph_agent.evaluation.runner import Plan, Trial
+    from graph_agent.spec.agent_file import AgentSpec
 
 DATABASE = ".graph_agent_eval.db"
 """Name of the database, next to the cases."""
@@ -27,15 +32,22 @@ def eval_(
     agent: Annotated[
         Path | None, typer.Option("--agent", "-a", help="The agent file, in place of the key `agent` of the cases.")
     ] = None,
-    only: Annotated[
+    vs: Annotated[
         list[str] | None,
-        typer.Option("--case", help="Only the cases of this name or pattern, as `hotel*`; repeatable."),
+        typer.Option(
+            "--vs",
+            help="Another agent file to compare with, or keys of the agent file that replace its own, e.g. "
+            "model=openai:gpt-4o or config.max_steps=3; repeatable.",
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--case", help="Only cases of this name or pattern, as `hotel*`; repeatable.")
     ] = None,
     parallel: Annotated[int, typer.Option("-n", min=1, help="Runs at the same time.")] = 8,
     repeat: Annotated[int, typer.Option("--repeat", "-k", min=1, help="Runs of each case.")] = 1,
     today: TodayOption = None,
     db: Annotated[
-        str | None, typer.Option("--db", help=f"Database of the runs; {DATABASE} next to the cases by default.")
+        str | None, typer.Option("--db", help=f"Database of the runs; by default {DATABASE} next to the cases.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what an earlier evaluation has run.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -44,21 +56,22 @@ def eval_(
 
     Each run is a session of the database. After a kill, the same command continues; it runs nothing twice.
     """
-    plan = _plan(cases, agent, only or [], repeat, today, db)
-    trials = asyncio.run(_evaluate(plan, parallel, fresh=fresh))
-    from graph_agent.evaluation.report import report
-
-    made = report(plan, trials)
+    plan = _plan(cases, agent, vs or [], only or [], repeat, today, db)
+    report = asyncio.run(_evaluate(plan, parallel, fresh=fresh, quiet=as_json))
     if as_json:
-        typer.echo(json.dumps(made.as_json()))
-    else:
-        out = Terminal()
-        for line in made.lines():
-            out.line(line)
-    raise typer.Exit(0 if all(trial.passed for trial in trials if trial.agent == 0) else 1)
+        typer.echo(json.dumps(report.as_json()))
+    raise typer.Exit(0 if report.passed else 1)
 
 
-def _plan(path: Path, agent: Path | None, only: list[str], repeat: int, today: datetime | None, db: str | None) -> Plan:
+def _plan(
+    path: Path,
+    agent: Path | None,
+    vs: Sequence[str],
+    only: Sequence[str],
+    repeat: int,
+    today: datetime | None,
+    db: str | None,
+) -> Plan:
     from fnmatch import fnmatchcase
 
     from graph_agent.evaluation.cases import load_cases
@@ -68,20 +81,154 @@ def _plan(path: Path, agent: Path | None, only: list[str], repeat: int, today: d
     file = load_cases(path)
     if agent is None and file.agent is None:
         raise ConfigError(f"Cases {path}: it names no agent; add the key 'agent', or give --agent FILE.")
-    spec = load_spec(agent or path.parent / (file.agent or ""))
+    chosen = agent or path.parent / (file.agent or "")
+    spec = load_spec(chosen)
+    agents = {chosen.name: spec}
+    if vs:
+        label, other = _other(spec, vs)
+        agents[label if label != chosen.name else vs[0]] = other
     cases = [case for case in file.cases if not only or any(fnmatchcase(case.name, each) for each in only)]
     if not cases:
         names = ", ".join(case.name for case in file.cases)
         raise ConfigError(f"Cases {path}: no case is named {', '.join(only)}; it has {names}.")
     address = db or f"sqlite:///{path.parent / DATABASE}"
-    return Plan(cases, [spec], address, path.parent.resolve(), repeat, today.date() if today else None)
+    return Plan(cases, agents, address, path.parent.resolve(), repeat, today.date() if today else None)
 
 
-async def _evaluate(plan: Plan, parallel: int, *, fresh: bool) -> list[Trial]:
+def _other(spec: AgentSpec, vs: Sequence[str]) -> tuple[str, AgentSpec]:
+    """Return the label of the second agent, and the agent itself."""
+    from graph_agent.spec.agent_file import load_spec, with_keys
+
+    files = [each for each in vs if "=" not in each]
+    if len(files) > 1:
+        raise ConfigError(
+            f"--vs names {len(files)} agent files ({', '.join(files)}); two agents are compared at a time."
+        )
+    keys = dict(each.split("=", 1) for each in vs if "=" in each)
+    base = load_spec(files[0]) if files else spec
+    label = " ".join([*(Path(file).name for file in files), *(f"{name}={value}" for name, value in keys.items())])
+    return label, with_keys(base, keys, "--vs") if keys else base
+
+
+async def _evaluate(plan: Plan, parallel: int, *, fresh: bool, quiet: bool) -> Report:
+    from graph_agent.evaluation.report import Report
     from graph_agent.evaluation.runner import opened
 
+    screen = Progress(plan, quiet=quiet)
     async with opened(plan) as runner:
         trials = plan.planned()
         if fresh:
             await runner.delete(trials)
-        return await runner.run(trials, parallel=parallel)
+        with screen:
+            ended = await runner.run(trials, parallel=parallel, on_begin=screen.begin, on_end=screen.end)
+    report = Report(plan, tuple(ended))
+    screen.close(report)
+    return report
+
+
+class Progress:
+    """Shows an evaluation: a table that changes while it runs on a terminal, else a line for each case that ended.
+
+    Args:
+        quiet: Whether to show nothing.
+    """
+
+    def __init__(self, plan: Plan, *, quiet: bool) -> None:
+        self._plan, self._quiet = plan, quiet
+        self._out = Terminal()
+        self._trials: dict[tuple[str, str], dict[int, Trial | None]] = {
+            (case.name, label): {} for case in plan.cases for label in plan.agents
+        }
+        """Case and agent → trial → its outcome; None while it runs."""
+        self._printed = 0
+        self._live: Any = None
+
+    def __enter__(self) -> Progress:
+        if not self._quiet and self._out.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(
+                console=self._out.console, get_renderable=self._table, refresh_per_second=4, transient=True
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def begin(self, trial: Trial) -> None:
+        """Show that a trial runs."""
+        self._trials[trial.case.name, trial.agent][trial.number] = None
+
+    def end(self, trial: Trial) -> None:
+        """Show the outcome of a trial."""
+        self._trials[trial.case.name, trial.agent][trial.number] = trial
+        if not self._quiet and self._live is None:
+            self._print_ended()
+
+    def close(self, report: Report) -> None:
+        """Print the final table, the failed checks and the summary."""
+        if self._quiet:
+            return
+        if self._live is not None:
+            from graph_agent.evaluation.report import failure_lines
+
+            self._out.draw(self._table(every=True))
+            for summary in report.cases:
+                lines = [*failure_lines(summary)]
+                for line in [f"{summary.name} ({summary.agent})", *(f"  {line}" for line in lines)] if lines else ():
+                    self._out.line(line, style="red" if line.startswith("  ") else None)
+        for line in report.summary():
+            self._out.line(line)
+
+    def _print_ended(self) -> None:
+        """Print the cases that have ended, in the order of the file."""
+        from graph_agent.evaluation.report import CaseSummary, case_line, failure_lines
+
+        width = max(len(name) for name, _ in self._trials)
+        labels = [*self._plan.agents]
+        for (name, agent), trials in [*self._trials.items()][self._printed :]:
+            ended = [trial for trial in trials.values() if trial is not None]
+            if len(ended) < self._plan.trials:
+                return
+            self._printed += 1
+            summary = CaseSummary(name, agent, tuple(ended))
+            self._out.line(case_line(summary, width, max(map(len, labels)) if len(labels) > 1 else 0))
+            for line in failure_lines(summary):
+                self._out.line(f"      {line}")
+
+    def _table(self, *, every: bool = False) -> Table:
+        """Return the table; cases that passed, then cases that wait are left out if there is not room for all.
+
+        Args:
+            every: Whether to show all cases in any case.
+        """
+        from rich.table import Table
+        from rich.text import Text
+
+        from graph_agent._internal.text import printable
+        from graph_agent.evaluation.report import CaseSummary, cells
+
+        several = len(self._plan.agents) > 1
+        rows: list[tuple[int, list[Text]]] = []
+        for (name, agent), trials in self._trials.items():
+            ended = [trial for trial in trials.values() if trial is not None]
+            failed = sum(not trial.passed for trial in ended)
+            rank = 0 if len(ended) < len(trials) else 1 if failed else 2 if not trials else 3
+            state = {0: "running", 1: "FAIL", 2: "", 3: "pass" if len(ended) == self._plan.trials else "…"}[rank]
+            took = cells(CaseSummary(name, agent, tuple(ended))) if ended else []
+            style = {"FAIL": "red", "pass": "green"}.get(state, "dim")
+            shown = [Text(state, style), Text(printable(name)), *([Text(printable(agent))] if several else [])]
+            rows.append((rank, [*shown, Text("  ".join(took), "dim")]))
+        room = len(rows) if every else max(4, self._out.console.height - 4)
+        kept = {*sorted(range(len(rows)), key=lambda at: rows[at][0])[:room]}
+        done = sum(trial is not None for trials in self._trials.values() for trial in trials.values())
+        total = len(self._trials) * self._plan.trials
+        table = Table(
+            box=None, padding=(0, 1), show_header=False, caption=f"{done} of {total} runs", caption_justify="left"
+        )
+        for at, (_, row) in enumerate(rows):
+            if at in kept:
+                table.add_row(*row)
+        return table

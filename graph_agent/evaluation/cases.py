@@ -25,7 +25,7 @@ from graph_agent._internal.validation_text import describe_fields, explain
 from graph_agent._internal.yaml_files import parse_yaml
 from graph_agent.errors import ConfigError
 from graph_agent.state.events import ResultStatus
-from graph_agent.testing.comparison import Order, check_matchers
+from graph_agent.testing.calls import Order, check_matchers
 from graph_agent.types import SessionStatus, StopReason
 
 Turn = str | list[dict[str, Any]]

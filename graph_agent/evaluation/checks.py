@@ -17,7 +17,7 @@ from graph_agent.errors import SlowSchemaError
 from graph_agent.evaluation.cases import Case, ExpectedAnswer, ExpectedCalls, Judge, Limits
 from graph_agent.session.results import RunResult
 from graph_agent.spec.imports import load_attribute
-from graph_agent.testing.comparison import RecordedCall, compare_calls, compare_values
+from graph_agent.testing.calls import WaveCall, compare_calls, compare_values
 from graph_agent.types import SessionStatus
 
 _SHOWN_CHARS = 200
@@ -70,7 +70,7 @@ Ask = Callable[[Judge, RunResult], Awaitable[Score]]
 async def check_run(
     case: Case,
     results: Sequence[RunResult],
-    calls: Sequence[RecordedCall],
+    calls: Sequence[WaveCall],
     measures: Measures,
     ask: Ask,
     folder: Path,
@@ -119,7 +119,7 @@ def _status(last: RunResult) -> str:
     return f"{last.status.value}: {last.error}" if last.error else last.status.value
 
 
-def _calls(expected: ExpectedCalls, calls: Sequence[RecordedCall]) -> Iterator[Failure]:
+def _calls(expected: ExpectedCalls, calls: Sequence[WaveCall]) -> Iterator[Failure]:
     if (difference := compare_calls(expected.calls, calls, expected.order)) is not None:
         yield Failure("calls", str(difference))
 

@@ -1,15 +1,117 @@
-"""Summarizes the trials of an evaluation as text and as JSON."""
+"""Summarizes the trials of an evaluation: pass rates, measures, and the comparison of two agents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from statistics import fmean
 from typing import Any
 
+from graph_agent.evaluation.checks import Measures
 from graph_agent.evaluation.runner import Plan, Trial
+from graph_agent.evaluation.statistics import Estimate, mcnemar, paired_difference, pass_hat, pass_rate
+from graph_agent.testing.calls import CallDifference, compare_runs
 
 FORMAT = 1
 """Version of the JSON; a change that breaks readers increases it."""
+MEASURES = tuple(each.name for each in fields(Measures))
+
+
+@dataclass(frozen=True, slots=True)
+class CaseSummary:
+    """The trials of a case by one agent."""
+
+    name: str
+    agent: str
+    trials: tuple[Trial, ...]
+    """At least one."""
+
+    @property
+    def passed(self) -> int:
+        """The number of trials that passed."""
+        return sum(trial.passed for trial in self.trials)
+
+    def mean(self, measure: str) -> float | None:
+        """Return the mean of a measure over the trials; None if one has no value."""
+        values = [getattr(trial.measures, measure) for trial in self.trials]
+        return None if None in values else fmean(values)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSummary:
+    """The cases of one agent."""
+
+    label: str
+    cases: tuple[CaseSummary, ...]
+    """At least one; each has the same number of trials."""
+
+    @property
+    def runs(self) -> int:
+        """The number of trials."""
+        return sum(len(case.trials) for case in self.cases)
+
+    @property
+    def passed(self) -> int:
+        """The number of trials that passed."""
+        return sum(case.passed for case in self.cases)
+
+    @property
+    def pass_rate(self) -> Estimate:
+        """The share of trials that passed."""
+        return pass_rate(self.passed, self.runs)
+
+    @property
+    def pass_hat(self) -> list[float]:
+        """pass^1, pass^2, … up to the number of trials of a case."""
+        runs = len(self.cases[0].trials)
+        return [pass_hat([case.passed for case in self.cases], runs, k) for k in range(1, runs + 1)]
+
+    def mean(self, measure: str) -> float | None:
+        """Return the mean of a measure over the cases; None if one has no value."""
+        values = [value for case in self.cases if (value := case.mean(measure)) is not None]
+        return fmean(values) if len(values) == len(self.cases) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The second agent compared with the first one on the same cases."""
+
+    first: AgentSummary
+    second: AgentSummary
+
+    @property
+    def differences(self) -> dict[str, Estimate]:
+        """Second minus first: of the pass rate, as `passed`, and of each measure that both have."""
+        found = {
+            "passed": self._paired(
+                [case.passed / len(case.trials) for case in self.first.cases],
+                [case.passed / len(case.trials) for case in self.second.cases],
+            )
+        }
+        for name in MEASURES:
+            pairs = [(one.mean(name), other.mean(name)) for one, other in self._cases()]
+            both = [(one, other) for one, other in pairs if one is not None and other is not None]
+            if len(both) == len(pairs):
+                found[name] = self._paired([one for one, _ in both], [other for _, other in both])
+        return found
+
+    @property
+    def changed(self) -> tuple[int, int]:
+        """The number of cases of which only the first agent passed all trials, and only the second."""
+        pairs = [(one.passed == len(one.trials), other.passed == len(other.trials)) for one, other in self._cases()]
+        return pairs.count((True, False)), pairs.count((False, True))
+
+    def divergences(self) -> Iterator[tuple[str, CallDifference | None]]:
+        """Yield each case, and where the calls of the first trials diverge; None if they do not."""
+        for one, other in self._cases():
+            yield one.name, compare_runs(one.trials[0].calls, other.trials[0].calls)
+
+    def _cases(self) -> list[tuple[CaseSummary, CaseSummary]]:
+        return [*zip(self.first.cases, self.second.cases, strict=True)]
+
+    @staticmethod
+    def _paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
+        return paired_difference(first, second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,44 +119,151 @@ class Report:
     """The outcome of an evaluation."""
 
     plan: Plan
-    trials: Sequence[Trial]
+    trials: tuple[Trial, ...]
+
+    @property
+    def agents(self) -> list[AgentSummary]:
+        """The summary of each agent."""
+        return [
+            AgentSummary(label, tuple(summary for summary in self.cases if summary.agent == label))
+            for label in self.plan.agents
+        ]
+
+    @property
+    def cases(self) -> list[CaseSummary]:
+        """The summary of each case by each agent; those of one case are next to each other."""
+        grouped: dict[tuple[str, str], list[Trial]] = {}
+        for case in self.plan.cases:
+            grouped |= {(case.name, label): [] for label in self.plan.agents}
+        for trial in self.trials:
+            grouped[trial.case.name, trial.agent].append(trial)
+        return [CaseSummary(name, agent, tuple(trials)) for (name, agent), trials in grouped.items()]
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """The comparison of two agents; None if there is one agent."""
+        agents = self.agents
+        return Comparison(agents[0], agents[1]) if len(agents) > 1 else None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every trial passed."""
+        return all(trial.passed for trial in self.trials)
 
     def as_json(self) -> dict[str, Any]:
         """Return the outcome as plain JSON."""
-        return {
+        found: dict[str, Any] = {
             "format": FORMAT,
-            "agent": self.plan.agents[0].name,
             "db": self.plan.db,
-            "passed": sum(trial.passed for trial in self.trials),
-            "failed": sum(not trial.passed for trial in self.trials),
+            "passed": self.passed,
+            "agents": [_agent_object(agent) for agent in self.agents],
             "trials": [trial_object(trial) for trial in self.trials],
         }
+        if (comparison := self.comparison) is not None:
+            only_first, only_second = comparison.changed
+            found["comparison"] = {
+                "differences": {name: each.as_json() for name, each in comparison.differences.items()},
+                "only_first_passed": only_first,
+                "only_second_passed": only_second,
+                "p": round(mcnemar(only_first, only_second), 6),
+                "diverges": {
+                    name: difference.as_json() if difference is not None else None
+                    for name, difference in comparison.divergences()
+                },
+            }
+        return found
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of a plain report."""
-        width = max(len(trial.case.name) for trial in self.trials)
-        for trial in self.trials:
-            took = trial.measures
-            mark = "pass" if trial.passed else "FAIL"
-            yield f"{mark}  {trial.case.name:<{width}}  {took.steps} steps  {took.tokens} tokens  {took.seconds:.2f} s"
-            for failure in trial.failures:
-                yield f"      {failure}"
-        passed = sum(trial.passed for trial in self.trials)
-        stored = sum(trial.is_stored for trial in self.trials)
-        before = f"; {stored} had run before (--fresh runs them again)" if stored else ""
-        yield f"{passed} of {len(self.trials)} passed{before}"
+    def summary(self) -> Iterator[str]:
+        """Yield the lines below the table of cases."""
+        several = len(self.plan.agents) > 1
+        for agent in self.agents:
+            rate = agent.pass_rate
+            label = f"{agent.label}: " if several else ""
+            line = f"{label}{agent.passed} of {agent.runs} passed: {_percent(rate)}"
+            yield line + "".join(f", pass^{k} {value:.0%}" for k, value in enumerate(agent.pass_hat, 1) if k > 1)
+        if (comparison := self.comparison) is not None:
+            yield from _compared(comparison)
+        if not self.passed:
+            yield f"A session shows what happened: graph-agent trace SESSION --db {self.plan.db}"
+        if stored := sum(trial.is_stored for trial in self.trials):
+            ran = "1 run is" if stored == 1 else f"{stored} runs are"
+            yield f"{ran} from an earlier evaluation; --fresh runs them again"
 
 
-def report(plan: Plan, trials: Sequence[Trial]) -> Report:
-    """Return the report of an evaluation."""
-    return Report(plan, trials)
+def case_line(summary: CaseSummary, width: int, agent_width: int = 0) -> str:
+    """Return a case as one line.
+
+    Args:
+        width: Columns of the name.
+        agent_width: Columns of the agent's label; 0 to leave it out.
+    """
+    mark = "pass" if summary.passed == len(summary.trials) else "FAIL"
+    label = f"{summary.agent:<{agent_width}}  " if agent_width else ""
+    return f"{mark}  {summary.name:<{width}}  {label}{'  '.join(cells(summary))}"
 
 
-def trial_object(trial: Trial) -> dict[str, Any]:
+def cells(summary: CaseSummary) -> list[str]:
+    """Return the measures of a case as text, with the number of trials that passed if there are several."""
+    steps, tokens, cost, seconds = (summary.mean(name) for name in MEASURES)
+    found = [f"{summary.passed}/{len(summary.trials)}"] if len(summary.trials) > 1 else []
+    found += [f"{steps or 0:g} steps", f"{tokens or 0:,.0f} tokens"]
+    found += [f"cost {cost:.4f}"] if cost is not None else []
+    return [*found, f"{seconds or 0:.2f} s"]
+
+
+def failure_lines(summary: CaseSummary) -> Iterator[str]:
+    """Yield the failed checks of a case, each once, with the session of the first trial that failed it."""
+    found: dict[str, list[Trial]] = {}
+    for trial in summary.trials:
+        for failure in trial.failures:
+            found.setdefault(str(failure), []).append(trial)
+    for text, trials in found.items():
+        times = f" ({len(trials)} of {len(summary.trials)} runs)" if len(summary.trials) > 1 else ""
+        yield f"{text}{times}"
+    if found:
+        yield f"session {next(iter(found.values()))[0].session_id}"
+
+
+def _compared(comparison: Comparison) -> Iterator[str]:
+    yield f"{comparison.second.label} compared with {comparison.first.label}, with intervals of 95 %:"
+    for name, difference in comparison.differences.items():
+        yield f"  {name:<8} {_signed(name, difference)}"
+    only_first, only_second = comparison.changed
+    alone = f"passed by the first alone: {only_first}, by the second alone: {only_second}"
+    yield f"  {alone} (exact McNemar test: p = {mcnemar(only_first, only_second):.3f})"
+    for name, place in comparison.divergences():
+        yield f"  {name}: {'same calls' if place is None else f'diverges at {place}'}"
+
+
+def _percent(rate: Estimate) -> str:
+    interval = f" ({rate.low:.0%} to {rate.high:.0%})" if rate.low is not None and rate.high is not None else ""
+    return f"{rate.value:.0%}{interval}"
+
+
+def _signed(name: str, difference: Estimate) -> str:
+    form = {"passed": "+.1%", "tokens": "+,.0f", "cost": "+.4f", "seconds": "+.2f"}.get(name, "+.2f")
+    if difference.low is None or difference.high is None:
+        return format(difference.value, form)
+    return f"{format(difference.value, form)} ({format(difference.low, form)} to {format(difference.high, form)})"
+
+
+def _agent_object(agent: AgentSummary) -> dict[str, Any]:
+    return {
+        "agent": agent.label,
+        "runs": agent.runs,
+        "passed": agent.passed,
+        "pass_rate": agent.pass_rate.as_json(),
+        "pass_hat": [round(each, 6) for each in agent.pass_hat],
+        **{name: agent.mean(name) for name in MEASURES},
+    }
+
+
+def trial_object(trial: Trial) -> Mapping[str, Any]:
     """Return a trial as plain JSON."""
     last = trial.results[-1] if trial.results else None
     return {
         "case": trial.case.name,
+        "agent": trial.agent,
         "trial": trial.number,
         "session_id": trial.session_id,
         "passed": trial.passed,
@@ -64,4 +273,5 @@ def trial_object(trial: Trial) -> dict[str, Any]:
         "stop_reason": last.stop_reason if last else None,
         "calls": [asdict(call) for call in trial.calls],
         **asdict(trial.measures),
+        "metadata": trial.case.metadata,
     }

@@ -20,7 +20,7 @@ from graph_agent._internal.failure_log import exception_text, mask_named_secrets
 from graph_agent.approvals import HeldCall, approve, edit, reject, respond
 from graph_agent.checkpoints.urls import MEMORY
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.errors import GraphAgentError, InputError
+from graph_agent.errors import ConfigError, GraphAgentError, InputError
 from graph_agent.evaluation.cases import Case, Judge, Turn
 from graph_agent.evaluation.checks import NO_MEASURES, Failure, Measures, Score, check_run
 from graph_agent.models.scripted import MOCK_VARIABLE
@@ -31,7 +31,7 @@ from graph_agent.spec.agent_file import AgentSpec
 from graph_agent.spec.factory import open_agent
 from graph_agent.spec.imports import load_attribute
 from graph_agent.state.events import Event
-from graph_agent.testing.comparison import RecordedCall, recorded_calls
+from graph_agent.testing.calls import WaveCall, wave_calls
 from graph_agent.types import SessionStatus
 
 _CONTEXT = {"on_failure": "answer"}
@@ -44,8 +44,8 @@ class Trial:
     """One run of a case by one agent."""
 
     case: Case
-    agent: int
-    """Index of the agent."""
+    agent: str
+    """Label of the agent."""
     number: int
     """Number of the trial of the case, from 1."""
     session_id: str
@@ -54,7 +54,7 @@ class Trial:
     """The checks that it failed; empty if it passed."""
     results: tuple[RunResult, ...] = ()
     """The results of its turns; those before the failure of the run itself."""
-    calls: tuple[RecordedCall, ...] = ()
+    calls: tuple[WaveCall, ...] = ()
     """The calls of all turns."""
     measures: Measures = NO_MEASURES
     """What it took."""
@@ -72,8 +72,8 @@ class Plan:
     """What an evaluation runs."""
 
     cases: Sequence[Case]
-    agents: Sequence[AgentSpec]
-    """The agents; each runs every case."""
+    agents: Mapping[str, AgentSpec]
+    """The agents by their labels; each runs every case."""
     db: str
     """URL of the database of its sessions."""
     folder: Path
@@ -84,13 +84,19 @@ class Plan:
     """The agents' current date; None for the real one."""
 
     def planned(self) -> list[Trial]:
-        """Return all trials, before they run; those of one case are next to each other."""
-        digests = [_digest_of(spec, self.today) for spec in self.agents]
+        """Return all trials, before they run; those of one case are next to each other.
+
+        Raises:
+            ConfigError: If two agents are the same, whose trials would be the same sessions.
+        """
+        digests = {label: _digest_of(spec, self.today) for label, spec in self.agents.items()}
+        if len({*digests.values()}) < len(digests):
+            raise ConfigError(f"The agents {' and '.join(digests)} are the same; name another one to compare with.")
         return [
             Trial(case, agent, number, _session_id(case, digest, number))
             for case in self.cases
             for number in range(1, self.trials + 1)
-            for agent, digest in enumerate(digests)
+            for agent, digest in digests.items()
         ]
 
 
@@ -134,9 +140,10 @@ async def opened(plan: Plan) -> AsyncIterator[Runner]:
             load_attribute(answer.python, plan.folder)
     judges = {_judge_key(answer.judge): answer.judge for answer in answers if answer.judge is not None}
     async with AsyncExitStack() as stack:
-        agents = [
-            await stack.enter_async_context(open_agent(spec, today=plan.today, db=plan.db)) for spec in plan.agents
-        ]
+        agents = {
+            label: await stack.enter_async_context(open_agent(spec, today=plan.today, db=plan.db))
+            for label, spec in plan.agents.items()
+        }
         opened_judges = {
             key: await stack.enter_async_context(open_agent(_judge_spec(judge, plan.folder), db=plan.db))
             for key, judge in judges.items()
@@ -149,7 +156,7 @@ class Runner:
     """Runs the trials of an evaluation with opened agents."""
 
     plan: Plan
-    agents: Sequence[CompiledAgentGraph]
+    agents: Mapping[str, CompiledAgentGraph]
     judges: Mapping[str, CompiledAgentGraph]
     """Judge (see `_judge_key`) → its agent."""
     fresh: set[str] = field(default_factory=set)
@@ -215,7 +222,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - whatever a trial raises is its outcome; the others run on
             text = str(error) if isinstance(error, GraphAgentError) else exception_text(error)
             failures.append(Failure("run", mask_named_secrets(text)))
-        calls, measures = recorded_calls(results), _measures(results)
+        calls, measures = wave_calls(results), _measures(results)
         if not failures:
             failures = await check_run(case, results, calls, measures, self._judge_of(trial), self.plan.folder)
         return Trial(

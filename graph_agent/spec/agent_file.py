@@ -176,12 +176,7 @@ def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> 
     except ValidationError as error:
         raise ConfigError(explain(error, f"Agent file {path}", AgentSpec, hidden={"path"})) from None
     spec = spec.model_copy(update={"config": {**spec.config, **of_loop}})
-    try:
-        config = spec.loop_config()
-    except ConfigError as error:
-        faults = str(error).splitlines()
-        lines = [f"Agent file {path}: config: {fault.removeprefix('LoopConfig: ')}" for fault in faults]
-        raise ConfigError("\n".join(lines)) from None
+    config = _checked_config(spec, f"Agent file {path}")
     try:
         check_headers(spec.credential_headers)
     except ConfigError as error:
@@ -194,6 +189,41 @@ def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> 
             f"Agent file {path}: cache={spec.cache!r} is never used without config.plan_cache_ttl_s; {fix}."
         )
     return spec
+
+
+def _checked_config(spec: AgentSpec, where: str) -> LoopConfig:
+    try:
+        return spec.loop_config()
+    except ConfigError as error:
+        faults = str(error).splitlines()
+        lines = [f"{where}: config: {fault.removeprefix('LoopConfig: ')}" for fault in faults]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def with_keys(spec: AgentSpec, keys: Mapping[str, str], where: str) -> AgentSpec:
+    """Return an agent file's content with other values of some keys.
+
+    Args:
+        keys: Key → value as YAML; a field of a mapping is named as in `config.max_steps`.
+        where: The source of the keys, for errors.
+
+    Raises:
+        ConfigError: If a key is unknown, or a value is invalid.
+    """
+    content = spec.model_dump(exclude_unset=True)
+    for name, text in keys.items():
+        first, _, field = name.partition(".")
+        value = parse_yaml(text, f"{where} {name}")
+        if field and isinstance(content.setdefault(first, {}), dict):
+            content[first][field] = value
+        else:
+            content[name] = value
+    try:
+        changed = AgentSpec(**content, path=spec.path)
+    except ValidationError as error:
+        raise ConfigError(explain(error, where, AgentSpec, hidden={"path"})) from None
+    _checked_config(changed, where)
+    return changed
 
 
 def with_sources(spec: AgentSpec, sources: Mapping[str, CredentialSource]) -> AgentSpec:

@@ -110,3 +110,21 @@ def test_an_invalid_case_is_refused_with_its_line(tmp_path: Path) -> None:
             "known: arguments, match, name, status. Did you mean 'name'?",
         ],
     )
+
+
+def test_two_agents_are_compared_on_the_same_cases(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "\n  - name: pays\n    input: Pay 5.\n    expect: {calls: [pay]}\n")
+    (folder / "agent.yaml").write_text(AGENT.replace("approve: pay\n", ""))
+
+    status, made = outcome(folder, "--repeat", "2", "--vs", "approve=pay", script=[*PAYS, *PAYS])
+
+    compared = made["comparison"]
+    assert (status, [(each["agent"], each["pass_hat"]) for each in made["agents"]]) == (
+        1,
+        [("agent.yaml", [1.0, 1.0]), ("approve=pay", [0.0, 0.0])],
+    )
+    assert (compared["differences"]["passed"]["value"], compared["only_first_passed"], compared["diverges"]) == (
+        -1.0,
+        1,
+        {"pays": {"wave": 1, "call": "pay", "path": "$", "expected": {"pay": {"amount": 5}}, "actual": "no call"}},
+    )

@@ -8,10 +8,10 @@ from unittest.mock import ANY
 import pytest
 
 from graph_agent.evaluation.cases import ExpectedCall, ExpectedCalls
-from graph_agent.testing.comparison import Difference, RecordedCall, compare_calls, compare_runs, compare_values
+from graph_agent.testing.calls import CallDifference, WaveCall, compare_calls, compare_runs, compare_values
 
-A, B = RecordedCall("a", {"x": 1}, "success", 1), RecordedCall("b", {"y": [1, 2]}, "success", 1)
-C = RecordedCall("c", {"z": "Bergen"}, "error", 2)
+A, B = WaveCall("a", {"x": 1}, "success", 1), WaveCall("b", {"y": [1, 2]}, "success", 1)
+C = WaveCall("c", {"z": "Bergen"}, "error", 2)
 RUN = [A, B, C]
 
 
@@ -69,12 +69,12 @@ def test_values_are_compared_with_matchers(expected: Any, actual: Any, path: str
 def test_each_expected_call_is_assigned_another_call_of_the_run() -> None:
     both = [ExpectedCall(name="a"), ExpectedCall(name="a", arguments={"x": 1})]
 
-    found = compare_calls(both, [A, RecordedCall("a", {"x": 2})], "any")
+    found = compare_calls(both, [A, WaveCall("a", {"x": 2})], "any")
 
     assert found is None
 
 
 def test_the_first_diverging_wave_of_two_runs_is_found_whatever_its_order() -> None:
-    other = [B, A, RecordedCall("c", {"z": "Oslo"}, "success", 2)]
+    other = [B, A, WaveCall("c", {"z": "Oslo"}, "success", 2)]
 
-    assert compare_runs(RUN, other) == Difference(2, "c", "$.arguments.z", "Bergen", "Oslo")
+    assert compare_runs(RUN, other) == CallDifference(2, "c", "$.arguments.z", "Bergen", "Oslo")

@@ -21,8 +21,8 @@ _SHOWN_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedCall:
-    """A call of a run."""
+class WaveCall:
+    """A call of a run, and its wave."""
 
     name: str
     """Name of the tool, or `delegate_to_<name>`."""
@@ -61,7 +61,7 @@ class ExpectedCall(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class CallDifference:
     """The first place where calls differ."""
 
     wave: int
@@ -91,9 +91,9 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 
-def recorded_calls(results: Sequence[RunResult]) -> list[RecordedCall]:
+def wave_calls(results: Sequence[RunResult]) -> list[WaveCall]:
     """Return the calls of the turns of a run, in the order planned."""
-    found: list[RecordedCall] = []
+    found: list[WaveCall] = []
     for result in results:
         step, wave = 0, found[-1].wave if found else 0
         for tracked, call in zip(planned_calls(since_last_input(result.events)), result.calls, strict=True):
@@ -101,21 +101,21 @@ def recorded_calls(results: Sequence[RunResult]) -> list[RecordedCall]:
             at = entry["step"] if entry is not None else step or 1
             if at != step:
                 step, wave = at, wave + 1
-            found.append(RecordedCall(call.name, call.arguments, call.status, wave, call.id))
+            found.append(WaveCall(call.name, call.arguments, call.status, wave, call.id))
     return found
 
 
-def waves_of(calls: Sequence[RecordedCall]) -> list[list[RecordedCall]]:
+def waves_of(calls: Sequence[WaveCall]) -> list[list[WaveCall]]:
     """Return the calls of a run, divided into its waves."""
-    waves: dict[int, list[RecordedCall]] = {}
+    waves: dict[int, list[WaveCall]] = {}
     for call in calls:
         waves.setdefault(call.wave, []).append(call)
     return [*waves.values()]
 
 
 def compare_calls(
-    expected: Sequence[ExpectedCall | Sequence[ExpectedCall]], actual: Sequence[RecordedCall], order: Order = "waves"
-) -> Difference | None:
+    expected: Sequence[ExpectedCall | Sequence[ExpectedCall]], actual: Sequence[WaveCall], order: Order = "waves"
+) -> CallDifference | None:
     """Return the first difference between expected calls and those of a run; None if they fit.
 
     Args:
@@ -147,7 +147,7 @@ def compare_calls(
     return None
 
 
-def compare_runs(one: Sequence[RecordedCall], other: Sequence[RecordedCall]) -> Difference | None:
+def compare_runs(one: Sequence[WaveCall], other: Sequence[WaveCall]) -> CallDifference | None:
     """Return the first difference between the waves of two runs; the order within a wave does not count."""
     return compare_calls([[_Exactly(call) for call in wave] for wave in waves_of(one)], other)
 
@@ -158,13 +158,13 @@ class _Exactly:
     match: Literal["exact"] = "exact"
     status = None
 
-    def __init__(self, call: RecordedCall) -> None:
+    def __init__(self, call: WaveCall) -> None:
         self.name, self.arguments = call.name, call.arguments
 
 
 def _compare_group(
-    number: int, expected: Sequence[ExpectedCall], actual: Sequence[RecordedCall], *, may_have_more: bool = False
-) -> Difference | None:
+    number: int, expected: Sequence[ExpectedCall], actual: Sequence[WaveCall], *, may_have_more: bool = False
+) -> CallDifference | None:
     """Return the first difference between calls in any order; None if each expected call fits another call."""
     partners = _matched([[_compare_call(each, call) is None for call in actual] for each in expected])
     missing = next((each for each, partner in zip(expected, partners, strict=True) if partner is None), None)
@@ -173,11 +173,11 @@ def _compare_group(
         # A call of the same name is most likely the one that is meant.
         if (near := next((call for call in rest if call.name == missing.name), None)) is not None:
             path, wanted, found = _compare_call(missing, near) or ("$", missing.name, near.name)
-            return Difference(number, missing.name, path, wanted, found)
+            return CallDifference(number, missing.name, path, wanted, found)
         found = NO_CALL if may_have_more or not rest else {rest[0].name: rest[0].arguments}
-        return Difference(number, missing.name, "$", {missing.name: missing.arguments or {}}, found)
+        return CallDifference(number, missing.name, "$", {missing.name: missing.arguments or {}}, found)
     if rest and not may_have_more:
-        return Difference(number, rest[0].name, "$", NO_CALL, {rest[0].name: rest[0].arguments})
+        return CallDifference(number, rest[0].name, "$", NO_CALL, {rest[0].name: rest[0].arguments})
     return None
 
 
@@ -204,7 +204,7 @@ _Found = tuple[str, Any, Any]
 """JSON path, expected and actual value of a difference."""
 
 
-def _compare_call(expected: ExpectedCall, actual: RecordedCall) -> _Found | None:
+def _compare_call(expected: ExpectedCall, actual: WaveCall) -> _Found | None:
     if expected.name != actual.name:
         return "$.name", expected.name, actual.name
     found = None
