@@ -33,6 +33,9 @@ _IMPORT = re.compile(r"""^import (?:(\w+)|\{([^{}]*)\}) from "([^"\n]+)";$""", r
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
 _COMMENT = re.compile(r"^ *//[^\n]*\n?|^ */\*\*[^\n]*\n", re.MULTILINE)
 """A comment on a line of its own, which the page does not send."""
+_INDENTATION = re.compile(r"^ +", re.MULTILINE)
+_PROGRAMS = "actions.js"
+"""The module whose templates are programs in Python, so that its indentation is sent."""
 _EXPORT_LIST = re.compile(r"export ?\{([^{}]*)\};?")
 _MARKUP = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
@@ -113,6 +116,8 @@ def _script() -> str:
 def _as_function(name: str) -> str:
     """Return a module as the body of a function that returns its exports."""
     text = _COMMENT.sub("", _static(name))
+    if name != _PROGRAMS:
+        text = _INDENTATION.sub("", text)
     folder = name.rpartition("/")[0]
     exports: list[str] = []
 

@@ -34,6 +34,19 @@ HELD = """
 """
 """Hold the requests to a path, or their answers, until an input is answered."""
 
+WATCHED = """
+    const seen = new Set();
+    window.watched = { elements: 0, removed: false };
+    new MutationObserver(() => {
+      const shown = document.querySelectorAll(".message.agent");
+      for (const one of shown) seen.add(one);
+      if (shown.length) watched.began ??= shown[0].classList.contains("live") ? "live" : "stored";
+      watched.elements = seen.size;
+      watched.removed ||= seen.size > 0 && !shown.length;
+    }).observe(document, { childList: true, subtree: true });
+"""
+"""Count the elements of the agent's messages, and see whether any goes."""
+
 
 def send(page: Page, text: str) -> None:
     page.get_by_label("Message").fill(text)
@@ -149,6 +162,27 @@ def test_an_answer_is_shown_in_any_order_of_arrivals(page: Page, travel: Served,
     send(page, "one")
 
     expect(page.locator(".message.agent:not(.live)")).to_have_text(["You said: one"], timeout=DONE_MS)
+
+
+def test_the_stored_answer_takes_the_element_of_the_streamed_one(page: Page, travel: Served) -> None:
+    page.add_init_script(WATCHED)
+    page.goto(travel.url)
+    send(page, "one")
+    expect(page.locator(".message.agent:not(.live)")).to_have_text("You said: one", timeout=DONE_MS)
+
+    assert page.evaluate("watched") == {"elements": 1, "removed": False, "began": "live"}
+
+
+def test_a_message_that_is_refused_stays_in_its_box(page: Page, travel: Served) -> None:
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(status=429, json={"error": "Too many."}))
+    page.goto(travel.url)
+    send(page, "one")
+    expect(page.get_by_role("alert")).to_contain_text("Too many.")
+    expect(page.get_by_label("Message")).to_have_value("one")
+    page.unroute("**/v1/chat/completions")
+    page.get_by_label("Message").press("Enter")
+
+    expect(page.locator(".message.agent:not(.live)")).to_have_text("You said: one", timeout=DONE_MS)
 
 
 def test_a_message_creates_the_session_of_the_url(page: Page, travel: Served) -> None:

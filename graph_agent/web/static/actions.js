@@ -1,5 +1,5 @@
 // What a person takes away from an input: a copy of it as a program, a branch of it, a comparison with a branch.
-import { asText, duration, html, statusWord } from "./html.js";
+import { asText, duration, html, words } from "./html.js";
 import { Axis } from "./axis.js";
 
 const json = JSON.stringify;
@@ -87,7 +87,7 @@ function factsOf(input) {
   const calls = input.steps.flatMap((step) => step.calls);
   const models = input.steps.flatMap((step) => step.models);
   return {
-    Status: statusWord(input.status, ""),
+    Status: words(input.status),
     Steps: input.steps.length,
     Calls: `${calls.length}, ${calls.filter((call) => call.state === "error").length} failed`,
     Tokens: models.reduce((sum, model) => sum + model.tokens, 0),

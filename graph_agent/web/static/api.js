@@ -1,6 +1,7 @@
 // Talks to the server that the page came from; the key stays in this tab.
 
 const KEY = "graph-agent-key";
+const SILENT_MS = 60_000;
 
 /** An error response of the server, or a lost connection (`status` 0). */
 export class ApiError extends Error {
@@ -16,38 +17,33 @@ export const storedKey = () => sessionStorage.getItem(KEY) || "";
 /** Keep a key in this tab. */
 export const storeKey = (key) => sessionStorage.setItem(KEY, key);
 
-async function send(path, options = {}) {
-  const headers = { ...(options.headers || {}) };
+async function send(path, read, options = {}) {
+  const headers = { ...options.headers };
   if (storedKey()) headers.authorization = `Bearer ${storedKey()}`;
-  if (options.body !== undefined) headers["content-type"] = "application/json";
-  let response;
+  if (options.body) headers["content-type"] = "application/json";
   try {
-    const body = options.body === undefined ? undefined : JSON.stringify(options.body);
     // Relative, so that a server below a path of a proxy works.
-    response = await fetch(`.${path}`, { ...options, headers, body });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new ApiError("The server does not answer.", 0);
-  }
-  if (!response.ok) {
+    const response = await fetch(`.${path}`, { ...options, headers });
+    if (response.ok) return await read(response);
     const problem = await response.json().catch(() => ({}));
     const message = problem.error?.message || problem.error || `The server answered ${response.status}.`;
     throw new ApiError(message, response.status);
+  } catch (error) {
+    if (error.name === "AbortError" || error instanceof ApiError) throw error;
+    throw new ApiError("The server does not answer.", 0);
   }
-  return response;
 }
+
+const asJson = (response) => response.json();
 
 /** Return the JSON that a path has. */
-export const get = async (path) => (await send(path)).json();
+export const get = (path) => send(path, asJson);
 
-/** Send JSON to a path, and return the JSON of its answer. */
-export async function post(path, body = {}, headers = {}) {
-  const response = await send(path, { method: "POST", body, headers });
-  return response.status === 204 ? null : response.json();
-}
+/** Send JSON to a path, and return what `read` returns of the answer: its JSON by default. */
+export const post = (path, body = {}, headers = {}, read = asJson) => send(path, read, { method: "POST", body: JSON.stringify(body), headers });
 
 /** Delete what a path names. */
-export const remove = (path) => send(path, { method: "DELETE" });
+export const remove = (path) => send(path, () => null, { method: "DELETE" });
 
 /** Return the path of a session. */
 export const sessionPath = (id, rest = "") => `/sessions/${encodeURIComponent(id)}${rest}`;
@@ -57,14 +53,18 @@ export const eventsPath = (id, query = "") => `/memory/sessions/${encodeURICompo
 
 /** Call `take` for each event of a session after `after`, until the stream ends; return its `end` event, if any. */
 export async function follow(id, after, take, signal) {
-  const response = await send(eventsPath(id, `?follow=true&live=true&after=${after}`), { signal });
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  const body = await send(eventsPath(id, `?follow=true&live=true&after=${after}`), (response) => response.body, { signal });
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read().catch((error) => {
-      if (error.name === "AbortError") throw error;
-      throw new ApiError("The connection was lost.", 0);
-    });
+    // The server sends something every 15 s; a connection that is lost during a computer's sleep stays silent.
+    const silent = setTimeout(() => reader.cancel().catch(() => {}), SILENT_MS);
+    const { value, done } = await reader
+      .read()
+      .catch((error) => {
+        throw error.name === "AbortError" ? error : new ApiError("The connection was lost.", 0);
+      })
+      .finally(() => clearTimeout(silent));
     if (done) return null;
     const frames = (rest + value).split("\n\n");
     rest = frames.pop();

@@ -1,7 +1,7 @@
 // Starts the page: holds its state, follows the open session, and joins the views.
-import { Component, duration, html, render, statusWord, visible } from "./html.js";
+import { Component, counted, duration, html, render, Status, visible } from "./html.js";
 import { keyOf } from "./layout.js";
-import { activeNode, newLog, reduce, reduceAll } from "./events.js";
+import { activeNode, keepLive, newLog, reduce, reduceAll } from "./events.js";
 import { ApiError, eventsPath, follow, get, post, remove, sessionPath, storedKey, storeKey } from "./api.js";
 import { Axis, Graph } from "./axis.js";
 import { Conversation } from "./conversation.js";
@@ -20,8 +20,11 @@ const sessionOfUrl = () => new URLSearchParams(`=${location.hash.slice(1)}`).get
 class App extends Component {
   state = { sessions: [], next: null, search: "", id: "", log: newLog(), info: null, bar: null, chosen: null, pane: "talk", requests: [] };
 
-  // Number of inputs whose requests are not answered.
-  sending = 0;
+  // The sessions of inputs whose requests are not answered.
+  sending = [];
+  // Number of the newest request for the session's state; another change of the state counts, too.
+  asked = 0;
+  listed = 0;
 
   componentDidMount() {
     if (EXPORT) {
@@ -32,10 +35,12 @@ class App extends Component {
     }
     addEventListener("hashchange", () => this.open(sessionOfUrl()));
     addEventListener("keydown", (event) => this.shortcut(event));
+    // In the background, a browser delays what waits.
+    addEventListener("visibilitychange", () => document.hidden || (this.wake?.(), this.list()));
     this.list();
     this.open(sessionOfUrl());
     // A running call grows on the axis.
-    setInterval(() => (this.state.log.live || this.state.info?.waiting) && this.draw(), 250);
+    setInterval(() => (this.state.log.live.length || this.state.info?.waiting) && this.draw(), 250);
   }
 
   shortcut(event) {
@@ -56,18 +61,21 @@ class App extends Component {
 
   async list(more = false) {
     const after = more && this.state.next ? `&after=${inUrl(this.state.next)}` : "";
-    await this.attempt(async () => {
+    const listed = (this.listed += 1);
+    const error = await this.attempt(async () => {
       const { sessions, next } = await get(`/memory/summaries?limit=50${after}&search=${inUrl(this.state.search)}`);
-      this.setState({ sessions: more ? [...this.state.sessions, ...sessions] : sessions, next, needsKey: false });
+      if (listed === this.listed) this.setState({ sessions: more ? [...this.state.sessions, ...sessions] : sessions, next, needsKey: false });
     });
+    if (error && error.status !== 401) setTimeout(() => listed === this.listed && this.list(), RETRY_MS.at(-1));
   }
 
-  /** Run an action, and show its error. */
+  /** Run an action, and show its error; return the error, if any. */
   async attempt(action) {
     try {
       await action();
     } catch (error) {
       this.fail(error);
+      return error;
     }
   }
 
@@ -100,61 +108,88 @@ class App extends Component {
         await this.refresh(id);
         tries = 0;
         this.setState({ connection: "live" });
+        keepLive(log, () => false);
         const end = await follow(id, log.seq, (event) => this.take(log, event), signal);
         if (end?.reason !== "deleted") this.setState({ connection: "lost" });
       } catch (error) {
         if (signal.aborted || error.name === "AbortError") return;
         if (/40[013]/.test(error.status)) return this.fail(error);
         if (error.status === undefined) throw error;
-        if (error.status !== 404) this.setState({ connection: "lost" });
-        else {
-          log = null;
-          this.setState({ connection: "", missing: !this.sending });
-        }
+        if (error.status === 404) log = null;
+        this.setState(log || error.status !== 404 ? { connection: "lost" } : { connection: "", missing: !this.sending.includes(id) });
       }
-      if (log) log.live = null;
-      const isNew = !log && this.sending;
-      await Promise.race([woken, pause(isNew ? 60 : RETRY_MS[Math.min(tries++, RETRY_MS.length - 1)])]);
+      await Promise.race([woken, pause(!log && this.sending.includes(id) ? 60 : RETRY_MS[Math.min(tries++, RETRY_MS.length - 1)])]);
     }
   }
 
-  take(log, event) {
+  add(log, event) {
     const count = log.inputs.length;
-    const isLive = event.type === "live";
     reduce(log, event);
     if (log.inputs.length !== count && (!this.state.chosen || this.state.chosen.number === count - 1)) {
       this.setState({ chosen: log.inputs.at(-1), bar: null });
     }
-    const ended = isLive && event.parts.some((part) => part.type === "end");
-    if (ended || event.type === "approval_request" || (event.type === "status" && event.to !== "RUNNING")) {
-      this.refresh(this.state.id).catch((error) => this.fail(error));
-      this.list();
-    } else if (event.type === "approval_decision" || (isLive && event.parts.some((part) => part.type === "begin"))) {
-      this.setState({ info: { ...this.state.info, activity: "running", waiting: null, interrupts: [] } });
-      this.list();
-    }
     this.draw();
   }
 
+  take(log, event) {
+    if (event.seq <= log.seq) return;
+    const has = (type) => event.parts?.some((part) => part.type === type);
+    this.add(log, event);
+    if (has("end") || event.type === "approval_request" || (event.type === "status" && event.to !== "RUNNING")) {
+      this.setState({ told: "" });
+      this.settle(log);
+      this.list();
+    } else if (event.type === "approval_decision" || has("begin")) {
+      this.asked += 1;
+      this.setState({ info: { ...this.state.info, activity: "running", waiting: null, interrupts: [] } });
+      this.list();
+    }
+  }
+
+  /** Read the state and the events that a run has left, whether or not the stream brings them. */
+  async settle(log) {
+    const { id } = this.state;
+    const ended = log.live.filter((run) => run.ended);
+    for (const ms of RETRY_MS) {
+      try {
+        const info = await this.refresh(id);
+        if (log !== this.state.log) return;
+        if (log.seq + 1 < info.events) for (const event of (await get(eventsPath(id, `?after=${log.seq}`))).events) this.add(log, event);
+        keepLive(log, (run) => !ended.includes(run));
+        this.draw();
+        if (info.activity !== "running" || log.live.length) return;
+      } catch (error) {
+        if (!(error instanceof ApiError)) throw error;
+      }
+      await pause(ms);
+    }
+  }
+
+  /** Read the session's state, and show it unless it is out of date. */
   async refresh(id) {
+    const asked = (this.asked += 1);
     const info = await get(sessionPath(id));
-    if (id !== this.state.id) return;
+    if (id !== this.state.id || asked !== this.asked) return info;
     this.setState({ info });
     // A person decides beside the request that planned the calls.
     const step = this.state.log.inputs.at(-1)?.steps.at(-1);
     if (!this.state.bar && step?.calls.some((call) => call.state === "waiting")) this.pick(planBar(step));
+    return info;
   }
 
-  async act(kind, text) {
+  act = async (kind, text) => {
     const { id } = this.state;
-    this.setState({ error: "" });
-    await this.attempt(async () => {
+    this.setState({ error: "", told: "" });
+    const error = await this.attempt(async () => {
       if (kind === "input") return this.input(text);
       const { accepted } = await post(sessionPath(id, `/${kind}`), text ? { text } : {});
       if (kind === "follow_up" && accepted) this.setState({ told: "Queued after the current answer." });
       if (kind === "steer") this.setState({ told: "Sent; the next plan reads it." });
     });
-  }
+    const { log } = this.state;
+    const isKnown = [log.inputs.at(-1), ...log.live].some((one) => one?.question === text);
+    if (error && !isKnown) document.querySelector(".composer textarea").value ||= text || "";
+  };
 
   /** Run an input; the answer arrives with the events, which a lost connection does not stop. */
   async input(text) {
@@ -163,30 +198,37 @@ class App extends Component {
       history.replaceState(null, "", `#${inUrl(id)}`);
       this.open(id);
     }
-    this.sending += 1;
+    this.sending.push(id);
     this.wake?.();
     try {
-      await post("/v1/chat/completions", { model: CONFIG.name, messages: [{ role: "user", content: text }], metadata: { session_id: id } }, { "idempotency-key": crypto.randomUUID() });
+      const body = { model: CONFIG.name, stream: true, messages: [{ role: "user", content: text }], metadata: { session_id: id } };
+      await post("/v1/chat/completions", body, { "idempotency-key": crypto.randomUUID() }, (response) => response.text());
     } finally {
-      this.sending -= 1;
+      this.sending.splice(this.sending.indexOf(id), 1);
       this.wake();
       this.list();
     }
   }
 
-  async answer(given) {
-    this.setState({ busy: true, error: "" });
-    await this.attempt(async () => this.setState({ info: await post(sessionPath(this.state.id, "/resume"), { answer: given }) }));
-    this.setState({ busy: false });
+  answer = async (given) => {
+    const { id } = this.state;
+    this.setState({ busy: id, error: "" });
+    await this.attempt(() => post(sessionPath(id, "/resume"), { answer: given }));
+    this.setState({ busy: "" });
+    this.settle(this.state.log);
     this.list();
-  }
+  };
 
   /** Choose a bar; the recorded requests are read for the first one of a model. */
-  async pick(bar) {
+  pick = async (bar) => {
+    const { id } = this.state;
     this.setState({ bar });
     if (bar.call || EXPORT) return;
-    await this.attempt(async () => this.setState({ requests: (await get(eventsPath(this.state.id, "?type=model_request"))).events }));
-  }
+    await this.attempt(async () => {
+      const { events } = await get(eventsPath(id, "?type=model_request"));
+      if (id === this.state.id) this.setState({ requests: events });
+    });
+  };
 
   /** Fork the session from the end of a step, and compare the branch with it. */
   async fork(seq) {
@@ -199,10 +241,10 @@ class App extends Component {
     });
   }
 
-  async compare(id) {
+  compare = async (id) => {
     if (!id) return this.setState({ other: null });
     await this.attempt(async () => this.setState({ other: { id, log: reduceAll(newLog(), (await get(eventsPath(id))).events) } }));
-  }
+  };
 
   async forget() {
     if (!confirm(`Delete ${this.state.id}?`)) return;
@@ -213,12 +255,12 @@ class App extends Component {
     });
   }
 
-  copy(text) {
+  copy = (text) => {
     navigator.clipboard.writeText(text).then(
       () => this.setState({ told: "Copied." }),
       () => this.setState({ told: "Copying is not permitted." }),
     );
-  }
+  };
 
   render(props, state) {
     return state.needsKey ? html`<${KeyForm} error=${state.keyError} use=${(key) => (storeKey(key), this.list(), this.open(sessionOfUrl()))} />` : this.page(state);
@@ -233,7 +275,7 @@ class App extends Component {
     return html`<div class=${`page show-${pane}${EXPORT ? " export" : ""}`}>
       <header class="top">
         <h1>${CONFIG.name}</h1>
-        <span class="status" role="status">${id && html`<b class=${(activity && activity !== "idle" ? activity : log.status).toLowerCase()}>${statusWord(log.status, activity)}</b>`}
+        <span class="status" role="status">${id && html`<${Status} status=${log.status} activity=${activity} />`}
           ${connection === "lost" && html` <b class="lost">reconnecting…</b>`} ${told || ""}</span>
         ${!EXPORT && id && log.seq >= 0 && html`<button class="quiet" onClick=${() => this.forget()}>Delete</button>`}
         ${log.usage.calls > 0 && html`<span class="hint">${usageWord(log.usage)}</span>`}
@@ -243,19 +285,19 @@ class App extends Component {
       </header>
       ${error && html`<p class="alert" role="alert">${error} <button class="quiet" onClick=${() => this.setState({ error: "" })} aria-label="Dismiss">✕</button></p>`}
       ${!EXPORT && this.sessions(this.state)}
-      <${Conversation} key=${id} log=${log} info=${info} chosen=${chosen} busy=${busy} readOnly=${Boolean(EXPORT)}
+      <${Conversation} log=${log} info=${info} chosen=${chosen} busy=${busy === id} sending=${this.sending.includes(id)} readOnly=${Boolean(EXPORT)}
         choose=${(input) => this.setState({ chosen: input, bar: null, pane: "time" })} pickCall=${pickCall}
-        act=${(kind, text) => this.act(kind, text)} answer=${(given) => this.answer(given)}>
+        act=${this.act} answer=${this.answer}>
         ${missing && html`<p class="empty">There is no session <code>${visible(id)}</code>. A message creates it.</p>`}
         ${!id && html`<div class="empty"><h2>${CONFIG.name}</h2><p>${CONFIG.description}</p><p>Send a message to begin a session.</p></div>`}
       </${Conversation}>
       <aside class="time" aria-label="Time">
         ${id && html`<${Graph} log=${log} />`}
-        ${chosen && html`<${Axis} input=${chosen} selected=${bar?.key} now=${EXPORT ? EXPORT.now : activity !== "interrupted" && Date.now()} pick=${(one) => this.pick(one)} />`}
+        ${chosen && html`<${Axis} input=${chosen} selected=${bar?.key} now=${EXPORT ? EXPORT.now : activity !== "interrupted" && Date.now()} pick=${this.pick} />`}
         ${!chosen && html`<p class="empty">No steps yet.</p>`}
         ${chosen && html`<${Actions} input=${chosen} target=${{ name: CONFIG.name, origin: EXPORT ? "http://127.0.0.1:8000" : new URL(".", location.href).href.replace(/\/$/, "") }}
-          copy=${(text) => this.copy(text)} compare=${(one) => this.compare(one)} other=${other} candidates=${this.branches(this.state)} />`}
-        ${bar && html`<${Detail} bar=${bar} requests=${requests} copy=${(text) => this.copy(text)} close=${() => this.setState({ bar: null })}>
+          copy=${this.copy} compare=${this.compare} other=${other} candidates=${this.branches(this.state)} />`}
+        ${bar && html`<${Detail} bar=${bar} requests=${requests} copy=${this.copy} close=${() => this.setState({ bar: null })}>
           ${!EXPORT && forkPoint(bar) !== undefined && html`<button class="fork" onClick=${() => this.fork(forkPoint(bar))}>Fork after this step</button>`}
         </${Detail}>`}
         ${other && chosen && html`<${Comparison} input=${chosen} other=${other} now=${Date.now()} />`}
@@ -277,7 +319,7 @@ class App extends Component {
       <ul>${sessions.map((one) => html`<li key=${one.id}><a href=${`#${inUrl(one.id)}`} aria-current=${one.id === id ? "page" : null}
         onClick=${() => this.setState({ pane: "talk" })}>
         <strong>${visible(one.title || one.id)}</strong>
-        <small><b class=${(one.activity === "idle" ? one.status : one.activity).toLowerCase()}>${statusWord(one.status, one.activity)}</b> · ${duration(Math.max(6e4, Date.now() - Date.parse(one.updated_at)))} · ${one.turns} turns${one.cost ? ` · cost ${one.cost.toPrecision(2)}` : ""}</small>
+        <small><${Status} ...${one} /> · ${duration(Math.max(6e4, Date.now() - Date.parse(one.updated_at)))} · ${counted(one.turns, "turn")}${one.cost ? ` · cost ${one.cost.toPrecision(2)}` : ""}</small>
       </a></li>`)}</ul>
       ${!sessions.length && html`<p class="empty">${search ? "None matches." : "No sessions yet."}</p>`}
       ${next && html`<button class="quiet" onClick=${() => this.list(true)}>More</button>`}
@@ -298,12 +340,8 @@ function forkPoint({ call, step, depth }) {
   return found.calls.length ? (found.calls.every((one) => one.result) ? found.last : undefined) : found.input.last;
 }
 
-function usageWord({ calls, tokens, cost }) {
-  const words = [`${calls} model calls`];
-  if (tokens) words.unshift(`${tokens.toLocaleString("en")} tokens`);
-  if (cost) words.unshift(`cost ${cost.toPrecision(3)}`);
-  return words.join(" · ");
-}
+const usageWord = ({ calls, tokens, cost }) =>
+  [cost && `cost ${cost.toPrecision(3)}`, tokens && counted(tokens, "token"), counted(calls, "model call")].filter(Boolean).join(" · ");
 
 function KeyForm({ use, error }) {
   const submit = (event) => {

@@ -1,11 +1,11 @@
 // Draws the time axis of one input: only the bars in view are nodes of the document.
-import { Component, duration, html, signOf, wordOf } from "./html.js";
+import { Component, counted, duration, html, signOf, wordOf, words } from "./html.js";
 import { LANE, layout } from "./layout.js";
 import { activeNode } from "./events.js";
 
 const MARGIN = 300;
 const MARKS = { steering: "↪", limit: "⊣", loop_detected: "↻" };
-const markLabel = ({ kind, text }) => `${kind.replace("_", " ")}: ${text}`;
+const markLabel = ({ kind, text }) => `${words(kind)}: ${text}`;
 
 function nameOf(bar) {
   if (bar.call) return bar.call.name.replace(/^delegate_to_/, "→ ");
@@ -14,7 +14,7 @@ function nameOf(bar) {
 
 function labelOf(bar) {
   const ms = duration(bar.to - bar.from);
-  if (!bar.call) return `${nameOf(bar)}, step ${bar.step.number}, ${ms}${bar.model?.tokens ? `, ${bar.model.tokens} tokens` : ""}`;
+  if (!bar.call) return `${nameOf(bar)}, step ${bar.step.number}, ${ms}${bar.model?.tokens ? `, ${counted(bar.model.tokens, "token")}` : ""}`;
   return `${bar.call.name}, ${wordOf(bar.call.state)}, ${ms || "no duration"}, step ${bar.call.step.number}`;
 }
 
@@ -95,12 +95,10 @@ export class Axis extends Component {
 
   render({ input, selected, pick, now }, { left, top, width, height, zoom }) {
     const drawing = layout(input, width, zoom, now);
-    const inView = (bar) =>
-      bar.key === selected ||
-      (bar.x < left + width + MARGIN && bar.x + bar.width > left - MARGIN && bar.y < top + height + MARGIN && bar.y > top - MARGIN);
+    const isNear = (from, to) => from < left + width + MARGIN && to > left - MARGIN;
+    const inView = ({ key, x, y, width: wide }) => key === selected || (isNear(x, x + wide) && y < top + height + MARGIN && y > top - MARGIN);
     const shown = drawing.bars.filter(inView);
     const focused = shown.find((bar) => bar.key === selected) || shown[0];
-    const lines = drawing.lines.filter((line) => line.x1 < left + width + MARGIN && line.x2 > left - MARGIN);
     return html`<section class="axis" aria-label=${`Time of input ${input.number + 1}`}>
       <div class="axis-tools">
         <button onClick=${() => this.setState({ zoom: zoom * 1.5 })} aria-label="Wider">+</button>
@@ -110,7 +108,7 @@ export class Axis extends Component {
         onScroll=${(event) => this.setState({ left: event.target.scrollLeft, top: event.target.scrollTop })}
         onKeyDown=${(event) => this.move(event, drawing)}>
         <div class="axis-area" style=${`width:${drawing.width}px;height:${drawing.height}px`}>
-          ${drawing.columns.filter((one) => one.x < left + width + MARGIN && one.x + one.width > left - MARGIN).map(
+          ${drawing.columns.filter((one) => isNear(one.x, one.x + one.width)).map(
             (column) => html`<div key=${column.key} class="column" style=${`left:${column.x}px;width:${column.width}px`}>
               <b>${column.step ? (column.step.calls.length ? `Step ${column.step.number}` : "Answer") : "…"}</b>
               <span>${duration(column.end - column.begin)}</span>
@@ -119,7 +117,7 @@ export class Axis extends Component {
             </div>`,
           )}
           <svg class="needs" width=${drawing.width} height=${drawing.height} aria-hidden="true">
-            ${lines.map((line) => html`<path key=${line.key} d=${`M${line.x1} ${line.y1} C${line.x1 + 24} ${line.y1} ${line.x2 - 24} ${line.y2} ${line.x2} ${line.y2}`} />`)}
+            ${drawing.lines.filter(({ x1, x2 }) => isNear(x1, x2)).map((line) => html`<path key=${line.key} d=${`M${line.x1} ${line.y1} C${line.x1 + 24} ${line.y1} ${line.x2 - 24} ${line.y2} ${line.x2} ${line.y2}`} />`)}
           </svg>
           ${shown.map((bar) => html`<${Bar} key=${bar.key} bar=${bar} selected=${bar.key === selected} focusable=${bar === focused} pick=${pick} />`)}
           ${drawing.marks.map(({ note, key, x }) => html`<span key=${key} class=${`mark ${note.kind}`} style=${`left:${x}px`}

@@ -1,19 +1,23 @@
 // Shows the conversation, and what a person does in it: inputs, steering, and decisions on calls.
-import { asText, Component, Fragment, html, pretty, signOf, visible, wordOf } from "./html.js";
+import { isAsked } from "./events.js";
+import { asText, Component, Fragment, html, pretty, signOf, visible, wordOf, words } from "./html.js";
 
 const SHOWN_TURNS = 30;
 
 function Note({ note }) {
-  const name = note.kind.replace("_", " ");
   if (note.kind === "steering") return html`<p class="message user steering"><b>Steering</b> ${asText(note.text)}</p>`;
-  return html`<p class=${`notice ${note.kind}`}><b>${name}</b> ${asText(note.text)}</p>`;
+  return html`<p class=${`notice ${note.kind}`}><b>${words(note.kind)}</b> ${asText(note.text)}</p>`;
 }
 
-const Live = ({ texts }) => texts?.filter(Boolean).map((text) => html`<div class="message agent live"><p>${text}</p></div>`);
+/** Return the agent's texts; the stored answer takes the place of the live one, so that its element stays. */
+function bubblesOf({ answer, status }, texts) {
+  const bubbles = (texts || []).filter(Boolean).map((text) => ["live", text]);
+  return answer ? [...bubbles, [status === "FAILED" ? "failed" : "", asText(answer.content)]] : bubbles;
+}
 
 class Turn extends Component {
   shouldComponentUpdate({ input, chosen, texts }) {
-    return this.revision !== input.revision || chosen !== this.props.chosen || Boolean(texts) !== Boolean(this.props.texts);
+    return input !== this.props.input || this.revision !== input.revision || chosen !== this.props.chosen || Boolean(texts) !== Boolean(this.props.texts);
   }
 
   render({ input, chosen, texts, choose, pickCall }) {
@@ -31,10 +35,9 @@ class Turn extends Component {
         </div>`}
         ${notesAfter(n + 1)}
       </${Fragment}>`)}
-      <${Live} texts=${texts} />
-      ${input.answer && html`<div class=${`message agent${input.status === "FAILED" ? " failed" : ""}`}><p>${asText(input.answer.content)}</p></div>`}
-      ${input.done && input.status !== "COMPLETED" && html`<p class="ending">${input.status.toLowerCase().replace("_", " ")}</p>`}
-      ${!chosen && html`<button class="quiet show-time" onClick=${() => choose(input)}>Show its time</button>`}
+      ${bubblesOf(input, texts).map(([kind, text]) => html`<div class=${`message agent ${kind}`}><p>${text}</p></div>`)}
+      ${input.done && input.status !== "COMPLETED" && html`<p class="ending">${words(input.status)}</p>`}
+      ${!chosen && choose && html`<button class="quiet show-time" onClick=${() => choose(input)}>Show its time</button>`}
     </article>`;
   }
 }
@@ -116,6 +119,8 @@ class Question extends Component {
 class Composer extends Component {
   send(kind) {
     const text = this.box.value.trim();
+    // A new session cannot be steered before it is stored.
+    if (kind === "steer" && !this.props.exists) return;
     if (!text) return this.box.focus();
     this.box.value = "";
     this.props.act(kind, text);
@@ -146,18 +151,20 @@ class Composer extends Component {
 export class Conversation extends Component {
   state = { turns: SHOWN_TURNS };
 
-  componentDidUpdate() {
-    if (this.atEnd !== false) this.box.scrollTop = this.box.scrollHeight;
+  componentDidUpdate(before) {
+    if (this.atEnd !== false || before.log !== this.props.log) this.box.scrollTop = this.box.scrollHeight;
   }
 
   componentDidMount() {
     this.box.scrollTop = this.box.scrollHeight;
   }
 
-  render({ log, info, chosen, choose, pickCall, act, answer, busy, children, readOnly }, { turns }) {
+  render({ log, info, chosen, choose, pickCall, act, answer, busy, sending, children, readOnly }, { turns }) {
     const hidden = Math.max(0, log.inputs.length - turns);
     const last = log.inputs.at(-1);
-    const running = Boolean(log.live) || Boolean(last && !last.done && log.status === "RUNNING" && !info?.waiting && info?.activity !== "interrupted");
+    const running = sending || log.live.length > 0 || Boolean(last && !last.done && log.status === "RUNNING" && !info?.waiting && info?.activity !== "interrupted");
+    const stored = log.live.filter((run) => !isAsked(run));
+    const asking = log.live.filter(isAsked).map(({ question, texts }, n) => ({ question, texts, number: log.inputs.length + n, steps: [], notes: [] }));
     const requests = (info?.interrupts || []).map((one) => one.value);
     const asked = requests.find((value) => value?.action_requests);
     const step = last?.steps.at(-1);
@@ -165,14 +172,13 @@ export class Conversation extends Component {
       <div class="turns" ref=${(box) => (this.box = box)} tabindex="0" role="log" aria-live="polite"
         onScroll=${({ target }) => (this.atEnd = target.scrollHeight - target.scrollTop - target.clientHeight < 60)}>
         ${hidden > 0 && html`<button class="quiet" onClick=${() => this.setState({ turns: turns + 100 })}>Show ${Math.min(100, hidden)} of ${hidden} earlier inputs</button>`}
-        ${log.inputs.slice(hidden).map((input) => html`<${Turn} key=${input.number} input=${input} chosen=${input === chosen}
-          texts=${input === last && !log.live?.question ? log.live?.texts : null} choose=${choose} pickCall=${pickCall} />`)}
-        ${log.live?.question && html`<article class="turn"><div class="message user"><p>${asText(log.live.question)}</p></div><${Live} texts=${log.live.texts} /></article>`}
+        ${[...log.inputs.slice(hidden), ...asking].map((input) => html`<${Turn} key=${input.number} input=${input} chosen=${input === chosen}
+          texts=${input.texts || (input === last && stored.flatMap((run) => run.texts))} choose=${!input.texts && choose} pickCall=${pickCall} />`)}
         ${children}
       </div>
       ${!readOnly && asked && html`<${Approval} key=${info.interrupts[0].id} request=${joined(requests)} reasoning=${step?.plan.reasoning} answer=${answer} busy=${busy} />`}
       ${!readOnly && !asked && requests.length > 0 && html`<${Question} value=${requests[0]} answer=${answer} busy=${busy} />`}
-      ${!readOnly && html`<${Composer} running=${running} exists=${log.inputs.length > 0} stopped=${info?.activity === "interrupted"} act=${act} />`}
+      ${!readOnly && html`<${Composer} running=${running} exists=${last || log.live.length} stopped=${info?.activity === "interrupted"} act=${act} />`}
     </main>`;
   }
 }

@@ -1,8 +1,9 @@
 // Reduces the events of a session to its inputs, steps and calls: the same from a stream, a list and an export.
+import { asText, counted, words } from "./html.js";
 
-/** Return the log of a session without events. */
+/** Return the log of a session without events; `live` has the runs whose output is not stored, oldest first. */
 export function newLog() {
-  return { seq: -1, status: "CREATED", inputs: [], calls: new Map(), live: null, usage: { calls: 0, tokens: 0, cost: 0 } };
+  return { seq: -1, status: "CREATED", inputs: [], calls: new Map(), live: [], usage: { calls: 0, tokens: 0, cost: 0 } };
 }
 
 /** Return a time stamp in milliseconds since 1970, with the fraction that the event has. */
@@ -14,8 +15,8 @@ export function timeOf(ts) {
 // Type of a notice → its text.
 const NOTICES = {
   loop_detected: ({ pattern, count, repeated }) => `${pattern.join(", ")} repeated ${count} times (${repeated})`,
-  limit: ({ reason, limit }) => `${reason.replace("_", " ")} of ${limit} reached`,
-  summary: ({ messages }) => `${messages} older messages were summarized`,
+  limit: ({ reason, limit }) => `${words(reason)} of ${limit} reached`,
+  summary: ({ messages }) => `${counted(messages, "older message")} summarized`,
   middleware: ({ name, hook, jump_to: target }) => `${name}, ${hook}${target ? `: jumped to ${target}` : ""}`,
   warning: ({ message }) => message,
   error: ({ message }) => message,
@@ -50,9 +51,18 @@ function stepOf(input, event, time) {
 
 /** Drop the first live text that an event contains. */
 function consume(log, text) {
-  const texts = log.live?.texts;
-  if (texts?.length && text && (text.startsWith(texts[0].trim()) || texts[0].startsWith(text))) texts.shift();
+  const holds = ({ texts }) => texts.length && text && (text.startsWith(texts[0].trim()) || texts[0].startsWith(text));
+  log.live.find(holds)?.texts.shift();
 }
+
+/** Keep some of the live runs. */
+export function keepLive(log, isKept) {
+  log.live = log.live.filter(isKept);
+  if (log.inputs.length) log.inputs.at(-1).revision += 1;
+}
+
+/** Return whether a live run's question is not stored. */
+export const isAsked = (run) => run.question !== null;
 
 function callOf(log, input, event, time) {
   const name = event.name || `delegate_to_${event.target}`;
@@ -85,7 +95,7 @@ const REDUCERS = {
     input.done = event.to !== "RUNNING";
     if (!input.done) return;
     input.last = event.seq;
-    log.live = null;
+    keepLive(log, isAsked);
   },
   plan(log, event, input, time) {
     const step = newStep(input, event, time);
@@ -137,7 +147,7 @@ const REDUCERS = {
   agent_response(log, event, input, time) {
     input.answer = event;
     input.answered = time;
-    if (log.live) log.live.texts = [];
+    for (const run of log.live) if (!isAsked(run)) run.texts = [];
   },
 };
 REDUCERS.delegation_request = REDUCERS.tool_call;
@@ -156,7 +166,8 @@ export function reduce(log, event) {
   const time = timeOf(event.ts);
   const isQuestion = event.type === "user_message";
   const input = isQuestion || !log.inputs.length ? newInput(log, event) : log.inputs.at(-1);
-  if (isQuestion && log.live) log.live.question = null;
+  const asking = isQuestion && log.live.find(isAsked);
+  if (asking) asking.question = null;
   REDUCERS[event.type]?.(log, event, input, time);
   for (const record of event.model_calls || []) addModel(log, input, record, event, time);
   const text = NOTICES[event.type]?.(event);
@@ -175,15 +186,17 @@ export function reduceAll(log, events) {
 function reduceLive(log, part) {
   const input = log.inputs.at(-1);
   if (input) input.revision += 1;
-  // The history of a run that is followed from its middle has its question.
-  if (part.type === "begin") log.live = { texts: [], question: input && !input.done ? null : part.content };
-  else if (part.type === "end") log.live = null;
-  if (!log.live) return;
-  if (part.type === "break") log.live.texts.push("");
-  else if (part.type === "text") {
-    if (!log.live.texts.length) log.live.texts.push("");
-    log.live.texts[log.live.texts.length - 1] += part.text;
-  } else if (part.type === "call") {
+  if (part.type === "begin") {
+    // The history of a run that is followed from its middle has its question.
+    const isStored = !log.live.length && input && !input.done && asText(input.question) === asText(part.content);
+    log.live.push({ texts: [], question: isStored ? null : part.content });
+  }
+  const run = log.live.at(-1);
+  if (part.type === "end" && run) run.ended = true;
+  if (!run || run.ended) return;
+  if (part.type === "break") run.texts.push("");
+  else if (part.type === "text") run.texts.push((run.texts.pop() || "") + part.text);
+  else if (part.type === "call") {
     const call = log.calls.get(part.id);
     if (call && !call.result) Object.assign(call, { state: part.status, end: timeOf(part.ts) });
   }
@@ -207,11 +220,11 @@ export function requestAt(events, started) {
 /** Return the node of the graph that works now: its name, or empty when nothing runs. */
 export function activeNode(log) {
   const input = log.inputs.at(-1);
-  if (log.live?.question) return "plan";
+  if (log.live.some(isAsked)) return "plan";
   if (!input || input.done) return input ? "__end__" : "";
-  const calls = input.steps.at(-1)?.calls || [];
-  if (calls.some((call) => call.state === "waiting")) return "approve";
-  if (calls.some((call) => call.state === "running" && call.kind === "delegation")) return "delegate";
-  if (calls.some((call) => call.state === "running")) return "tools";
+  const active = (input.steps.at(-1)?.calls || []).map(({ state, kind }) => (state === "running" ? kind : state));
+  if (active.includes("waiting")) return "approve";
+  if (active.includes("delegation")) return "delegate";
+  if (active.includes("tool")) return "tools";
   return input.answer ? "finalize" : "plan";
 }

@@ -68,8 +68,14 @@ export const signOf = (state) => (STATES[state] || STATES.unknown)[0];
 /** Return a call's state in words. */
 export const wordOf = (state) => (STATES[state] || [state, state])[1];
 
-/** Return a session's activity or status in words. */
-export function statusWord(status, activity) {
-  if (activity && activity !== "idle") return activity;
-  return (status || "created").toLowerCase().replace("_", " ");
+/** Return a name of the code as words. */
+export const words = (name) => name.toLowerCase().replaceAll("_", " ");
+
+/** Return a number of things in words. */
+export const counted = (number, thing) => `${number.toLocaleString("en")} ${thing}${number === 1 ? "" : "s"}`;
+
+/** A session's activity, or its status when nothing runs. */
+export function Status({ status, activity }) {
+  const shown = activity && activity !== "idle" ? activity : status;
+  return html`<b class=${shown.toLowerCase()}>${words(shown)}</b>`;
 }

@@ -5,6 +5,8 @@ const HEAD = 40;
 const NARROWEST = 144;
 const GAP = 10;
 
+const lengthOf = (waits) => waits.reduce((sum, [from, to]) => sum + to - from, 0);
+
 /** Return the intervals of a step in which it only waited for a person, joined. */
 function waitsOf(step, now) {
   const waits = step.calls.flatMap((call) => call.waits.map((wait) => [wait.from, wait.to ?? now]));
@@ -19,7 +21,7 @@ function waitsOf(step, now) {
 
 /** Return the function from a time in a column to a position from 0 to 1: linear, with waits for a person shortened. */
 function scaleOf(begin, end, waits) {
-  const waited = waits.reduce((sum, [from, to]) => sum + (to - from), 0);
+  const waited = lengthOf(waits);
   const active = Math.max(end - begin - waited, 0.001);
   const shortened = waits.length ? Math.min(waited, active) / waited || 0 : 1;
   const length = active + (waits.length ? waited * shortened : 0);
@@ -93,7 +95,7 @@ export function layout(input, viewport, zoom, now) {
   }
   const waits = steps.map(({ step, end }) => (step ? waitsOf(step, end) : []));
   const lengths = steps.map(({ begin, end }, n) => {
-    const waited = waits[n].reduce((sum, [from, to]) => sum + (to - from), 0);
+    const waited = lengthOf(waits[n]);
     return Math.max(end - begin - waited, 0.001) * (waited ? 2 : 1);
   });
   const total = lengths.reduce((sum, one) => sum + one, 0) || 1;
