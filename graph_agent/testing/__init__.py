@@ -12,15 +12,18 @@ if TYPE_CHECKING:
     from unittest.mock import ANY as ANY
 
     from graph_agent.models.scripted import ScriptedChatModel
+    from graph_agent.testing.assertions import assert_calls, contains
     from graph_agent.testing.model import TestModel
 
-__all__ = ["ScriptedChatModel", "TestModel"]
+__all__ = ["ScriptedChatModel", "TestModel", "assert_calls", "contains"]
 
 _MODULES = {
     # Not in `__all__`, because it is documented elsewhere.
     "ANY": "unittest.mock",
     "ScriptedChatModel": "graph_agent.models.scripted",
     "TestModel": "graph_agent.testing.model",
+    "assert_calls": "graph_agent.testing.assertions",
+    "contains": "graph_agent.testing.assertions",
 }
 
 
