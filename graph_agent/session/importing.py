@@ -269,9 +269,11 @@ async def fork_session(saver: BaseCheckpointSaver[Any], session_id: str, fork_id
     thread: RunnableConfig = {"configurable": {"thread_id": session_id, "checkpoint_ns": ""}}
     found: CheckpointTuple | None = None
     async for each in saver.alist(thread):
-        if (count := lengths_of(each.metadata).get("events", 0)) <= seq + 1:
-            found = each if count == seq + 1 else None
+        if (count := lengths_of(each.metadata).get("events", 0)) < seq + 1:
             break
+        # The next input is stored before its first event.
+        if count == seq + 1 and each.metadata.get("source") != "input":
+            found = each
     if found is None:
         raise InputError(
             f"The session {session_id!r} has no checkpoint after its event {seq}; fork it from the end of another step."

@@ -16,6 +16,7 @@ from tests.server.process import COMPOSING_PARROT, serving
 from tests.support.a2a_client import a2a_client, send_text, task_text
 from tests.support.chat_client import (
     abort_through_other_process,
+    answer,
     chat,
     events,
     send_until_accepted,
@@ -33,7 +34,7 @@ def new_client(url: str) -> httpx.Client:
     return httpx.Client(base_url=url, trust_env=False, verify=False, timeout=60)
 
 
-def test_several_processes_serve_one_session(postgres_url: str, tmp_path: Path) -> None:
+def test_several_processes_serve_and_fork_one_session(postgres_url: str, tmp_path: Path) -> None:
     options = ["--workers", "2", "--db", postgres_url]
     with serving(tmp_path, *options) as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
         for future in [pool.submit(send_until_accepted, server.url, f"message {i}") for i in range(8)]:
@@ -41,11 +42,14 @@ def test_several_processes_serve_one_session(postgres_url: str, tmp_path: Path) 
         with server.http() as http:
             inputs = [event["content"] for event in events(http, "shared", type="user_message")]
             kinds = [event["type"] for event in events(http, "shared")]
+            fork = http.post("/sessions/shared/fork", json={"seq": 4}).json()["id"]
+            forked = answer(chat(http, fork, "another second"))
         aborted = abort_through_other_process(server.url, tmp_path, pool)
 
-    assert (sorted(inputs), kinds, aborted) == (
+    assert (sorted(inputs), kinds, forked, aborted) == (
         [f"message {i}" for i in range(8)],
         ["user_message", "status", "plan", "agent_response", "status"] * 8,
+        f"You said: {inputs[0]} / another second",
         "ABORTED",
     )
 
