@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from graph_agent.evaluation.formats import Format
     from graph_agent.evaluation.report import Report
     from graph_agent.evaluation.runner import Plan, Trial
     from graph_agent.spec.agent_file import AgentSpec
@@ -50,12 +51,23 @@ def eval_(
         str | None, typer.Option("--db", help=f"Database of the runs; by default {DATABASE} next to the cases.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what an earlier evaluation has run.")] = False,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            "--export",
+            metavar="FORMAT:FILE",
+            help="Write the cases to a file, and run none; FORMAT is graph-agent, pydantic-evals or langsmith.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run cases with an agent, and check each run; exit status 1 if a check fails.
 
     Each run is a session of the database. After a kill, the same command continues; it runs nothing twice.
     """
+    if export is not None:
+        _export(cases, export)
+        return
     plan = _plan(cases, agent, vs or [], only or [], repeat, today, db)
     report = asyncio.run(_evaluate(plan, parallel, fresh=fresh, quiet=as_json))
     if as_json:
@@ -74,11 +86,11 @@ def _plan(
 ) -> Plan:
     from fnmatch import fnmatchcase
 
-    from graph_agent.evaluation.cases import load_cases
+    from graph_agent.evaluation.formats import read_cases
     from graph_agent.evaluation.runner import Plan
     from graph_agent.spec.agent_file import load_spec
 
-    file = load_cases(path)
+    file = read_cases(path)
     if agent is None and file.agent is None:
         raise ConfigError(f"Cases {path}: it names no agent; add the key 'agent', or give --agent FILE.")
     chosen = agent or path.parent / (file.agent or "")
@@ -93,6 +105,19 @@ def _plan(
         raise ConfigError(f"Cases {path}: no case is named {', '.join(only)}; it has {names}.")
     address = db or f"sqlite:///{path.parent / DATABASE}"
     return Plan(cases, agents, address, path.parent.resolve(), repeat, today.date() if today else None)
+
+
+def _export(path: Path, export: str) -> None:
+    from typing import get_args
+
+    from graph_agent.errors import did_you_mean
+    from graph_agent.evaluation.formats import Format, read_cases, write_cases
+
+    format_, _, target = export.partition(":")
+    if format_ not in get_args(Format) or not target:
+        raise ConfigError(f"--export {export}: write FORMAT:FILE; {did_you_mean(format_, get_args(Format))}")
+    text = write_cases(read_cases(path), cast("Format", format_))
+    Path(target).write_text(text, encoding="utf-8")
 
 
 def _other(spec: AgentSpec, vs: Sequence[str]) -> tuple[str, AgentSpec]:

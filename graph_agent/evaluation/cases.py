@@ -88,8 +88,8 @@ class Judge(_Part):
 
     rubric: str = Field(min_length=1)
     """What a good answer is, in words."""
-    model: str | list[str]
-    """The model, as in the agent file: `provider:name` or `module:factory`."""
+    model: str | list[str] | None = None
+    """The model, as in the agent file: `provider:name` or `module:factory`; None for that of the agent."""
     threshold: float = Field(default=0.7, ge=0, le=1)
     """Lowest score that passes."""
 
@@ -100,7 +100,7 @@ class ExpectedAnswer(_Part):
     equals: Any = None
     """The whole answer: a text, or the JSON value of the structured response or of the answer's text."""
     contains: str | list[str] = []
-    """Texts that the answer contains, in any case of its letters."""
+    """Texts that the answer contains."""
     regex: str | None = None
     """A pattern found in the answer."""
     json_schema: dict[str, Any] | None = None
@@ -115,6 +115,11 @@ class ExpectedAnswer(_Part):
     @classmethod
     def _from_text(cls, given: Any) -> Any:
         return {"contains": given} if isinstance(given, str) else given
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of `contains`."""
+        return [self.contains] if isinstance(self.contains, str) else self.contains
 
     @field_validator("regex")
     @classmethod
@@ -248,15 +253,23 @@ def load_cases(path: str | Path) -> CaseFile:
         ConfigError: If it is missing, is not YAML, or has an invalid key or value; each line of the message names the
             file, the line and the field.
     """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"Cases {path}: {error}; name a YAML file of cases.") from None
+    text = read_text(Path(path))
     content = parse_yaml(text, f"Cases {path}")
     if not isinstance(content, dict):
         raise ConfigError(f"Cases {path}: expected the key 'cases' at the top, got {content!r}.")
     return parse_cases(content, f"Cases {path}", text)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file of cases.
+
+    Raises:
+        ConfigError: If it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"Cases {path}: {error}; name a file of cases.") from None
 
 
 def parse_cases(content: Mapping[str, Any], where: str, text: str = "") -> CaseFile:

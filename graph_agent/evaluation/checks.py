@@ -141,8 +141,8 @@ def _answer(expected: ExpectedAnswer, last: RunResult) -> Iterator[Failure]:
         found = compare_values(expected.equals, _value(last))
         if found is not None:
             yield Failure("answer.equals", f"{found[0]}: expected {_shown(found[1])}, got {_shown(found[2])}")
-    for part in [expected.contains] if isinstance(expected.contains, str) else expected.contains:
-        if part.casefold() not in text.casefold():
+    for part in expected.texts:
+        if part not in text:
             yield Failure("answer.contains", f"{_shown(part)} is not in {_shown(text)}")
     if expected.regex is not None and not compile_pattern(expected.regex).search(text, timeout=1):
         yield Failure("answer.regex", f"{expected.regex!r} is not found in {_shown(text)}")

@@ -187,7 +187,7 @@ class Report:
             yield f"A session shows what happened: graph-agent trace SESSION --db {self.plan.db}"
         if stored := sum(trial.is_stored for trial in self.trials):
             ran = "1 run is" if stored == 1 else f"{stored} runs are"
-            yield f"{ran} from an earlier evaluation; --fresh runs them again"
+            yield f"{ran} from an earlier evaluation; --fresh runs all cases again"
 
 
 def case_line(summary: CaseSummary, width: int, agent_width: int = 0) -> str:

@@ -144,8 +144,9 @@ async def opened(plan: Plan) -> AsyncIterator[Runner]:
             label: await stack.enter_async_context(open_agent(spec, today=plan.today, db=plan.db))
             for label, spec in plan.agents.items()
         }
+        default = next(iter(plan.agents.values()))
         opened_judges = {
-            key: await stack.enter_async_context(open_agent(_judge_spec(judge, plan.folder), db=plan.db))
+            key: await stack.enter_async_context(open_agent(_judge_spec(judge, plan, default), db=plan.db))
             for key, judge in judges.items()
         }
         yield Runner(plan, agents, opened_judges)
@@ -307,16 +308,16 @@ def _judge_key(judge: Judge) -> str:
     return json.dumps([judge.model, judge.rubric])
 
 
-def _judge_spec(judge: Judge, folder: Path) -> AgentSpec:
+def _judge_spec(judge: Judge, plan: Plan, agent: AgentSpec) -> AgentSpec:
     # Braces of a rubric must not be read as those of a template.
     rubric = judge.rubric.replace("{{", "{ {").replace("{%", "{ %").replace("{#", "{ #")
     return AgentSpec(
         name="judge",
-        model=judge.model,
+        model=agent.model if judge.model is None else judge.model,
         system_prompt=_JUDGE_PROMPT.format(rubric=rubric),
         response_format=_SCORE,
         db=MEMORY,  # replaced by the database of the evaluation
-        path=folder / "judge.yaml",
+        path=(agent.folder if judge.model is None else plan.folder) / "judge.yaml",
     )
 
 

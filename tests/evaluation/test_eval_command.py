@@ -45,7 +45,7 @@ def test_a_case_passes_when_each_check_passes_and_runs_once(tmp_path: Path) -> N
     approvals: {pay: {edit: {amount: 4}}}
     expect:
       calls: [{name: pay, arguments: {amount: {$schema: {maximum: 4}}}, status: success}]
-      answer: {contains: you PAID, regex: "\\\\d", equals: You paid 5.}
+      answer: {contains: ou paid, regex: "\\\\d", equals: You paid 5.}
       status: COMPLETED
       stop_reason: completed
       limits: {steps: 1, seconds: 60}

@@ -35,6 +35,7 @@ import pytest
 import yaml
 
 from graph_agent import ScriptedChatModel
+from graph_agent.evaluation.cases import load_cases
 from graph_agent.models.scripted import mock_model_from_env
 from graph_agent.spec import load_spec
 from tests.support.warm_process import Process, start_python, warm_command
@@ -141,7 +142,7 @@ class PageRun:
             case "console":
                 printed = self._console(text, servers)
             case "yaml":
-                printed = self._check_agent_file(text, block)
+                printed = self._check_yaml(text, block)
             case "json":
                 printed = json.loads(text) and ""
             case other:
@@ -232,9 +233,13 @@ class PageRun:
             text = text.replace(f"127.0.0.1:{shown}", f"127.0.0.1:{real}")
         return text
 
-    def _check_agent_file(self, text: str, block: Block) -> str:
+    def _check_yaml(self, text: str, block: Block) -> str:
         content = yaml.safe_load(text)
         file = self.folder / block.directives.get("file", "shown.yaml")
+        if isinstance(content, dict) and "cases" in content:
+            file.write_text(text, encoding="utf-8")
+            load_cases(file)
+            return ""
         if not isinstance(content, dict) or not ({"name", "model"} <= content.keys()):
             file.write_text(f"name: a\nmodel: m\n{text}", encoding="utf-8")  # some keys of an agent file
         else:
