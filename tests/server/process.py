@@ -130,7 +130,7 @@ def _address(served: Served, begins: int) -> str:
     while time.monotonic() < deadline and served.process.poll() is None:
         if found := re.search(rb"Uvicorn running on (http://\S+)", served.log.read_bytes()[begins:]):
             return found[1].decode()
-        time.sleep(0.05)
+        time.sleep(0.01)
     raise AssertionError(f"The server does not listen: {served.log.read_text()}")
 
 
@@ -142,5 +142,5 @@ def _wait_until_up(served: Served, path: str) -> None:
                 if client.get(path).is_success:
                     return
             except httpx.TransportError:
-                time.sleep(0.05)
+                time.sleep(0.01)
     raise AssertionError(f"the server did not come up:\n{served.log.read_text()[-4000:]}")

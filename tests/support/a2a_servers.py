@@ -7,9 +7,11 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import uvicorn
+import uvicorn.server
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
@@ -23,6 +25,11 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.a2a.mount import agent_card
 
 App = Callable[..., Awaitable[None]]
+
+# uvicorn checks every 100 ms whether to stop, and whether its connections are closed: too long for hundreds of servers.
+vars(uvicorn.server)["asyncio"] = SimpleNamespace(
+    **{**vars(asyncio), "sleep": lambda seconds: asyncio.sleep(seconds / 20)}
+)
 
 
 @contextmanager

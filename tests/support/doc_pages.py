@@ -272,5 +272,5 @@ def _listening_port(process: Process, log: Path) -> str:
     while time.monotonic() < deadline and process.poll() is None:
         if found := re.search(rb"(?:Uvicorn running on|listens at) http://[^\s:]+:(\d+)", log.read_bytes()):
             return found[1].decode()
-        time.sleep(0.05)
+        time.sleep(0.01)
     raise AssertionError(f"The server does not listen:\n{log.read_text()}")
