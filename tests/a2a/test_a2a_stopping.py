@@ -37,11 +37,15 @@ async def until_at_work(events: AsyncIterator[StreamResponse], folder: Path) -> 
 
 
 @asynccontextmanager
-async def server(surface: str, folder: Path) -> AsyncIterator[tuple[str, Any]]:
-    """The agent, served by either command; yield its address and its process."""
+async def server(surface: str, folder: Path, *options: str) -> AsyncIterator[tuple[str, Any]]:
+    """The agent, served by either command; yield its address and its process.
+
+    Args:
+        options: Of the command `a2a`.
+    """
     database = f"sqlite:///{folder / 'sessions.db'}"
     if surface == "a2a":
-        with a2a_process(folder, "--db", database) as (url, process):
+        with a2a_process(folder, "--db", database, *options) as (url, process):
             yield url, process
     else:
         with serving(folder, agent=AGENT) as served:
@@ -101,7 +105,7 @@ async def test_sigterm_stops_an_unwatched_task_at_its_next_boundary(tmp_path: Pa
 
 
 async def test_a_second_sigterm_stops_a_task_at_once(tmp_path: Path) -> None:
-    async with server("a2a", tmp_path) as (url, process), a2a_client(url) as client:
+    async with server("a2a", tmp_path, "--drain-s", "3600") as (url, process), a2a_client(url) as client:
         stream: Any = client.send_message(order(tmp_path))
         async with aclosing(stream) as events:
             await until_at_work(events, tmp_path)

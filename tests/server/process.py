@@ -53,7 +53,7 @@ class Served:
         processes = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
         for process in processes:
             process.kill()
-        psutil.wait_procs(processes, timeout=30)
+        eventually(lambda: all(map(_has_ended, processes)))
 
 
 @contextmanager
@@ -116,6 +116,14 @@ def eventually(condition: Callable[[], Any], within_s: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline, "what was waited for has not come"
         time.sleep(0.01)
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        # The workers' new parent need not wait for them.
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _environment(extra: dict[str, str]) -> dict[str, str]:

@@ -206,6 +206,8 @@ class A2AServer:
         """Stop every running task and close all resources."""
         await self._handler.aclose()
         await self._executor.aclose()
+        if isinstance(self._tasks, LiveTaskStore):
+            self._tasks.abandon()
         if self._push is not None:
             await self._push.aclose()
 

@@ -225,6 +225,11 @@ class LiveTaskStore(TaskStore):
         """Wait until no task runs and the final states of all tasks are stored."""
         await self._settled.wait()
 
+    def abandon(self) -> None:
+        """Stop waiting for tasks whose runs were cancelled; without a final state, they are read as failed."""
+        self._live.clear()
+        self._settled.set()
+
     async def run_by_other_process(self, task_id: str, context: ServerCallContext) -> Task | None:
         """Return the task if another process runs it, else None.
 
