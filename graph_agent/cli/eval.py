@@ -59,6 +59,12 @@ def eval_(
             help="Write the cases to a file, and run none; FORMAT is graph-agent, pydantic-evals or langsmith.",
         ),
     ] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", help="Write the outcome to this file as JUnit XML, for CI servers.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write the outcome to this file as a page, with the sessions.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run cases with an agent, and check each run; exit status 1 if a check fails.
@@ -69,7 +75,11 @@ def eval_(
         _export(cases, export)
         return
     plan = _plan(cases, agent, vs or [], only or [], repeat, today, db)
-    report = asyncio.run(_evaluate(plan, parallel, fresh=fresh, quiet=as_json))
+    report = asyncio.run(_evaluate(plan, parallel, html, fresh=fresh, quiet=as_json))
+    if junit is not None:
+        from graph_agent.evaluation.exports import junit_of
+
+        junit.write_text(junit_of(report, cases.stem), encoding="utf-8")
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     raise typer.Exit(0 if report.passed else 1)
@@ -135,7 +145,8 @@ def _other(spec: AgentSpec, vs: Sequence[str]) -> tuple[str, AgentSpec]:
     return label, with_keys(base, keys, "--vs") if keys else base
 
 
-async def _evaluate(plan: Plan, parallel: int, *, fresh: bool, quiet: bool) -> Report:
+async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool, quiet: bool) -> Report:
+    from graph_agent.evaluation.exports import page_of
     from graph_agent.evaluation.report import Report
     from graph_agent.evaluation.runner import opened
 
@@ -146,7 +157,10 @@ async def _evaluate(plan: Plan, parallel: int, *, fresh: bool, quiet: bool) -> R
             await runner.delete(trials)
         with screen:
             ended = await runner.run(trials, parallel=parallel, on_begin=screen.begin, on_end=screen.end)
-    report = Report(plan, tuple(ended))
+        report = Report(plan, tuple(ended))
+        if html is not None:
+            histories = {trial.session_id: await runner.events(trial) for trial in report.shown}
+            await asyncio.to_thread(html.write_text, page_of(report, histories), encoding="utf-8")
     screen.close(report)
     return report
 

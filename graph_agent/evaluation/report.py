@@ -146,6 +146,11 @@ class Report:
         return Comparison(agents[0], agents[1]) if len(agents) > 1 else None
 
     @property
+    def shown(self) -> list[Trial]:
+        """The trials whose sessions the HTML report has: those that failed, and the first one of each case."""
+        return [trial for trial in self.trials if trial.number == 1 or not trial.passed]
+
+    @property
     def passed(self) -> bool:
         """Whether every trial passed."""
         return all(trial.passed for trial in self.trials)

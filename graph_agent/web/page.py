@@ -59,16 +59,15 @@ def page(config: Mapping[str, Any]) -> Page:
     script, style = _script(), _static("page.css")
     directives = [
         "default-src 'none'",
-        f"script-src {_hash(script)}",
-        f"style-src {_hash(style)}",
+        f"script-src {source_hash(script)}",
+        f"style-src {source_hash(style)}",
         "connect-src 'none'" if "export" in config else "connect-src 'self'",
         "img-src data:",
         "base-uri 'none'",
         "form-action 'none'",
     ]
     policy = "; ".join(directives)
-    # In an HTML document, only `<` could end the block; JSON may escape every character.
-    data = json.dumps(config, separators=(",", ":")).translate(_MARKUP)
+    data = json_in_html(config)
     name = str(config["name"]).replace("&", "&amp;").replace("<", "&lt;")
     html = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -88,15 +87,26 @@ def exported_page(session_id: str, events: Iterable[Mapping[str, Any]], name: st
         events: Its history, oldest event first.
         name: Name of the agent.
     """
+    return page({"name": name, "description": description, "export": export_of(session_id, events)}).html
+
+
+def export_of(session_id: str, events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the key `export` of a page's config; the history is as for `exported_page`."""
     shown = [public_value(each) for each in events]
     # What is unfinished lasts until the newest event; whether it continued is unknown.
     newest = next((each["ts"] for each in reversed(shown) if "ts" in each), None)
     now = datetime.now(UTC) if newest is None else datetime.fromisoformat(newest)
-    export = {"session": session_id, "events": shown, "now": round(now.timestamp() * 1000)}
-    return page({"name": name, "description": description, "export": export}).html
+    return {"session": session_id, "events": shown, "now": round(now.timestamp() * 1000)}
 
 
-def _hash(text: str) -> str:
+def json_in_html(value: Any) -> str:
+    """Return a value as JSON for a script element of an HTML document."""
+    # Only `<` could end the element; JSON may escape every character.
+    return json.dumps(value, separators=(",", ":")).translate(_MARKUP)
+
+
+def source_hash(text: str) -> str:
+    """Return the source expression of an inline script or style, for a Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

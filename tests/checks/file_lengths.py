@@ -11,9 +11,9 @@ from pathlib import Path
 
 LONGEST = 600
 """Lines a file may have."""
-MODULES = 316
+MODULES = 317
 """Modules the package may have; lower it when modules join."""
-LINES = 67_863
+LINES = 68_019
 """Lines the package may have; lower it when the package shrinks."""
 ROOT = Path(__file__).parents[2]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from tests.support.agents import asks
 from tests.support.cli import run_cli
@@ -128,3 +129,24 @@ def test_two_agents_are_compared_on_the_same_cases(tmp_path: Path) -> None:
         1,
         {"pays": {"wave": 1, "call": "pay", "path": "$", "expected": {"pay": {"amount": 5}}, "actual": "no call"}},
     )
+
+
+def test_the_outcome_is_written_as_junit_xml(tmp_path: Path) -> None:
+    folder = folder_of(
+        tmp_path,
+        """
+  - {name: "paid \\x1b[2J", input: Pay 5., approvals: {pay: approve}}
+  - {name: short, input: Pay 5., approvals: {pay: approve}, expect: {answer: {equals: "<b>"}}}
+  - {name: undecided, input: Pay 5.}
+""",
+    )
+
+    outcome(folder, "--junit", "junit.xml", script=PAYS * 3)
+
+    (suite,) = ElementTree.parse(folder / "junit.xml").getroot()
+    assert [suite.get(name) for name in ("name", "tests", "failures", "errors")] == ["agent.yaml", "3", "1", "1"]
+    assert [(case.get("name"), [child.tag for child in case]) for case in suite] == [
+        ("paid \\x1b[2J", ["system-out"]),
+        ("short", ["failure", "system-out"]),
+        ("undecided", ["error", "system-out"]),
+    ]
