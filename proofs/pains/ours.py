@@ -14,7 +14,7 @@ from graph_agent.persistence import open_saver
 from proofs.pains.worker import Reply, Task
 
 PACKAGE = "graph-agent"
-LACKS: dict[str, str] = {}
+LACKS: tuple[str, ...] = ()
 OPT_IN = ""
 _FIELDS = {
     "steps": "max_steps",
@@ -66,7 +66,8 @@ class Peer:
             elif part.type == "done":
                 result = part.result
         assert result is not None
-        return Reply(tokens, _reply(result).tokens)
+        reply = _reply(result)
+        return Reply(tokens, reply.tokens, reply.cut_off)
 
     async def resume(self) -> Reply:
         """Carry on after a crash."""
@@ -84,4 +85,4 @@ class Peer:
 def _reply(result: RunResult[Any]) -> Reply:
     waiting = [each for interrupt in result.interrupts for each in interrupt.value["action_requests"]]
     answer = result.raise_for_status().answer
-    return Reply(answer, result.usage["total_tokens"], [each["args"] for each in waiting])
+    return Reply(answer, result.usage["total_tokens"], result.truncated or "", [each["args"] for each in waiting])

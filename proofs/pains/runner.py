@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from proofs.pains.scenario import Evidence, Scenario
+from proofs.pains.scenario import NEEDS, Evidence, Scenario
 from proofs.pains.stub import Stub
 
 ROOT = Path(__file__).parents[2]
@@ -79,17 +79,24 @@ class Worker:
         self._process.stdout.close()
 
     def run(self, task: Mapping[str, Any]) -> bool:
-        """Run one task; False if it hung and was ended."""
+        """Run one task; False if it hung and was ended.
+
+        Raises:
+            RuntimeError: The adapter could not build its agent, or broke.
+        """
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(task) + "\n")
         self._process.stdin.flush()
         child = int(self._next(STARTUP_S))
         try:
-            self._next(HANG_S)
+            status = self._next(HANG_S)
         except queue.Empty:
             os.kill(child, signal.SIGKILL)
             self._next(HANG_S)
             return False
+        if int(status) > 0:
+            log = Path(task["folder"]) / "log.txt"
+            raise RuntimeError(f"The adapter broke: {log.read_text()[-2000:]}")
         return True
 
     def _read(self) -> None:
@@ -130,16 +137,15 @@ def observe(worker: Worker, scenario: Scenario, *, opt_in: bool = False) -> Evid
         effects = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
         if "PAINS_LOG" in os.environ and (folder / "log.txt").exists():
             shutil.copy(folder / "log.txt", os.environ["PAINS_LOG"])
-        return Evidence(outcomes, stub.requests, effects, stored, hung)
+        return Evidence(outcomes, stub.requests, effects, stored, hung, stub.refused)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def judge(worker: Worker, scenario: type[Scenario], *, opt_in: bool = False) -> Verdict:
     """Run a scenario, and check what was seen."""
-    lacks = worker.about["LACKS"]
-    if missing := sorted(scenario.needs & lacks.keys()):
-        return Verdict("n/a", "; ".join(lacks[need] for need in missing))
+    if missing := sorted(scenario.needs.intersection(worker.about["LACKS"])):
+        return Verdict("n/a", f"It does not have {' and '.join(NEEDS[need] for need in missing)}.")
     instance = scenario()
     seen = instance.check(observe(worker, instance, opt_in=opt_in))
     return Verdict("pass") if seen is None else Verdict("fail", seen)

@@ -11,6 +11,20 @@ from typing import Any, ClassVar
 from proofs.pains.stub import Reply, Request
 
 Step = Mapping[str, Any]
+NEEDS = {
+    "store": "a store of sessions",
+    "stream": "streams",
+    "async": "asynchronous runs and tools",
+    "approvals": "approvals",
+    "edits": "edits of calls",
+    "steps": "a limit of steps",
+    "tokens": "a token budget",
+    "deadline_s": "a deadline",
+    "tool_timeout_s": "a time limit of a tool",
+    "parallel": "a limit of parallel calls",
+    "history": "a window of messages",
+}
+"""What a framework may not have at all."""
 ISSUE = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
 
 
@@ -49,7 +63,7 @@ class Evidence:
     """What an outsider sees of a run."""
 
     outcomes: Sequence[Mapping[str, Any]]
-    """One for each step of the processes that ended: `answer`, `tokens`, `waiting` and `error`."""
+    """One for each step of the processes that ended: the fields of the worker's `Reply`, and `error`."""
     requests: Sequence[Request]
     effects: Sequence[Mapping[str, Any]]
     """What the tools did: `tool` and its arguments."""
@@ -57,10 +71,16 @@ class Evidence:
     """Bytes in the session's folder after each process."""
     hung: bool
     """Whether a process had to be ended."""
+    refused: Sequence[str] = ()
+    """Why the model's server refused requests as invalid."""
 
     def count(self, tool: str) -> int:
         """How often a tool ran."""
         return sum(each["tool"] == tool for each in self.effects)
+
+    def values(self, tool: str, argument: str) -> list[Any]:
+        """An argument of each run of a tool, sorted."""
+        return sorted((each[argument] for each in self.effects if each["tool"] == tool), key=str)
 
     def unanswered(self, answer: str) -> str | None:
         """What the user got in place of an answer that contains a text; None if it was given at the end."""
@@ -79,7 +99,7 @@ class Scenario:
 
     tools: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What a framework must have at all: `store`, `stream`, `async`, `approvals`, `tokens`, and names of limits."""
+    """Keys of `NEEDS`; the verdict on a framework that lacks one is "n/a"."""
     limits: ClassVar[Mapping[str, int]] = {}
     approve: ClassVar[tuple[str, ...]] = ()
     processes: ClassVar[tuple[tuple[Step, ...], ...]] = ()

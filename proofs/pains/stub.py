@@ -7,6 +7,7 @@ the context window, and text that is no valid Unicode.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -64,9 +65,12 @@ class Request:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The history."""
-        found: list[dict[str, Any]] = self.body["messages"]
-        return found
+        """The history. smolagents joins inputs and results in one message of the user, which is split here."""
+        split: list[dict[str, Any]] = []
+        for each in self.body["messages"]:
+            parts = _PARTS.split(text_of(each)) if each["role"] == "user" else []
+            split += [{**each, "content": part.strip()} for part in parts if part.strip()] or [each]
+        return split
 
     @property
     def offered(self) -> set[str]:
@@ -78,12 +82,18 @@ class Request:
     @property
     def results(self) -> list[str]:
         """The results of calls, in order."""
-        return [text_of(each) for each in self.messages if each["role"] == "tool"]
+        return [text_of(each) for each in self.messages if is_result(each)]
+
+    @property
+    def fresh_results(self) -> list[str]:
+        """The results since the last input."""
+        last = max((index for index, each in enumerate(self.messages) if is_input(each)), default=-1)
+        return [text_of(each) for each in self.messages[last + 1 :] if is_result(each)]
 
     @property
     def inputs(self) -> list[str]:
         """What the user wrote, in order."""
-        return [text_of(each) for each in self.messages if each["role"] == "user"]
+        return [text_of(each).removeprefix("New task:\n") for each in self.messages if is_input(each)]
 
     def called(self, name: str) -> list[dict[str, Any]]:
         """The arguments of the calls of a tool in the history."""
@@ -92,6 +102,9 @@ class Request:
 
 
 Model = Callable[[Request], Reply]
+_OBSERVATIONS = ("Observation:", "Error:\n")
+"""How smolagents begins results."""
+_PARTS = re.compile(r"^(?=New task:\n|Observation:|Error:\n)", re.M)
 
 
 def text_of(message: dict[str, Any]) -> str:
@@ -100,6 +113,16 @@ def text_of(message: dict[str, Any]) -> str:
     if isinstance(content, list):
         return "".join(str(block.get("text", "")) for block in content)
     return content or ""
+
+
+def is_result(message: dict[str, Any]) -> bool:
+    """Whether a message is the result of a call."""
+    return message["role"] == "tool" or (message["role"] == "user" and text_of(message).startswith(_OBSERVATIONS))
+
+
+def is_input(message: dict[str, Any]) -> bool:
+    """Whether a message is what the user wrote."""
+    return message["role"] == "user" and not is_result(message)
 
 
 def refusal(body: dict[str, Any], size: int) -> str:

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 FOLDER = Path()
 _PATIENCE_S = 5.0
@@ -72,6 +72,64 @@ def crash(reason: str) -> str:
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
     return f"Looked up {reason}."
+
+
+def now() -> str:
+    """Return the time."""
+    effect("now")
+    return "It is noon."
+
+
+class Item(TypedDict):
+    """An item of an order."""
+
+    sku: str
+    quantity: int
+
+
+def order(items: list[Item], express: bool = False) -> str:
+    """Order items.
+
+    Args:
+        items: What to order.
+        express: Whether it is urgent.
+    """
+    effect("order", items=items, express=express)
+    return f"Ordered {len(items)} items."
+
+
+def status(job: str) -> str:
+    """Return the state of a job.
+
+    Args:
+        job: Its name.
+    """
+    effect("status", job=job)
+    done = _count("status")
+    return "The job is ready." if done > 5 else f"{done * 16} percent are done."
+
+
+async def read_page(page: int) -> str:
+    """Read a page of a book.
+
+    Args:
+        page: Its number.
+    """
+    effect("read_page", page=page)
+    await asyncio.sleep(0.3)
+    effect("end_of_page", page=page)
+    return f"Three words are on page {page}."
+
+
+async def hang(city: str) -> str:
+    """Look up a city on a server that never replies.
+
+    Args:
+        city: Its name.
+    """
+    effect("hang", city=city)
+    await asyncio.sleep(3600)
+    return "Never."
 
 
 def fail(city: str) -> str:

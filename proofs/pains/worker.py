@@ -54,6 +54,9 @@ class Reply:
 
     answer: str = ""
     tokens: int = 0
+    """Tokens of all model calls of the step, as the framework counts them."""
+    cut_off: str = ""
+    """What the framework reports of an answer that is not complete."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
     """Arguments of the calls that wait for an approval."""
 

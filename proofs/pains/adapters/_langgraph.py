@@ -8,6 +8,11 @@ from langgraph.types import Command
 from proofs.pains.worker import Reply
 
 
+def cut_off(message):
+    reason = message.response_metadata.get("finish_reason", "stop")
+    return "" if reason == "stop" else reason
+
+
 class LangGraphPeer:
     node = "model"
 
@@ -34,7 +39,8 @@ class LangGraphPeer:
         waiting = [call["args"] for each in state.get("__interrupt__", ()) for call in each.value["action_requests"]]
         last = max((i for i, each in enumerate(state["messages"]) if each.type == "human"), default=0)
         used = [getattr(each, "usage_metadata", None) or {} for each in state["messages"][last:]]
-        return Reply(state["messages"][-1].text, sum(each.get("total_tokens", 0) for each in used), waiting)
+        tokens = sum(each.get("total_tokens", 0) for each in used)
+        return Reply(state["messages"][-1].text, tokens, cut_off(state["messages"][-1]), waiting)
 
     async def stream(self, text):
         answer, tokens, graph = "", 0, await self.agent()
@@ -43,7 +49,7 @@ class LangGraphPeer:
             if metadata["langgraph_node"] == self.node:
                 answer += chunk.text
                 tokens += (chunk.usage_metadata or {}).get("total_tokens", 0)
-        return Reply(answer, tokens)
+        return Reply(answer, tokens, cut_off(chunk))
 
     async def decide(self, decisions):
         edited = {"type": "edit", "edited_action": {"name": self.task.approve[0]}}

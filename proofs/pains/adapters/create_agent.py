@@ -11,12 +11,7 @@ from langchain.agents.middleware import (
 from proofs.pains.adapters._langgraph import LangGraphPeer
 
 PACKAGE = "langchain"
-LACKS = {
-    "tokens": "no token budget",
-    "deadline_s": "no deadline",
-    "tool_timeout_s": "no time limit of a tool",
-    "history": "no window of messages",
-}
+LACKS = ("tokens", "deadline_s", "tool_timeout_s", "history")
 OPT_IN = "ToolRetryMiddleware, ModelRetryMiddleware"
 
 

@@ -5,13 +5,7 @@ from langgraph.prebuilt import ToolNode, create_react_agent
 from proofs.pains.adapters._langgraph import LangGraphPeer
 
 PACKAGE = "langgraph"
-LACKS = {
-    "tokens": "no token budget",
-    "deadline_s": "no deadline",
-    "tool_timeout_s": "no time limit of a tool",
-    "approvals": "no approvals",
-    "history": "no window of messages",
-}
+LACKS = ("tokens", "deadline_s", "tool_timeout_s", "approvals", "history")
 OPT_IN = "ToolNode(handle_tool_errors=True)"
 
 

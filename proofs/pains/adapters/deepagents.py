@@ -6,12 +6,7 @@ from langchain.agents.middleware import ModelCallLimitMiddleware, ModelRetryMidd
 from proofs.pains.adapters._langgraph import LangGraphPeer
 
 PACKAGE = "deepagents"
-LACKS = {
-    "tokens": "no token budget",
-    "deadline_s": "no deadline",
-    "tool_timeout_s": "no time limit of a tool",
-    "history": "no window of messages",
-}
+LACKS = ("tokens", "deadline_s", "tool_timeout_s", "history")
 OPT_IN = "ToolRetryMiddleware, ModelRetryMiddleware"
 
 

@@ -1,12 +1,15 @@
 """OpenAI's Agents SDK, with its `SQLiteSession`, over chat completions."""
 
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, SQLiteSession, function_tool
+import json
+from pathlib import Path
+
+from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, RunState, SQLiteSession, function_tool
 from openai import AsyncOpenAI
 
 from proofs.pains.worker import Reply
 
 PACKAGE = "openai-agents"
-LACKS = {"tokens": "no token budget", "deadline_s": "no deadline"}
+LACKS = ("tokens", "deadline_s", "edits")
 OPT_IN = ""
 
 
@@ -23,6 +26,7 @@ class Peer:
         ]
         model = OpenAIChatCompletionsModel("stub", AsyncOpenAI(base_url=task.url))
         self.agent = Agent("agent", tools=tools, model=model, model_settings=ModelSettings(include_usage=True))
+        self.file = Path(task.folder) / "state.json"
         self.options = {"session": SQLiteSession("s1", f"{task.folder}/sessions.db")}
         if "steps" in task.limits:
             self.options["max_turns"] = task.limits["steps"]
@@ -34,9 +38,16 @@ class Peer:
         return await self.ask("Please continue.")
 
     def reply(self, result):
-        self.result = result
-        waiting = [each.arguments for each in result.interruptions]
-        return Reply(str(result.final_output or ""), result.context_wrapper.usage.total_tokens, waiting)
+        if result.interruptions:
+            self.file.write_text(json.dumps(result.to_state().to_json()))
+        waiting = [json.loads(each.arguments) for each in result.interruptions]
+        return Reply(str(result.final_output or ""), result.context_wrapper.usage.total_tokens, "", waiting)
+
+    async def decide(self, decisions):
+        state = await RunState.from_json(self.agent, json.loads(self.file.read_text()))
+        for each, made in zip(state.get_interruptions(), decisions, strict=True):
+            (state.approve if made else state.reject)(each)
+        return self.reply(await Runner.run(self.agent, state, **self.options))
 
     async def stream(self, text):
         result, answer = Runner.run_streamed(self.agent, text, **self.options), ""

@@ -62,4 +62,54 @@ class EndlessLoop(Scenario):
         return f"It made {len(seen.requests)} requests." if len(seen.requests) > 60 else None
 
 
-ALL = (StepLimit, LimitLosesWork, EndlessLoop)
+class TokenBudget(_AllAboutCats):
+    """A token budget stops a run
+
+    https://github.com/langchain-ai/langchain/issues/38842
+    """
+
+    needs = frozenset({"tokens"})
+    limits = {"tokens": 500, "steps": 30}
+    processes = ((ask("Find all about cats."),),)
+
+    def check(self, seen: Evidence) -> str | None:
+        made = len(seen.requests)
+        return f"It made {made} requests of 120 tokens each." if made > 6 else "It hung." if seen.hung else None
+
+
+class HungTool(Scenario):
+    """A tool that never returns is given up after its time limit
+
+    https://github.com/mastra-ai/mastra/issues/18594
+    """
+
+    tools = ("hang",)
+    needs = frozenset({"tool_timeout_s", "async"})
+    limits = {"tool_timeout_s": 1}
+    processes = ((ask("How large is Oslo?"),),)
+
+    def model(self, request: Request) -> Reply:
+        return Reply("I do not know.") if request.results else Reply(calls=(Call("hang", {"city": "Oslo"}),))
+
+    def check(self, seen: Evidence) -> str | None:
+        return seen.unanswered("I do not know.")
+
+
+class SessionGrowth(Scenario):
+    """A session of twice as many inputs takes about twice the space
+
+    https://github.com/langchain-ai/langgraph/issues/7843
+    """
+
+    needs = frozenset({"store"})
+    processes = (tuple(ask(f"{number}: {'word ' * 800}") for number in range(40)),) * 2
+
+    def model(self, request: Request) -> Reply:
+        return Reply("Noted.")
+
+    def check(self, seen: Evidence) -> str | None:
+        first, second = seen.stored
+        return f"It grew from {first:,} to {second:,} bytes." if second > 3 * first else seen.unanswered("Noted.")
+
+
+ALL = (StepLimit, LimitLosesWork, EndlessLoop, TokenBudget, HungTool, SessionGrowth)

@@ -60,4 +60,40 @@ class HugeResult(Scenario):
         return seen.unanswered("A row.")
 
 
-ALL = (ToolException, FailedSibling, HugeResult)
+class UnserializableResult(Scenario):
+    """A result with a date, a set and bytes reaches the model as text
+
+    https://github.com/microsoft/agent-framework/issues/2219
+    """
+
+    tools = ("record",)
+    processes = ((ask("Since when is Ann a member?"), ask("Sure?")),)
+
+    def model(self, request: Request) -> Reply:
+        known = any("Ann" in result and "2020" in result for result in request.results)
+        if not request.results:
+            return Reply(calls=(Call("record", {"name": "Ann"}),))
+        return Reply("Since 2020." if known else "I cannot read the record.")
+
+    def check(self, seen: Evidence) -> str | None:
+        return seen.unanswered("Since 2020.")
+
+
+class BrokenText(Scenario):
+    """A result with half of an emoji does not end the run
+
+    Python cannot encode the lone surrogate for the next request.
+    https://github.com/Aider-AI/aider/issues/3693
+    """
+
+    tools = ("broken_text",)
+    processes = ((ask("What is the page about?"), ask("Sure?")),)
+
+    def model(self, request: Request) -> Reply:
+        return Reply("Cats.") if request.results else Reply(calls=(Call("broken_text", {"page": "cats"}),))
+
+    def check(self, seen: Evidence) -> str | None:
+        return seen.unanswered("Cats.")
+
+
+ALL = (ToolException, FailedSibling, HugeResult, UnserializableResult, BrokenText)
