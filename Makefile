@@ -129,6 +129,7 @@ reference: $(VENV)/.dev  ## Write docs/reference/ and the schema of the agent fi
 
 proofs: $(VENV)/.dev  ## Check what users of agent frameworks suffer; PEERS=all installs and checks other frameworks too, for half an hour.
 	$(RUN) $(BIN)/python -m proofs.pains $(PEERS)
+	$(RUN) $(BIN)/python -m proofs.pains.mutants
 
 image: $(VENV)/.dev  ## Build the steps of deploy/Dockerfile, and run its command, if this is root and has its Python.
 	$(RUN) $(BIN)/python -m tests.checks.image_steps --if-possible

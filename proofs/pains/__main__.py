@@ -11,7 +11,7 @@ from proofs.pains.runner import Worker, judge
 from proofs.pains.scenario import Scenario
 from proofs.pains.scenarios import SCENARIOS
 
-HERE = {"graph_agent": "proofs.pains.ours"}
+HERE = {"graph_agent": "proofs.pains.ours", "control": "proofs.pains.control"}
 """Adapters that run in the environment of this project."""
 
 
@@ -19,7 +19,10 @@ def main() -> None:
     """Run scenarios against adapters; the status is 1 if a verdict is not the recorded one."""
     parser = argparse.ArgumentParser(prog="python -m proofs.pains", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"graph_agent (default), all, {', '.join(environments.NAMES)}"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"graph_agent (default), control (default), all, {', '.join(environments.NAMES)}",
     )
     parser.add_argument("--only", nargs="+", metavar="SCENARIO", default=[scenario.name() for scenario in SCENARIOS])
     parser.add_argument("--opt-in", action="store_true", help="also with settings that are off by default")

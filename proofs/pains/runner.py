@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +24,8 @@ HANG_S = 30.0
 """Seconds one process of a scenario may take; a healthy one takes less than one."""
 STARTUP_S = 180.0
 ENDED = ""
+Edits = Sequence[tuple[str, str]]
+"""Faults to put into an adapter: text to replace in its source, and its replacement."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Worker:
         return self._lines.get(timeout=timeout)
 
 
-def observe(worker: Worker, scenario: Scenario, *, opt_in: bool = False) -> Evidence:
+def observe(worker: Worker, scenario: Scenario, *, opt_in: bool = False, edits: Edits = ()) -> Evidence:
     """Run all processes of a scenario."""
     folder = Path(tempfile.mkdtemp(prefix="pains-"))
     outcomes: list[Mapping[str, Any]] = []
@@ -126,6 +128,7 @@ def observe(worker: Worker, scenario: Scenario, *, opt_in: bool = False) -> Evid
                     "limits": dict(scenario.limits),
                     "approve": scenario.approve,
                     "opt_in": opt_in,
+                    "edits": edits,
                 }
                 (folder / "outcomes.json").unlink(missing_ok=True)
                 hung = not worker.run(task)
@@ -142,12 +145,12 @@ def observe(worker: Worker, scenario: Scenario, *, opt_in: bool = False) -> Evid
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def judge(worker: Worker, scenario: type[Scenario], *, opt_in: bool = False) -> Verdict:
+def judge(worker: Worker, scenario: type[Scenario], *, opt_in: bool = False, edits: Edits = ()) -> Verdict:
     """Run a scenario, and check what was seen."""
     if missing := sorted(scenario.needs.intersection(worker.about["LACKS"])):
         return Verdict("n/a", f"It does not have {' and '.join(NEEDS[need] for need in missing)}.")
     instance = scenario()
-    seen = instance.check(observe(worker, instance, opt_in=opt_in))
+    seen = instance.check(observe(worker, instance, opt_in=opt_in, edits=edits))
     return Verdict("pass") if seen is None else Verdict("fail", seen)
 
 

@@ -39,6 +39,8 @@ class Task:
     """What the user asks for: `steps`, `tool_timeout_s`, `tokens`, `deadline_s`, `parallel`, `history`."""
     approve: list[str] = field(default_factory=list)
     """Tools that need a person's approval."""
+    edits: list[tuple[str, str]] = field(default_factory=list)
+    """Faults to put into the adapter: text to replace in its source, and its replacement."""
     opt_in: bool = False
     """Whether to use settings that are off by default."""
 
@@ -98,6 +100,22 @@ async def run(adapter: ModuleType, task: Task) -> list[dict[str, Any]]:
     return outcomes
 
 
+def edited(adapter: ModuleType, edits: list[tuple[str, str]]) -> ModuleType:
+    """The adapter with faults in its source.
+
+    Raises:
+        ValueError: A text to replace does not occur once.
+    """
+    source = Path(str(adapter.__file__)).read_text()
+    for before, after in edits:
+        if source.count(before) != 1:
+            raise ValueError(f"The source has {before!r} {source.count(before)} times, not once.")
+        source = source.replace(before, after)
+    made = ModuleType(adapter.__name__)
+    exec(source, made.__dict__)
+    return made
+
+
 def in_child(adapter: ModuleType, task: Task) -> None:
     """Run a task and end the process, whatever threads the framework has left."""
     log = os.open(Path(task.folder) / "log.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -106,7 +124,7 @@ def in_child(adapter: ModuleType, task: Task) -> None:
     tools.FOLDER = Path(task.folder)
     status = 0
     try:
-        outcomes = asyncio.run(run(adapter, task))
+        outcomes = asyncio.run(run(edited(adapter, task.edits) if task.edits else adapter, task))
         (tools.FOLDER / "outcomes.json").write_text(json.dumps(outcomes))
     except BaseException:  # noqa: BLE001 - the status reports it
         traceback.print_exc()

@@ -2,18 +2,11 @@
 
 from pathlib import Path
 
-from pydantic_ai import (
-    Agent,
-    DeferredToolRequests,
-    DeferredToolResults,
-    Tool,
-    ToolApproved,
-    ToolDenied,
-    capture_run_messages,
-)
+from pydantic_ai import Agent, DeferredToolRequests, Tool, capture_run_messages
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.tools import DeferredToolResults, ToolApproved, ToolDenied
 from pydantic_ai.usage import UsageLimits
 
 from proofs.pains.worker import Reply
@@ -71,4 +64,5 @@ class Peer:
             async for piece in result.stream_text(delta=True):
                 answer += piece
             self.file.write_bytes(result.all_messages_json())
-            return Reply(answer, result.usage.total_tokens)
+            reason = result.response.finish_reason or "stop"
+            return Reply(answer, result.usage.total_tokens, "" if reason == "stop" else reason)
