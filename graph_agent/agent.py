@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Never, TypeAlias, overload
 
 from langchain_core.language_models import BaseChatModel
@@ -94,7 +95,9 @@ def build_graph(
 
     known = inspect.signature(assemble).parameters
     refuse_unknown_arguments("build_graph", assemble, [name for name in options if name not in known])
-    return assemble(model, tools, **options)
+    graph = assemble(model, tools, **options)
+    graph.arguments = MappingProxyType({"tools": tools, **options})
+    return graph
 
 
 if TYPE_CHECKING:

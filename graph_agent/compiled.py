@@ -554,6 +554,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
 
     mcp_states: Callable[[], Awaitable[dict[str, bool]]] | None = None
     """Returns, for each MCP server of the tools, whether it can be called now; None if unknown."""
+    arguments: Mapping[str, Any] = MappingProxyType({})
+    """Arguments of `build_graph` except the model, with which the same agent is built again for another model."""
     credentials: Mapping[str, SecretStr] = MappingProxyType({})
     """Credentials of every run; a run's own credentials of the same names win."""
 

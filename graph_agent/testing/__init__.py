@@ -13,17 +13,23 @@ if TYPE_CHECKING:
 
     from graph_agent.models.scripted import ScriptedChatModel
     from graph_agent.testing.assertions import assert_calls, contains
+    from graph_agent.testing.input_differences import Difference
     from graph_agent.testing.model import TestModel
+    from graph_agent.testing.session_replay import Replay, Replayer, replay
 
-__all__ = ["ScriptedChatModel", "TestModel", "assert_calls", "contains"]
+__all__ = ["Difference", "Replay", "Replayer", "ScriptedChatModel", "TestModel", "assert_calls", "contains", "replay"]
 
 _MODULES = {
     # Not in `__all__`, because it is documented elsewhere.
     "ANY": "unittest.mock",
+    "Difference": "graph_agent.testing.input_differences",
+    "Replay": "graph_agent.testing.session_replay",
+    "Replayer": "graph_agent.testing.session_replay",
     "ScriptedChatModel": "graph_agent.models.scripted",
     "TestModel": "graph_agent.testing.model",
     "assert_calls": "graph_agent.testing.assertions",
     "contains": "graph_agent.testing.assertions",
+    "replay": "graph_agent.testing.session_replay",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from langchain_core.runnables import RunnableConfig
@@ -153,6 +153,10 @@ def _source_of(tool: BaseTool) -> Any:
     return getattr(tool, "source", None)
 
 
+def _unchanged(tool: BaseTool) -> BaseTool:
+    return tool
+
+
 class Toolbox:
     """The tools and delegates that the model may call.
 
@@ -175,6 +179,7 @@ class Toolbox:
         own: CustomState = NO_OWN_FIELDS,
     ) -> None:
         self.own = own
+        self._replace: Callable[[BaseTool], BaseTool] = _unchanged
         self.tools: dict[str, BaseTool] = {}
         self.delegates: dict[str, Delegate] = {}
         self._injected: dict[str, InjectedArguments] = {}
@@ -238,8 +243,20 @@ class Toolbox:
         other._injected, other._invokers, other.retries = {**self._injected}, {**self._invokers}, {**self.retries}
         other.tools = {**self.tools}
         other._add(tool)
-        other.tools[name] = tool
+        other.tools[name] = other.tools[tool.name]
         return other
+
+    def replace_tools(self, replace: Callable[[BaseTool], BaseTool]) -> None:
+        """Run all calls with other tools from now on; the offer is unchanged, and sources are no longer followed.
+
+        Args:
+            replace: Returns the tool that runs in place of a tool, of the agent or of middleware.
+        """
+        self._replace = replace
+        for tool in list(self.tools.values()):
+            self._add(tool)
+        self._live = LiveTools([])
+        self._versions = self._live.versions
 
     def __bool__(self) -> bool:
         return bool(self.names)
@@ -309,6 +326,7 @@ class Toolbox:
         return given
 
     def _add(self, tool: BaseTool) -> None:
+        tool = self._replace(tool)
         self._injected[tool.name] = InjectedArguments(tool)
         self._invokers.pop(tool.name, None)
         self.retries[tool.name] = ToolRetry.of(tool.name, tool.metadata or {})

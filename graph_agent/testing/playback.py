@@ -1,0 +1,210 @@
+"""Plays one input of a recording: gives its replies, results, decisions and steering in their places."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from langchain_core.messages import AIMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.tools import BaseTool
+from langgraph.types import Interrupt
+
+from graph_agent._internal.text import text_of
+from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of
+from graph_agent.calls import canonical_arguments
+from graph_agent.session.session import Session
+from graph_agent.state.events import StoredEvent
+from graph_agent.testing.difference import ABSENT
+from graph_agent.testing.input_differences import Difference, DifferenceKind
+from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedReply, RecordedResult, RecordedStep
+from graph_agent.types import SessionStatus
+
+_ABORTED = ("skipped", "unknown")
+"""Statuses of the results of calls that an abort stopped."""
+
+
+class Playback:
+    """The recorded parts of one input, taken in order.
+
+    Args:
+        recorded: The input.
+        session: The session in which it is replayed.
+        runs_reading_tools: Whether a tool marked as reading runs for a call without a recorded result.
+        first_step: The step from which on the replies are taken.
+    """
+
+    def __init__(
+        self, recorded: RecordedInput, session: Session, *, runs_reading_tools: bool = False, first_step: int = 0
+    ) -> None:
+        self._recorded = recorded
+        self._session = session
+        self._runs_reading_tools = runs_reading_tools
+        self._replies = deque(_replies(recorded, first_step))
+        self._served = 0
+        self._steering = _steering(recorded)
+        self._results: dict[tuple[str, str], deque[RecordedCall]] = defaultdict(deque)
+        self._given: dict[str, RecordedResult | None] = {}
+        for call in (call for step, call in recorded.calls if step >= first_step):
+            self._results[call.name, canonical_arguments(call.arguments)].append(call)
+        self._decisions = [entry for entry in recorded.events if entry["type"] == "approval_decision"]
+        self.step = max(0, first_step - 1)
+        """Number of plans that were requested, counted from the first of the input."""
+        self.stopped: asyncio.Future[tuple[str, Difference | None]] = asyncio.get_running_loop().create_future()
+        """Why the replay cannot go on, and the difference that is the reason; None if the recording ends there."""
+        self.open_step: int | None = None
+        """The step that was unfinished when the replay stopped; None if all steps were finished."""
+        self.unknown_call: str = ""
+        """Id of the call without a recorded result that stopped the replay; empty if none did."""
+
+    async def start(self) -> None:
+        """Send the steering that came before the first reply."""
+        for text in self._steering.get(0, ()):
+            await self._session.steer(text)
+
+    async def reply(self) -> AIMessage:
+        """Return the next reply of a model."""
+        if not self._replies:
+            if self._recorded.status == SessionStatus.ABORTED:
+                await self._session.abort()
+                await asyncio.Event().wait()
+            await self._stop_at_request()
+        step, reply = self._replies.popleft()
+        self._served += 1
+        self.step = max(self.step, step.number)
+        for text in self._steering.get(self._served, ()):
+            await self._session.steer(text)
+        return _message(step, reply)
+
+    async def _stop_at_request(self) -> NoReturn:
+        ended = self._recorded.status in (SessionStatus.FAILED, SessionStatus.RUNNING)
+        found = None if ended else self._difference("model", "", "a further request")
+        await self._stop("The model is asked for a reply that is not recorded.", found)
+
+    async def _stop(self, why: str, found: Difference | None) -> NoReturn:
+        if not self.stopped.done():
+            self.stopped.set_result((why, found))
+        await asyncio.Event().wait()  # The replay cancels this run.
+        raise AssertionError
+
+    async def result(
+        self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
+    ) -> RecordedResult | None:
+        """Return the recorded result of a call; None if the tool itself may run."""
+        if id_ in self._given:  # middleware may run a call again
+            return self._given[id_]
+        waiting = self._results[name, canonical_arguments(arguments)]
+        found = next((call for call in waiting if call.id == id_), waiting[0] if waiting else None)
+        if found is not None:
+            waiting.remove(found)
+            result = found.result
+            stopped = result is None or result.status in _ABORTED
+            if stopped and self._recorded.status == SessionStatus.ABORTED:
+                await self._session.abort()
+                await asyncio.Event().wait()
+            if result is None:
+                await self._stop(f"The recording ends before the result of {name}.", None)
+            self._given[id_] = result
+            return result
+        reads = tool is not None and (tool.metadata or {}).get("effect") == "read"
+        if reads and self._runs_reading_tools:
+            self._given[id_] = None
+            return None
+        self.unknown_call, self.open_step = id_, self.step
+        what = "reads" if reads else "may write, so it never runs in a replay"
+        why = f"The call {name} has no recorded result; it {what}."
+        return await self._stop(why, self._difference("call", name, dict(arguments)))
+
+    def _difference(self, kind: DifferenceKind, name: str, now: Any) -> Difference:
+        """Return the difference of something that the recording does not have."""
+        return Difference(input=self._recorded.number, step=self.step, kind=kind, name=name, recorded=ABSENT, now=now)
+
+    def answers(self, interrupts: Sequence[Interrupt]) -> dict[str, Any] | None:
+        """Return the recorded answers to open interrupts, by id; None if one has none, which stops the replay."""
+        answers: dict[str, Any] = {}
+        for interrupt in interrupts:
+            calls = calls_of_request(request) if (request := request_of(interrupt)) is not None else []
+            decisions = [self._decision(call) for call in calls]
+            if not decisions or None in decisions:
+                name, asked = (calls[0]["name"], calls[0]["arguments"]) if calls else ("", interrupt.value)
+                is_end = self._recorded.status == SessionStatus.RUNNING
+                found = None if is_end else self._difference("approval", name, asked)
+                self.open_step = self.step
+                self.stopped.set_result(("The agent asks a person, and no answer is recorded.", found))
+                return None
+            answers[interrupt.id] = {"decisions": decisions}
+        return answers
+
+    def _decision(self, call: HeldCall) -> dict[str, Any] | None:
+        same = [entry for entry in self._decisions if entry["name"] == call["name"]]
+        found = next((entry for entry in same if entry["id"] == call["id"]), same[0] if same else None)
+        if found is None:
+            return None
+        self._decisions.remove(found)
+        decision: dict[str, Any] = {"type": found["decision"], "decided_by": found["decided_by"]}
+        if found["decision"] == "edit":
+            name = found.get("edited_name", found["name"])
+            decision["edited_action"] = {"name": name, "args": found["arguments"]}
+        if "message" in found:
+            decision["message"] = found["message"]
+        return decision
+
+
+def _replies(recorded: RecordedInput, first_step: int) -> Iterator[tuple[RecordedStep, RecordedReply]]:
+    """Yield the replies that the session has; requests that a hook or a retry repeated have none."""
+    for step in recorded.steps:
+        if step.number >= first_step:
+            yield from ((step, reply) for reply in step.replies if reply.is_stored)
+
+
+def _steering(recorded: RecordedInput) -> dict[int, list[str]]:
+    """Return the texts of steering, by the number of stored replies before it."""
+    found: dict[int, list[str]] = defaultdict(list)
+    served = 0
+    for entry in recorded.events:
+        if entry["type"] == "steering":
+            found[served].append(text_of(entry["content"]))
+            continue
+        calls = entry.get("model_calls", ())
+        served += sum(call["purpose"] == "summary" and "error" not in call for call in calls)
+        served += entry["type"] == "plan" or (entry["type"] == "agent_response" and bool(calls))
+    return found
+
+
+def _message(step: RecordedStep, reply: RecordedReply) -> AIMessage:
+    """Return a reply as a model's message; a structured plan is the JSON that the planner parses."""
+    usage = reply.usage or {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+    details: dict[str, Any] = {"usage_metadata": UsageMetadata(**usage)}  # type: ignore[typeddict-item]  # as it was stored
+    finish = reply.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
+    details["response_metadata"] = {"model_name": "recorded", "finish_reason": finish}
+    plan = next((entry for entry in step.events if entry["type"] == "plan" and "planner" in entry), None)
+    if plan is not None and reply.purpose == "plan":
+        return AIMessage(json.dumps(_structured(step, plan, reply)), **details)
+    calls = [
+        {"id": call["id"], "name": call["name"], "args": dict(call["arguments"]), "type": "tool_call"}
+        for call in reply.tool_calls
+    ]
+    if any(call.get("needs") for call in reply.tool_calls):  # written in the text, as a message's calls have no needs
+        return AIMessage(json.dumps({"content": text_of(reply.content), "tool_calls": reply.tool_calls}), **details)
+    content = reply.content
+    if reply.purpose == "answer" and isinstance(content, str) and any(each["type"] == "limit" for each in step.events):
+        content = content.partition("\n\n")[2] or content  # the agent has put its sentence on the limit before it
+    return AIMessage(content, tool_calls=calls, **details)
+
+
+def _structured(step: RecordedStep, plan: StoredEvent, reply: RecordedReply) -> dict[str, Any]:
+    answers = [entry for entry in step.events if entry["type"] == "agent_response" and "model_calls" not in entry]
+    fields: dict[str, Any] = {name: plan[name] for name in ("status", "action", "reasoning", "slots") if name in plan}
+    calls = [
+        {
+            "id": call["id"],
+            "tool": call["name"],
+            "args": dict(call["arguments"]),
+            "needs": list(call.get("needs", ())),
+        }
+        for call in reply.tool_calls
+    ]
+    return {**fields, "tools": calls, **({"answer": text_of(answers[-1]["content"])} if answers else {})}

@@ -1,0 +1,208 @@
+"""Defines a model, tools and delegates that return what a session has recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, StructuredTool
+from pydantic import PrivateAttr
+
+from graph_agent._compat import InjectedArguments
+from graph_agent._internal.text import text_of
+from graph_agent.delegation import Delegate, Delegation, DelegationResult
+from graph_agent.errors import ConfigError
+from graph_agent.models.scripted import MockChatModel
+from graph_agent.session.built_agent import builder_of
+from graph_agent.state.events import SUCCESSES
+from graph_agent.testing.recording import RecordedResult
+from graph_agent.tools.read_result import READ_RESULT
+from graph_agent.types import NO_USAGE, delegation_name
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.graph.state import CompiledStateGraph
+
+    from graph_agent.compiled import CompiledAgentGraph
+
+
+class Source(Protocol):
+    """Provides what the stand-ins return; a method that has nothing to return never returns."""
+
+    async def reply(self) -> AIMessage:
+        """Return the next reply of a model."""
+        ...
+
+    async def result(
+        self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
+    ) -> RecordedResult | None:
+        """Return the result of a call; None if the tool itself is to run.
+
+        Args:
+            tool: The agent's own tool; None for a delegation.
+        """
+        ...
+
+
+class RecordedModel(MockChatModel):
+    """A chat model that returns recorded replies.
+
+    Args:
+        source: Provides the replies.
+    """
+
+    _source: Source = PrivateAttr()
+    _taken: list[AIMessage] = PrivateAttr(default_factory=list)
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(responses=[], model="recorded")
+        self._source = source
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        self._taken.append(await self._source.reply())
+        return await super()._agenerate(messages, stop, run_manager, **kwargs)
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        self._taken.append(await self._source.reply())
+        async for chunk in super()._astream(messages, stop, run_manager, **kwargs):
+            yield chunk
+
+    def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
+        if not self._taken:
+            raise ConfigError("A replay needs asynchronous hooks; one called the model with `invoke`: use `ainvoke`.")
+        return self._taken.pop()
+
+
+_requested: ContextVar[tuple[str, Mapping[str, Any]]] = ContextVar("graph_agent_replayed_call")
+"""Id and arguments of the current call, as the model sent them."""
+
+
+class _RecordedTool(StructuredTool):
+    """A tool with the schema and the marks of another, and recorded results."""
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """Return the result after the check of the arguments."""
+        token = _requested.set((str(input["id"]), input["args"]))
+        try:
+            return await super().ainvoke(input, config, **kwargs)
+        finally:
+            _requested.reset(token)
+
+
+def recorded_tool(tool: BaseTool, source: Source) -> BaseTool:
+    """Return a tool that checks its arguments as `tool` does, and takes its results from a source."""
+
+    hidden = InjectedArguments(tool).hidden
+
+    async def run(**_: Any) -> Any:
+        id_, arguments = _requested.get()
+        shown = {name: value for name, value in arguments.items() if name not in hidden}
+        found = await source.result(id_, tool.name, shown, tool)
+        if found is None:
+            return await tool.ainvoke({"type": "tool_call", "id": id_, "name": tool.name, "args": dict(arguments)})
+        if found.event.get("encoding") == "json" and found.status in SUCCESSES:
+            return json.loads(text_of(found.content))
+        status = "success" if found.status in SUCCESSES else "error"
+        return ToolMessage(found.content, tool_call_id=id_, name=tool.name, status=status, artifact=found.artifact)
+
+    marks = {name: value for name, value in (tool.metadata or {}).items() if name not in ("retry", "timeout_s")}
+    return _RecordedTool(
+        name=tool.name,
+        description=tool.description,
+        args_schema=tool.get_input_schema() if tool.args_schema is None else tool.args_schema,
+        coroutine=run,
+        metadata=marks,
+        return_direct=tool.return_direct,
+        handle_validation_error=tool.handle_validation_error,
+        handle_tool_error=tool.handle_tool_error,
+    )
+
+
+class RecordedDelegate:
+    """A delegate that answers as recorded.
+
+    Args:
+        delegate: The delegate in whose place it answers.
+        source: Provides its answers.
+    """
+
+    def __init__(self, delegate: Delegate, source: Source) -> None:
+        self.name, self.description = delegate.name, delegate.description
+        self._source = source
+
+    async def run(self, delegation: Delegation) -> DelegationResult:
+        """Return the recorded answer."""
+        name = delegation_name(self.name)
+        found = await self._source.result(delegation.id, name, {"task": delegation.task}, None)
+        assert found is not None, "only tools run in a replay"
+        return DelegationResult(
+            found.content,
+            found.status,
+            usage=found.usage or NO_USAGE,
+            value=found.event.get("value"),
+            untrusted=bool(found.event.get("untrusted")),
+        )
+
+
+def rebuild(
+    graph: CompiledStateGraph[Any, Any, Any, Any],
+    *,
+    model: BaseChatModel,
+    source: Source,
+    real: Mapping[str, BaseTool],
+    checkpointer: BaseCheckpointSaver[Any],
+) -> CompiledAgentGraph:
+    """Build an agent again, with recorded results in place of its tools and delegates.
+
+    Args:
+        graph: The agent; it is unchanged.
+        model: The model in place of its own, by any name.
+        source: Provides the recorded results.
+        real: Tools that run, by the name of the tool in whose place they do.
+        checkpointer: Stores the sessions.
+
+    Raises:
+        ConfigError: If the graph is no agent of this package.
+    """
+    from langgraph.store.memory import InMemoryStore
+
+    from graph_agent.assembly import assemble
+    from graph_agent.settings.config import LoopConfig
+    from graph_agent.tools.argument_checks import checked_delegates, checked_tools
+
+    builder = builder_of(graph)
+    if builder is None or not builder.arguments:
+        raise ConfigError(f"Only an agent of create_graph_agent() can be replayed, not {graph!r}.")
+    arguments = dict(builder.arguments)
+    config: LoopConfig = arguments.get("config") or LoopConfig()
+    arguments["config"] = config.with_values(
+        {"plan_cache_ttl_s": None, "record_requests": config.record_requests or True}
+    )
+    arguments["cache"] = None
+    arguments["tools"] = [real.get(tool.name, tool) for tool in checked_tools(arguments.get("tools"))]
+    arguments["delegates"] = [RecordedDelegate(each, source) for each in checked_delegates(arguments.get("delegates"))]
+    arguments["resolve"] = lambda _: model
+    rebuilt = assemble(model, **arguments)
+    runs = {*real, READ_RESULT}
+    rebuilt.deps.toolbox.replace_tools(lambda tool: tool if tool.name in runs else recorded_tool(tool, source))
+    rebuilt.credentials = builder.credentials
+    return rebuilt.compile(checkpointer=checkpointer, store=InMemoryStore(), name=graph.name)

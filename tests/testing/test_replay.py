@@ -1,0 +1,340 @@
+"""Replays of recorded sessions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain.agents.middleware import AgentMiddleware, wrap_tool_call
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.approvals import edit, reject, respond
+from graph_agent.errors import ConfigError, InputError
+from graph_agent.testing import Replay, replay
+from graph_agent.testing.recording import Recording, read_recording
+
+WRITTEN = Path("payments.txt")
+
+
+@tool
+def pay(amount: int) -> str:
+    """Pay an amount."""
+    with WRITTEN.open("a") as file:
+        file.write(f"{amount}\n")
+    return f"paid {amount}"
+
+
+def weather(city: str) -> dict[str, Any]:
+    """Return the weather."""
+    return {"city": city, "degrees": [7, 9]}
+
+
+FIND = tool(weather)
+FIND.metadata = {"effect": "read"}
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def plan(*calls: tuple[str, str, dict[str, Any]]) -> str:
+    return json.dumps({"tool_calls": [{"id": id_, "name": name, "arguments": args} for id_, name, args in calls]})
+
+
+def wave(status: str, *calls: tuple[str, str, dict[str, Any], list[str]]) -> str:
+    tools = [{"id": id_, "tool": name, "args": args, "needs": needs} for id_, name, args, needs in calls]
+    return json.dumps({"status": status, "action": "act", "tools": tools, "reasoning": "", "slots": {}})
+
+
+OSLO, ROME, PAY = ("a", "weather", {"city": "Oslo"}), ("b", "weather", {"city": "Rome"}), ("p", "pay", {"amount": 3})
+TWO_STEPS = (plan(OSLO, ROME), plan(PAY), "It rains, and 3 are paid.")
+Play = Callable[[Session], Awaitable[Any]]
+
+
+class FailsLater(ScriptedChatModel):
+    """Fails at the second request."""
+
+    async def _agenerate(self, *args: Any, **options: Any) -> Any:
+        if self.requests:
+            raise ValueError("The model has failed.")
+        return await super()._agenerate(*args, **options)
+
+
+def agent(replies: Sequence[str] = (), config: LoopConfig | None = None, **options: Any) -> Any:
+    return create_graph_agent(
+        ScriptedChatModel(list(replies)),
+        tools=[FIND, pay],
+        config=config or LoopConfig(record_requests=True),
+        checkpointer=InMemorySaver(),
+        **options,
+    )
+
+
+async def asked(session: Session) -> None:
+    await session.run("Weather, and pay 3.")
+    await session.run("Thanks.")
+
+
+async def recorded(graph: Any, play: Play = asked) -> Recording:
+    await play(Session(graph, "s1"))
+    return await read_recording(graph.checkpointer, "s1")
+
+
+def written() -> str:
+    """Return what the writing tool has written."""
+    return WRITTEN.read_text() if WRITTEN.exists() else ""
+
+
+def texts(outcome: Replay) -> list[str]:
+    return list(map(str, outcome.differences))
+
+
+async def decided(session: Session) -> None:
+    await session.run("Pay.")
+    await session.resume(
+        {"decisions": {"p": edit({"amount": 1}), "q": reject("too much"), "r": respond("paid before")}},
+        decided_by="ann",
+    )
+
+
+@tool
+async def steered(city: str) -> str:
+    """Return the weather, while the user writes."""
+    await Session(STEERED[-1], "s1").steer("And in Rome?")
+    return f"rain in {city}"
+
+
+STEERED: list[Any] = []
+
+
+async def steer(session: Session) -> None:
+    STEERED.append(session.driver._graph)
+    await session.run("Weather?")
+
+
+class Noted(AgentMiddleware[Any, Any, Any]):
+    """Adds a message before the model, and reads results in capitals."""
+
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        if any("Be brief." in str(each.content) for each in state["messages"]):
+            return None
+        return {"messages": [HumanMessage("Be brief.")]}
+
+
+@wrap_tool_call
+async def in_capitals(request: Any, handler: Any) -> Any:
+    result = await handler(request)
+    return result.model_copy(update={"content": str(result.content).upper()})
+
+
+INNER = create_graph_agent(ScriptedChatModel([plan(("x", "pay", {"amount": 9})), "Sent."]), tools=[pay])
+LONG = ("l", "weather", {"city": "Bergen" * 40})
+CASES: dict[str, tuple[Any, Play]] = {
+    "waves": (lambda: agent([*TWO_STEPS, "Bye."]), asked),
+    "needs": (
+        lambda: agent(
+            [
+                wave("continue", (*OSLO, []), ("p", "pay", {"amount": "${a.degrees[0]}"}, ["a"])),
+                wave("done"),
+                "Paid.",
+                wave("done"),
+                "Bye.",
+            ],
+            LoopConfig(tool_calling="wave"),
+        ),
+        asked,
+    ),
+    "delegates": (
+        lambda: agent(
+            [plan(("d", "delegate_to_bank", {"task": "Send 9."})), "Sent.", "Bye."],
+            delegates=[GraphDelegate("bank", "Sends money.", INNER)],
+        ),
+        asked,
+    ),
+    "approvals": (
+        lambda: agent(
+            [plan(PAY, ("q", "pay", {"amount": 4}), ("r", "pay", {"amount": 5})), "Done."], LoopConfig(approve=["pay"])
+        ),
+        decided,
+    ),
+    "an open approval": (
+        lambda: agent([plan(OSLO, PAY)], LoopConfig(approve=["pay"])),
+        lambda session: session.run("Pay."),
+    ),
+    "steering": (
+        lambda: create_graph_agent(
+            ScriptedChatModel([plan(("s", "steered", {"city": "Oslo"})), "No more actions.", "Rain."]),
+            tools=[steered],
+            checkpointer=InMemorySaver(),
+        ),
+        steer,
+    ),
+    "limits": (
+        lambda: agent([plan(OSLO), plan(LONG), "Best effort."], LoopConfig(max_steps=2, max_output_chars=100)),
+        lambda session: session.run("Weather?"),
+    ),
+    "text mode": (lambda: agent([*TWO_STEPS, "Bye."], LoopConfig(tool_calling="text")), asked),
+    "hooks": (lambda: agent([*TWO_STEPS, "Bye."], hooks=[Noted(), in_capitals]), asked),
+    "errors": (
+        lambda: agent([plan(("u", "wether", {}), ("v", "pay", {"amount": "much"})), "Sorry.", "Bye."]),
+        asked,
+    ),
+    "a failure": (
+        lambda: create_graph_agent(FailsLater(responses=[plan(OSLO)]), [FIND], checkpointer=InMemorySaver()),
+        lambda session: session.run("Weather?"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_an_unchanged_agent_replays_its_session(case: str) -> None:
+    make, play = CASES[case]
+    graph = make()
+    recording = await recorded(graph, play)
+    before = written()
+
+    outcome = await replay(recording, graph)
+
+    after = written()
+    steps = sum(bool(step.number) for each in recording.inputs for step in each.steps)
+    assert (texts(outcome), outcome.steps, outcome.is_equal, after) == ([], steps, True, before)
+
+
+async def test_a_changed_prompt_is_the_first_difference_of_the_requests() -> None:
+    recording = await recorded(agent([*TWO_STEPS, "Bye."], system_prompt="Be kind."))
+    other = agent(system_prompt="Be brief.")
+
+    found = await replay(recording, other)
+    expected = await replay(recording, other, ignore_prompt=True)
+
+    assert ([(each.input, each.step, each.kind, each.path) for each in found.differences], expected.differences) == (
+        [(1, 1, "request", "$.messages[0].content")],
+        (),
+    )
+
+
+MUTATIONS: dict[str, tuple[Sequence[str], Mapping[str, Any], list[str]]] = {
+    "another order": ([plan(ROME, OSLO), *TWO_STEPS[1:]], {}, []),
+    "other ids": ([plan(("x", *OSLO[1:]), ("y", *ROME[1:])), *TWO_STEPS[1:]], {}, []),
+    "an argument": (
+        [plan(OSLO, ("b", "weather", {"city": "Bergen"}))],
+        {},
+        ['input 1, step 1, call weather $.city: recorded "Rome", now "Bergen"'],
+    ),
+    "a further call": (
+        [plan(OSLO, ROME, PAY)],
+        {},
+        ['input 1, step 1, call pay $: recorded nothing, now {"amount": 3}'],
+    ),
+    "a call fewer": (
+        [plan(OSLO), plan(PAY)],
+        {},
+        ['input 1, step 1, call weather $: recorded {"city": "Rome"}, now nothing'],
+    ),
+    "no further step": (
+        [TWO_STEPS[0], "It rains."],
+        {},
+        ['input 1, step 2, call pay $: recorded {"amount": 3}, now nothing'],
+    ),
+    "another answer": (
+        [*TWO_STEPS[:2], "It rains."],
+        {},
+        ['input 1, answer $: recorded "It rains, and 3 are paid.", now "It rains."'],
+    ),
+    "an ignored answer": ([*TWO_STEPS[:2], "It rains."], {"answers": "ignore"}, []),
+    "a step from the middle": ([plan(("p", "pay", {"amount": 4}))], {"number": 1, "from_step": 2}, [
+        "input 1, step 2, call pay $.amount: recorded 3, now 4"
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MUTATIONS)
+async def test_another_model_differs_at_exactly_one_place(case: str) -> None:
+    replies, options, expected = MUTATIONS[case]
+    graph = agent([*TWO_STEPS, "Bye."])
+    recording = await recorded(graph)
+    model = ScriptedChatModel([*replies, "Bye."])
+
+    outcome = await replay(recording, graph, model=model, **{"answers": "exact", **options})
+
+    assert ([str(each) for each in outcome.counted], written()) == (expected, "3\n")
+
+
+async def test_a_mutated_result_is_reported_by_its_path() -> None:
+    graph = agent([*TWO_STEPS, "Bye."])
+    recording = await recorded(graph)
+
+    def colder(city: str) -> dict[str, Any]:
+        """Return the weather."""
+        return {"city": city, "degrees": [7, 9 if city == "Oslo" else 8]}
+
+    real = tool("weather")(colder)
+    real.metadata = {"effect": "read"}
+    outcome = await replay(recording, graph, tools={"weather": real})
+
+    assert (texts(outcome), written()) == (
+        ["input 1, step 1, result weather $.degrees[1]: recorded 9, now 8"],
+        "3\n",
+    )
+
+
+async def test_a_lower_limit_is_reported_where_it_stops() -> None:
+    recording = await recorded(agent([*TWO_STEPS, "Bye."]))
+
+    outcome = await replay(recording, agent(config=LoopConfig(max_steps=1)))
+
+    expected = 'input 1, step 1, limit $[0]: recorded nothing, now {"reason": "step_limit", "limit": 1}'
+    assert (texts(outcome), written()) == ([expected], "3\n")
+
+
+async def test_a_replay_that_continues_runs_reading_tools_only() -> None:
+    graph = agent([*TWO_STEPS, "Bye."])
+    recording = await recorded(graph)
+    bergen = plan(OSLO, ("b", "weather", {"city": "Bergen"}))
+    model = ScriptedChatModel([bergen, plan(("p", "pay", {"amount": 4})), "Bye."])
+
+    outcome = await replay(recording, graph, model=model, keep_going=True)
+
+    assert (texts(outcome), outcome.stopped, written()) == (
+        [
+            'input 1, step 1, call weather $.city: recorded "Rome", now "Bergen"',
+            "input 1, step 2, call pay $.amount: recorded 3, now 4",
+        ],
+        "The call pay has no recorded result; it may write, so it never runs in a replay.",
+        "3\n",
+    )
+
+
+async def test_an_approval_that_is_not_asked_for_any_more_is_a_difference() -> None:
+    make, play = CASES["approvals"]
+    recording = await recorded(make(), play)
+
+    outcome = await replay(recording, agent())
+
+    assert [(each.step, each.kind, each.name, each.recorded) for each in outcome.differences] == [
+        (1, "approval", "pay", {"amount": 3})
+    ]
+
+
+@pytest.mark.parametrize("given", [pay, tool(weather)])
+async def test_a_tool_without_a_mark_never_runs(given: BaseTool) -> None:
+    graph = agent([*TWO_STEPS, "Bye."])
+    recording = await recorded(graph)
+
+    with pytest.raises(ConfigError, match=r'may write.*mark it: metadata={"effect": "read"}'):
+        await replay(recording, graph, tools={"pay": given})
+
+
+async def test_a_step_that_the_input_does_not_have_is_refused() -> None:
+    graph = agent([*TWO_STEPS, "Bye."])
+    recording = await recorded(graph)
+
+    with pytest.raises(InputError, match=r"cannot begin at step 7: the input has the steps \[1, 2, 3\]"):
+        await replay(recording, graph, number=1, from_step=7)
