@@ -14,6 +14,7 @@ import typer
 from graph_agent._internal.command_log import log_warnings
 from graph_agent._internal.failure_log import mask_named_secrets
 from graph_agent.cli.a2a import a2a, serve
+from graph_agent.cli.arms import report
 from graph_agent.cli.checks import doctor
 from graph_agent.cli.control import abort, follow_up, steer
 from graph_agent.cli.eval import eval_
@@ -63,6 +64,7 @@ for command in (
     resume,
     events,
     trace,
+    report,
     prune,
     steer,
     follow_up,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb, sqrt
-from statistics import NormalDist, fmean
+from math import comb, hypot, sqrt
+from statistics import NormalDist, fmean, stdev, variance
 
 CONFIDENCE = 0.95
 """Share of intervals that cover the true value."""
+_Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+_MOST_RESAMPLED = 1000
 _RESAMPLES = 4000
 _SEED = 20_261_123
 """Fixed, so that the same runs have the same interval."""
@@ -36,12 +38,16 @@ def pass_rate(passed: int, runs: int) -> Estimate:
     Args:
         runs: At least one.
     """
-    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    return Estimate(*_wilson(passed, runs))
+
+
+def _wilson(passed: int, runs: int) -> tuple[float, float, float]:
+    """Return a share, and the ends of its interval."""
     share = passed / runs
-    centre = share + z * z / (2 * runs)
-    half = z * sqrt(share * (1 - share) / runs + z * z / (4 * runs * runs))
-    scale = 1 + z * z / runs
-    return Estimate(share, max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale))
+    centre = share + _Z * _Z / (2 * runs)
+    half = _Z * sqrt(share * (1 - share) / runs + _Z * _Z / (4 * runs * runs))
+    scale = 1 + _Z * _Z / runs
+    return share, max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
 def pass_hat(passed: Sequence[int], runs: int, k: int) -> float:
@@ -69,13 +75,45 @@ def paired_difference(first: Sequence[float], second: Sequence[float]) -> Estima
 
 
 def mean(values: Sequence[float]) -> Estimate:
-    """Return the mean of values, with the percentile interval of a bootstrap; at least one value."""
+    """Return the mean of values; at least one.
+
+    Its interval is the percentile interval of a bootstrap; of more than 1,000 values, that of the normal distribution.
+    """
     if len(values) < 2:
         return Estimate(fmean(values))
+    if len(values) > _MOST_RESAMPLED:
+        half = _Z * stdev(values) / sqrt(len(values))
+        return Estimate(fmean(values), fmean(values) - half, fmean(values) + half)
     choose = random.Random(_SEED).choices
     means = sorted(fmean(choose(values, k=len(values))) for _ in range(_RESAMPLES))
     cut = round(_RESAMPLES * (1 - CONFIDENCE) / 2)
     return Estimate(fmean(values), means[cut], means[-1 - cut])
+
+
+def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
+    """Return the mean of the second values minus that of the first; the values are of different inputs.
+
+    Args:
+        first: At least one value.
+        second: At least one value.
+    """
+    value = fmean(second) - fmean(first)
+    if min(len(first), len(second)) < 2:
+        return Estimate(value)
+    half = _Z * sqrt(variance(first) / len(first) + variance(second) / len(second))
+    return Estimate(value, value - half, value + half)
+
+
+def rate_difference(first: tuple[int, int], second: tuple[int, int]) -> Estimate:
+    """Return the second rate minus the first, with Newcombe's interval, which joins the intervals of Wilson.
+
+    Args:
+        first: Successes and trials.
+        second: Successes and trials.
+    """
+    (one, low, high), (other, other_low, other_high) = (_wilson(*counts) for counts in (first, second))
+    value = other - one
+    return Estimate(value, value - hypot(other - other_low, high - one), value + hypot(other_high - other, one - low))
 
 
 def mcnemar(only_first: int, only_second: int) -> float:

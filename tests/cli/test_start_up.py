@@ -40,6 +40,7 @@ finally:
         ["sessions"],
         ["events", "s"],
         ["trace", "s"],
+        ["report"],
         ["steer", "-s", "s", "x"],
         ["graph"],
         ["schema"],
@@ -49,7 +50,7 @@ finally:
 )
 def test_no_heavy_module_is_imported(tmp_path: Path, command: list[str]) -> None:
     folder = agent_folder(tmp_path, GATED_TOOLS, "work")
-    if command[0] in ("sessions", "events", "trace", "steer"):
+    if command[0] in ("sessions", "events", "trace", "report", "steer"):
         run_cli(folder, "run", "--session", "s", "hi", script=ECHO_SCRIPT[1:])
 
     done = subprocess.run(
