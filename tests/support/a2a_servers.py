@@ -27,7 +27,7 @@ from graph_agent.server.a2a.mount import agent_card
 App = Callable[..., Awaitable[None]]
 
 # uvicorn checks every 100 ms whether to stop, and whether its connections are closed: too long for hundreds of servers.
-vars(uvicorn.server)["asyncio"] = SimpleNamespace(
+uvicorn.server.asyncio = SimpleNamespace(  # type: ignore[assignment,attr-defined]  # uvicorn has no setting for it
     **{**vars(asyncio), "sleep": lambda seconds: asyncio.sleep(seconds / 20)}
 )
 
