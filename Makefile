@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
-WORKERS ?= 2
+# Tests wait for processes a third of their time, so that two cores have work for three of them.
+WORKERS ?= 3
 SCALE ?= 5
 SEED ?= 1
 REPORT ?=

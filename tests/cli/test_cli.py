@@ -19,7 +19,7 @@ import pytest
 from graph_agent._internal.extras import pip_install
 from tests.server.process import eventually
 from tests.support.agents import ECHO_SCRIPT, asks
-from tests.support.cli import WITHIN_S, run_cli
+from tests.support.cli import WITHIN_S, RunningCli, run_cli, running_cli
 
 HOTEL = Path(__file__).parents[2] / "examples" / "hotel" / "agent.yaml"
 AGENT = """
@@ -245,30 +245,22 @@ def working(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def at_work(folder: Path, *script: str) -> Iterator[subprocess.Popen[str]]:
+def at_work(folder: Path, *script: str) -> Iterator[RunningCli]:
     """`graph-agent run`, in the middle of its first wave."""
-    environment = {**os.environ, "DEBUG_MOCK_RESPONSES": json.dumps([WORK, *script])}
-    command = [sys.executable, "-m", "graph_agent.cli", "run", "--session", "mine", "do it"]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
-    try:
-        log = folder / "log"
-        eventually(lambda: process.poll() is not None or (log.exists() and log.read_text()), WITHIN_S)
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    log = folder / "log"
+    with running_cli(folder, "run", "--session", "mine", "do it", script=[WORK, *script]) as running:
+        eventually(lambda: running.process.poll() is not None or (log.exists() and log.read_text()), WITHIN_S)
+        yield running
 
 
 STOPPED = "\n> do it\n  step 1: tool_call work\nStopped on request\n\nStarted, outcome unknown: work.\n"
 
 
 def test_ctrl_c_aborts_the_run_and_the_session_continues(working: Path) -> None:
-    with at_work(working) as process:
-        process.send_signal(signal.SIGINT)
+    with at_work(working) as running:
+        running.process.send_signal(signal.SIGINT)
         # The tool's thread hangs to the end.
-        stdout, stderr = process.communicate(timeout=WITHIN_S)
-        status = process.returncode
+        status, stdout, stderr = running.end()
 
     done = run_cli(working, "run", "--session", "mine", "and now?", script=["No more actions.", "Here I am."])
 
@@ -286,26 +278,27 @@ def test_a_second_ctrl_c_ends_the_wait(folder: Path) -> None:
     slow += "        await asyncio.sleep(600)\n"
     (folder / "agent.yaml").write_text(AGENT.replace("echo", "work"))
     (folder / "my_tools.py").write_text(slow)
-    with at_work(folder) as process:
+    with at_work(folder) as running:
+        process = running.process
         process.send_signal(signal.SIGINT)
         while not (folder / "stopping").exists() and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=WITHIN_S)
+        status, _, _ = running.end()
 
-    assert process.returncode == 130
+    assert status == 130
 
 
 def test_another_process_steers_and_follows_up(working: Path) -> None:
-    with at_work(working, "No more actions.", "Done.", "No more actions.", "And.") as process:
+    with at_work(working, "No more actions.", "Done.", "No more actions.", "And.") as running:
         replies = [
             run_cli(working, "steer", "Be brief.").stdout,
             run_cli(working, "follow-up", "--session", "mine", "and then?").stdout,
         ]
         (working / "go").touch()
-        stdout, _ = process.communicate(timeout=WITHIN_S)
+        status, stdout, _ = running.end()
 
-    assert (replies, process.returncode, stdout) == (
+    assert (replies, status, stdout) == (
         [
             "Queued for session mine, before its next step: Be brief.\n",
             "Queued for session mine, after its current answer: and then?\n",
@@ -316,18 +309,16 @@ def test_another_process_steers_and_follows_up(working: Path) -> None:
 
 
 def test_another_process_aborts(working: Path) -> None:
-    with at_work(working) as process:
+    with at_work(working) as running:
         aborted = run_cli(working, "abort")
-        lines = [process.stdout.readline() for _ in STOPPED.splitlines()] if process.stdout else []
+        eventually(lambda: running.printed() == STOPPED, WITHIN_S)
         (working / "go").touch()
-        process.communicate(timeout=WITHIN_S)
-        status = process.returncode
+        status, _, _ = running.end()
     again = run_cli(working, "abort", "--session", "mine")
 
-    assert (aborted.returncode, aborted.stdout, "".join(lines), status, again.returncode, again.stdout) == (
+    assert (aborted.returncode, aborted.stdout, status, again.returncode, again.stdout) == (
         0,
         "Session mine is stopping.\n",
-        STOPPED,
         1,
         1,
         "Session mine is not running.\n",
@@ -335,9 +326,9 @@ def test_another_process_aborts(working: Path) -> None:
 
 
 def test_a_session_that_a_killed_process_left_is_aborted(working: Path) -> None:
-    with at_work(working) as process:
-        process.kill()
-        process.wait()
+    with at_work(working) as running:
+        running.process.kill()
+        running.process.wait()
 
     aborted = run_cli(working, "abort", "--session", "mine", script=["never"])
 
@@ -366,12 +357,12 @@ def test_invalid_control_commands_are_one_line_errors(
 def test_one_ctrl_c_ends_a_run_whose_coroutine_blocks_the_event_loop(working: Path) -> None:
     tool = working / "my_tools.py"
     tool.write_text(tool.read_text().replace("def work", "async def work"))
-    with at_work(working) as process:
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=WITHIN_S)
+    with at_work(working) as running:
+        running.process.send_signal(signal.SIGINT)
+        status, _, stderr = running.end()
 
     blocked = "something blocks the event loop, such as a coroutine of a tool that makes a blocking call"
-    assert (process.returncode, stderr) == (130, f"Stopped at once: {blocked}.\n")
+    assert (status, stderr) == (130, f"Stopped at once: {blocked}.\n")
 
 
 def test_one_ctrl_c_ends_a_conversation_that_waits_for_a_line(folder: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import yaml
 from graph_agent import Session
 from graph_agent.errors import ConfigError
 from graph_agent.spec import load_spec, open_agent
+from tests.support.cli import run_cli
 
 SCHEMA = {
     "type": "object",
@@ -132,13 +131,6 @@ async def test_an_invalid_response_format_is_refused_with_its_location(folder: P
 def test_the_command_line_prints_the_structure(folder: Path) -> None:
     path = agent_file(folder, "answers:City")
 
-    done = subprocess.run(
-        [sys.executable, "-m", "graph_agent.cli", "run", "--config", str(path), "Where?"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_cli(folder, "run", "--config", str(path), "Where?")
 
     assert (done.returncode, done.stdout.splitlines()[-1:], done.stderr) == (0, [json.dumps(PARIS)], "")
