@@ -127,11 +127,10 @@ class SessionFeed:
         self._trim()
         return found
 
-    async def wait(self, timeout_s: float) -> None:
-        """Wait for the next change or the timeout."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
+    @property
+    def change(self) -> asyncio.Event:
+        """The event that the next change sets; a follower gets it before it takes events, so that it misses none."""
+        return self._changed
 
     async def read(self) -> None:
         """Read the new events of the session, and wake the followers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Collection, Mapping
@@ -74,7 +75,7 @@ async def follow(
         feed, follower = await stack.enter_async_context(feeds.following(thread))
         take_live = list if live is None else stack.enter_context(live.reading(thread, feed.wake))
         while True:
-            over = feed.ended
+            over, change = feed.ended, feed.change
             events = await feed.take(follower, after)
             if parts := take_live():
                 yield frame({"type": "live", "parts": parts}, "live")
@@ -91,7 +92,9 @@ async def follow(
                 silent_since = time.monotonic()
                 yield comment("nothing new")
             if not events and not parts:
-                await feed.wait(max(0.01, keepalive_s - (time.monotonic() - silent_since)))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.01, keepalive_s - (time.monotonic() - silent_since))):
+                        await change.wait()
     yield frame({"type": "end", "reason": over, "after": after}, "end")
 
 

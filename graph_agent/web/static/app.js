@@ -62,11 +62,14 @@ class App extends Component {
   async list(more = false) {
     const after = more && this.state.next ? `&after=${inUrl(this.state.next)}` : "";
     const listed = (this.listed += 1);
-    const error = await this.attempt(async () => {
+    try {
       const { sessions, next } = await get(`/memory/summaries?limit=50${after}&search=${inUrl(this.state.search)}`);
       if (listed === this.listed) this.setState({ sessions: more ? [...this.state.sessions, ...sessions] : sessions, next, needsKey: false });
-    });
-    if (error && error.status !== 401) setTimeout(() => listed === this.listed && this.list(), RETRY_MS.at(-1));
+    } catch (error) {
+      if (error.status >= 400 && error.status < 429) return this.fail(error);
+      if (error.status === undefined) throw error;
+      setTimeout(() => listed === this.listed && this.list(), RETRY_MS.at(-1));
+    }
   }
 
   /** Run an action, and show its error; return the error, if any. */
@@ -149,13 +152,13 @@ class App extends Component {
   /** Read the state and the events that a run has left, whether or not the stream brings them. */
   async settle(log) {
     const { id } = this.state;
-    const ended = log.live.filter((run) => run.ended);
+    const known = [...log.live];
     for (const ms of RETRY_MS) {
       try {
         const info = await this.refresh(id);
         if (log !== this.state.log) return;
         if (log.seq + 1 < info.events) for (const event of (await get(eventsPath(id, `?after=${log.seq}`))).events) this.add(log, event);
-        keepLive(log, (run) => !ended.includes(run));
+        keepLive(log, (run) => !known.includes(run) || (info.activity === "running" && !run.ended));
         this.draw();
         if (info.activity !== "running" || log.live.length) return;
       } catch (error) {
@@ -206,6 +209,8 @@ class App extends Component {
     } finally {
       this.sending.splice(this.sending.indexOf(id), 1);
       this.wake();
+      const { log } = this.state;
+      if (id === this.state.id && (log.live.length || !log.inputs.at(-1)?.done)) this.settle(log);
       this.list();
     }
   }
