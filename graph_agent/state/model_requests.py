@@ -117,7 +117,7 @@ class RequestLog:
             if (found := self._hashes.get(id(part))) is not None and found[0] is part:
                 return found[1]
             plain = _as_json(part)
-            shown = functools.cache(lambda: _bounded(_masked(plain), self._limit))
+            shown = functools.cache(lambda: _bounded(masked(plain), self._limit))
             # Masking costs more than all else; in a later run the same parts are other objects.
             given = _digest(json.dumps(plain)), self._limit
             key = _KEYS.get(given, lambda: _digest(json.dumps(shown(), sort_keys=True)))
@@ -127,7 +127,7 @@ class RequestLog:
             return key
 
         keys, tools = [*map(key_of, sent.messages)], [*map(key_of, sent.options.get("tools") or ())]
-        others = _masked(to_json_safe({name: value for name, value in sent.options.items() if name != "tools"}))
+        others = masked(to_json_safe({name: value for name, value in sent.options.items() if name != "tools"}))
         before = self._messages
         if (keys, tools, others) == (before, self._tools, self._options):
             return None
@@ -176,7 +176,7 @@ def requests_of(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
             sent = len(conversation)
         if asked:
             is_recorded = False
-        _continue(conversation, _masked(entry))
+        _continue(conversation, masked(entry))
     return found
 
 
@@ -223,13 +223,14 @@ def _as_json(part: Any) -> Any:
     return shown
 
 
-def _masked(value: Any) -> Any:
+def masked(value: Any) -> Any:
+    """Return plain JSON with `***` in place of secrets, as in logs."""
     if isinstance(value, str):
         return mask_secrets(value)
     if isinstance(value, list):
-        return [_masked(each) for each in value]
+        return [masked(each) for each in value]
     if isinstance(value, dict):
-        return {key: "***" if _is_secret(key, each) else _masked(each) for key, each in value.items()}
+        return {key: "***" if _is_secret(key, each) else masked(each) for key, each in value.items()}
     return value
 
 

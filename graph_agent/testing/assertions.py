@@ -87,7 +87,7 @@ def _calls_of(run: Any) -> list[WaveCall]:
     if not isinstance(run, Sequence) or isinstance(run, str):
         raise ConfigError(f"assert_calls() takes a RunResult or `await session.events()`, not {type(run).__name__}.")
     results = [each for each in run if isinstance(each, RunResult)]
-    if results or not run:
+    if results:
         return wave_calls(results)
     steps = [step for each in recording_of("", run, ()).inputs for step in each.steps if step.calls]
     return [

@@ -43,7 +43,7 @@ class Playback:
         self._recorded = recorded
         self._session = session
         self._runs_reading_tools = runs_reading_tools
-        self._replies = deque(_replies(recorded, first_step))
+        self._replies = deque(stored_replies(recorded, first_step))
         self._served = 0
         self._steering = _steering(recorded)
         self._results: dict[tuple[str, str], deque[RecordedCall]] = defaultdict(deque)
@@ -77,7 +77,7 @@ class Playback:
         self.step = max(self.step, step.number)
         for text in self._steering.get(self._served, ()):
             await self._session.steer(text)
-        return _message(step, reply)
+        return message_of(step, reply)
 
     async def _stop_at_request(self) -> NoReturn:
         ended = self._recorded.status in (SessionStatus.FAILED, SessionStatus.RUNNING)
@@ -153,7 +153,7 @@ class Playback:
         return decision
 
 
-def _replies(recorded: RecordedInput, first_step: int) -> Iterator[tuple[RecordedStep, RecordedReply]]:
+def stored_replies(recorded: RecordedInput, first_step: int = 0) -> Iterator[tuple[RecordedStep, RecordedReply]]:
     """Yield the replies that the session has; requests that a hook or a retry repeated have none."""
     for step in recorded.steps:
         if step.number >= first_step:
@@ -174,7 +174,7 @@ def _steering(recorded: RecordedInput) -> dict[int, list[str]]:
     return found
 
 
-def _message(step: RecordedStep, reply: RecordedReply) -> AIMessage:
+def message_of(step: RecordedStep, reply: RecordedReply) -> AIMessage:
     """Return a reply as a model's message; a structured plan is the JSON that the planner parses."""
     usage = reply.usage or {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
     details: dict[str, Any] = {"usage_metadata": UsageMetadata(**usage)}  # type: ignore[typeddict-item]  # as it was stored

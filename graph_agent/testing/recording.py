@@ -225,7 +225,7 @@ def recording_of(
     gaps: list[str] = []
     turns = _message_turns(messages)
     starts = list(_input_starts(listed := list(events)))
-    for number, (first, end) in enumerate(zip(starts, [*starts[1:], len(listed)], strict=True), 1):
+    for number, (first, end) in enumerate(zip(starts, [*starts[1:], len(listed)], strict=False), 1):
         reader = _InputReader(listed[first:end], turns[number - 1] if len(turns) == len(starts) else [], writes)
         inputs.append(reader.read(number, (input_ids or {}).get(first)))
         gaps += [f"Input {number}: {gap}" for gap in reader.gaps]
@@ -373,7 +373,7 @@ class _InputReader:
         message = self._message(entry) if records and (not is_plan or entry["calls"]) else None
         last = next((at for at in range(len(records) - 1, -1, -1) if not records[at].get("error")), -1)
         if is_plan and not records:
-            records, last = [{"purpose": "plan", "model": "", "started": "", "duration_s": 0.0}], 0
+            records, last = [ModelCallRecord(purpose="plan", model="", started="", duration_s=0.0)], 0
         for at, record in enumerate(records):
             if at == last:
                 yield self._stored(entry, record, message)

@@ -225,8 +225,9 @@ class PageRun:
 
     def _environment(self) -> dict[str, str]:
         path = os.pathsep.join([str(self._commands), str(Path(sys.executable).parent), os.environ["PATH"]])
-        # The plugins of this environment are not a reader's: some warn, and they take long to load.
-        return {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "200", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        # The other plugins of this environment are not a reader's: some warn, and they take long to load.
+        plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "graph_agent.testing.plugin"}
+        return {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "200", **plugins}
 
     def _with_ports(self, text: str) -> str:
         for shown, real in self._ports.items():

@@ -1,0 +1,195 @@
+"""Records the sessions of a test in files, and replays them without a model and without running a tool."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from unittest.mock import patch
+
+from langchain_core.messages import AIMessage, AnyMessage, message_to_dict, messages_from_dict
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.pregel import Pregel
+
+from graph_agent._internal.text import to_json_safe
+from graph_agent.calls import canonical_arguments
+from graph_agent.errors import ConfigError, InputError, ScriptError
+from graph_agent.models.scripted import MOCK_VARIABLE
+from graph_agent.session.built_agent import builder_of
+from graph_agent.session.session import Session
+from graph_agent.state.model_requests import masked
+from graph_agent.testing.difference import value_differences
+from graph_agent.testing.input_differences import Comparison, Difference, shown_values
+from graph_agent.testing.playback import message_of, stored_replies
+from graph_agent.testing.recording import RecordedResult, Recording, recording_of
+from graph_agent.testing.stand_ins import RecordedModel, rebuild
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
+    from langgraph.graph.state import CompiledStateGraph
+
+Agent: TypeAlias = "CompiledStateGraph[Any, Any, Any, Any]"
+FORMAT, VERSION = "graph-agent-recording", 1
+
+
+class RecordedTest:
+    """The recorded sessions of one test, each in a file of its own.
+
+    Args:
+        file: The file of a session without a name; a named one is beside it, as `<stem>.<name>.json`.
+        records: Whether to run the agents and record them; otherwise their recordings are replayed.
+        command: The command that records the test, for error messages.
+    """
+
+    def __init__(self, file: Path, *, records: bool, command: str) -> None:
+        self._file, self._records, self._command = file, records, command
+        self._open: dict[Path, tuple[Agent, _Tape | None]] = {}
+
+    def session(self, agent: Agent | Callable[[], Agent], name: str = "") -> Session:
+        """Return a new session of an agent, in memory.
+
+        Args:
+            agent: The agent, or a function that makes it; in a replay, a model in that function needs no key. Its
+                checkpointer is not used.
+            name: Tells the sessions of one test apart; empty for the only one.
+
+        Raises:
+            ConfigError: If `agent` is no agent of `create_graph_agent`, or the test has a session of this name.
+            InputError: If there is no recording to replay.
+        """
+        file = self._file.with_name(f"{self._file.stem}.{name}.json") if name else self._file
+        if file in self._open:
+            raise ConfigError(f"The test has a session {name!r} already; name another one: recorded(agent, 'second').")
+        tape, graph = None, self._built(agent)
+        if self._records:
+            if (builder := builder_of(graph)) is None:
+                raise ConfigError(f"Only an agent of create_graph_agent() can be recorded, not {graph!r}.")
+            opened: Agent = builder.compile(
+                checkpointer=InMemorySaver(), store=graph.store, cache=graph.cache, name=graph.name
+            )
+        else:
+            tape = _Tape(self._read(file))
+            opened = rebuild(graph, model=RecordedModel(tape), source=tape, real={}, checkpointer=InMemorySaver())
+        self._open[file] = opened, tape
+        return Session(opened, file.stem)
+
+    def _built(self, given: Any) -> Agent:
+        if isinstance(given, Pregel):
+            return cast("Agent", given)
+        # Without a provider's key, only a stand-in for the model can be built.
+        with nullcontext() if self._records else patch.dict(os.environ, {MOCK_VARIABLE: '["Not used."]'}):
+            return cast("Agent", given())
+
+    def close(self, *, passed: bool) -> None:
+        """Store the sessions of a test that has passed, or check those that were replayed.
+
+        Raises:
+            AssertionError: If a session differs from its recording, with the first difference.
+        """
+        for file, (graph, tape) in self._open.items():
+            found = graph.get_state({"configurable": {"thread_id": file.stem}}).values
+            if tape is None and passed:
+                _write(file, found)
+            elif tape is not None and (difference := tape.difference(found)):
+                raise AssertionError(
+                    f"The session differs from {file}:\n{difference}\n"
+                    f"If the change is meant, record the session again: {self._command}"
+                )
+
+    def _read(self, file: Path) -> Recording:
+        if not file.exists():
+            raise InputError(f"There is no recording {file}; record it: {self._command}")
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        if (stored.get("format"), stored.get("version")) != (FORMAT, VERSION):
+            raise InputError(f"{file} is no recording of version {VERSION}; record it again: {self._command}")
+        messages = cast("list[AnyMessage]", messages_from_dict(stored["messages"]))
+        return recording_of(file.stem, stored["events"], messages)
+
+
+def _write(file: Path, values: Mapping[str, Any]) -> None:
+    stored = {
+        "format": FORMAT,
+        "version": VERSION,
+        "events": list(values.get("events", ())),
+        "messages": [message_to_dict(message) for message in values.get("messages", ())],
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(masked(to_json_safe(stored)), ensure_ascii=False, indent=1)
+    file.write_text(f"{text}\n", encoding="utf-8")
+
+
+class _Tape:
+    """Provides the replies and results of a recording, in their order."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._replies = deque(
+            message_of(step, reply) for each in recording.inputs for step, reply in stored_replies(each)
+        )
+        self._calls = [call for each in recording.inputs for _, call in each.calls if call.result is not None]
+        self._results: dict[str, RecordedResult] = {}
+        self._fault = ""
+
+    async def reply(self) -> AIMessage:
+        """Return the next reply of a model.
+
+        Raises:
+            ScriptError: After the last one, or after a call without a recorded result.
+        """
+        if not self._replies:
+            self._fault = self._fault or "The model is asked for a reply that is not recorded."
+        if self._fault:
+            raise ScriptError(self._fault)
+        return self._replies.popleft()
+
+    async def result(
+        self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
+    ) -> RecordedResult | None:
+        """Return the recorded result of a call.
+
+        Raises:
+            ScriptError: If there is none; so does the next request of the model then, as a call's error is a result.
+        """
+        if id_ in self._results:  # middleware may run a call again
+            return self._results[id_]
+        key = name, canonical_arguments(arguments)
+        fitting = [call for call in self._calls if (call.name, canonical_arguments(call.arguments)) == key]
+        if not fitting:
+            self._fault = self._fault or self._missing(id_, name, arguments)
+            raise ScriptError(self._fault)
+        found = next((call for call in fitting if call.id == id_), fitting[0])
+        self._calls.remove(found)
+        assert found.result is not None
+        self._results[id_] = found.result
+        return found.result
+
+    def _missing(self, id_: str, name: str, arguments: Mapping[str, Any]) -> str:
+        near = next((call for call in self._calls if call.id == id_ and call.name == name), None)
+        if near is None:
+            return f"The call {id_!r} of {name} has no recorded result."
+        found = next(value_differences(near.arguments, arguments))
+        recorded, now = shown_values(found.recorded, found.now)
+        return f"The call {id_!r} of {name}, {found.path}: recorded {recorded}, now {now}"
+
+    def difference(self, values: Mapping[str, Any]) -> str:
+        """Return the first difference between the recording and the state of the replayed session; empty if none."""
+        if self._fault:
+            return self._fault
+        events = masked(to_json_safe(list(values.get("events", ()))))
+        now = recording_of(self._recording.session_id, events, values.get("messages", ()))
+        return next(map(str, self._differences(now)), "")
+
+    def _differences(self, now: Recording) -> Iterator[Difference | str]:
+        comparison = Comparison(requests={})
+        for recorded, other in zip(self._recording.inputs, now.inputs, strict=False):
+            for found in value_differences(list(recorded.contents), list(other.contents)):
+                one, new = shown_values(found.recorded, found.now)
+                yield f"input {recorded.number} {found.path}: recorded {one}, now {new}"
+            yield from comparison.steps(recorded, other, {}, 0, None)
+            yield from comparison.end(recorded, other)
+        if (count := len(now.inputs)) != len(self._recording.inputs):
+            yield f"The recording has {len(self._recording.inputs)} inputs, and the session {count}."

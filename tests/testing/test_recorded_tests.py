@@ -1,0 +1,174 @@
+"""The sessions of tests that `recorded` stores and replays; the guide runs the fixtures in pytest."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.tools import tool
+
+from graph_agent import GraphDelegate, LoopConfig, Session, create_graph_agent
+from graph_agent.approvals import edit
+from graph_agent.errors import ConfigError, InputError, ScriptError
+from graph_agent.testing import ScriptedChatModel, TestModel
+from graph_agent.testing.recorded_tests import RecordedTest
+
+CALL = {"id": "a", "name": "pay", "arguments": {"amount": 5}}
+Recorder = Callable[..., RecordedTest]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Recorder:
+    def opened(*, records: bool) -> RecordedTest:
+        return RecordedTest(tmp_path / "recordings" / "test_pay.json", records=records, command="pytest --record")
+
+    return opened
+
+
+@pytest.fixture
+def paid() -> list[int]:
+    """The amounts that the tool `pay` has received."""
+    return []
+
+
+def paying(paid: list[int], model: Any = None, **options: Any) -> Any:
+    @tool
+    def pay(amount: int) -> dict[str, Any]:
+        """Pay an amount."""
+        paid.append(amount)
+        return {"amount": amount, "token": "api_key=sk-abcdefghijklmnop1234567890"}
+
+    return create_graph_agent(model or ScriptedChatModel([CALL, "Paid."], cycle=True), tools=[pay], **options)
+
+
+async def record(recorded: Recorder, agent: Any, *inputs: str) -> None:
+    test = recorded(records=True)
+    session = test.session(agent)
+    for each in inputs:
+        await session.run(each)
+    test.close(passed=True)
+
+
+@pytest.mark.parametrize("mode", ["native", "text", "wave"])
+async def test_a_recorded_session_is_replayed_without_its_model_and_its_tools(
+    mode: Any, recorded: Recorder, paid: list[int], tmp_path: Path
+) -> None:
+    def agent(model: Any) -> Any:
+        config = LoopConfig(tool_calling=mode)
+        helper = GraphDelegate("helper", "Helps.", create_graph_agent(TestModel(), config=config))
+        return paying(paid, model, delegates=[helper], config=config)
+
+    await record(recorded, agent(TestModel()), "Pay", "Pay again")
+    unused = TestModel()
+    test = recorded(records=False)
+    session = test.session(agent(unused))
+
+    results = [await session.run("Pay"), await session.run("Pay again")]
+    test.close(passed=True)
+
+    names = [[call.name for call in result.calls] for result in results]
+    assert (names, paid, unused.requests) == ([["pay", "delegate_to_helper"]] * 2, [1, 1], [])
+    assert "sk-abc" not in (tmp_path / "recordings" / "test_pay.json").read_text(encoding="utf-8")
+
+
+async def test_approvals_are_given_by_the_test_in_both_modes(recorded: Recorder, paid: list[int]) -> None:
+    results = []
+    for records in (True, False):
+        test = recorded(records=records)
+        session = test.session(paying(paid, config=LoopConfig(approve=["pay"])))
+        results.append(await session.run("Pay", on_approval=lambda call: edit({"amount": 3})))
+        test.close(passed=True)
+
+    assert (results[0].results["a"]["amount"], results[1].results["a"]["amount"], paid) == (3, 3, [3])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "amount", "message"),
+    [
+        (["Pay now"], 5, 'input 1 $[0]: recorded "Pay", now "Pay now"'),
+        (["Pay"], 6, "The call 'a' of pay, $.amount: recorded 5, now 6"),
+        ([], 5, "The recording has 1 inputs, and the session 0."),
+        (["Pay", "Pay"], 5, "The model is asked for a reply that is not recorded."),
+    ],
+)
+async def test_the_first_difference_is_named(
+    inputs: list[str], amount: int, message: str, recorded: Recorder, paid: list[int]
+) -> None:
+    config = LoopConfig(approve=["pay"])
+    await record_edited(recorded, paying(paid, config=config), "Pay", 5)
+    test = recorded(records=False)
+    session = test.session(paying(paid, config=config))
+
+    try:
+        for each in inputs:
+            await session.run(each, on_approval=lambda call: edit({"amount": amount}))
+    except ScriptError as error:
+        assert str(error) == message  # noqa: PT017 - only some of the differences end the run
+
+    with pytest.raises(AssertionError, match=re.escape(message)) as raised:
+        test.close(passed=True)
+    assert "If the change is meant, record the session again: pytest --record" in str(raised.value)
+
+
+async def record_edited(recorded: Recorder, agent: Any, text: str, amount: int) -> None:
+    test = recorded(records=True)
+    await test.session(agent).run(text, on_approval=lambda call: edit({"amount": amount}))
+    test.close(passed=True)
+
+
+async def test_the_result_of_another_parameter_type_is_a_difference(recorded: Recorder, paid: list[int]) -> None:
+    def pay(amount: bool) -> None:
+        """Pay an amount."""
+
+    await record(recorded, paying(paid), "Pay")
+    test = recorded(records=False)
+    await test.session(create_graph_agent(TestModel(), tools=[pay])).run("Pay")
+
+    with pytest.raises(AssertionError, match=r'step 1, result pay \$: recorded "status success", now "status inv'):
+        test.close(passed=True)
+
+
+async def test_a_test_that_failed_keeps_its_recording(recorded: Recorder, paid: list[int], tmp_path: Path) -> None:
+    test = recorded(records=True)
+    await test.session(paying(paid)).run("Pay")
+    test.close(passed=False)
+
+    with pytest.raises(InputError, match=r"There is no recording .*test_pay\.json; record it: pytest --record"):
+        recorded(records=False).session(paying(paid))
+
+
+async def test_a_model_of_a_function_needs_no_key_in_a_replay(
+    recorded: Recorder, paid: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    await record(recorded, paying(paid), "Pay")
+    test = recorded(records=False)
+
+    result = await test.session(lambda: paying(paid, "openai:gpt-4o-mini")).run("Pay")
+    test.close(passed=True)
+
+    assert (result.answer, paid) == ("Paid.", [5])
+
+
+def test_sessions_of_one_test_have_names(recorded: Recorder, paid: list[int]) -> None:
+    test = recorded(records=True)
+    sessions = [test.session(paying(paid)), test.session(paying(paid), "second")]
+
+    with pytest.raises(ConfigError, match="The test has a session 'second' already"):
+        test.session(paying(paid), "second")
+    assert [(type(each), each.id) for each in sessions] == [(Session, "test_pay"), (Session, "test_pay.second")]
+
+
+def test_the_plugin_loads_nothing_before_a_fixture_is_used() -> None:
+    code = (
+        "import sys, pytest; before = {*sys.modules}; import graph_agent.testing.plugin; print({*sys.modules} - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+
+    loaded = {"graph_agent", "graph_agent.testing", "graph_agent.testing.plugin"}
+    assert {name for name in re.findall(r"'([\w.]+)'", done.stdout) if not name.startswith("_")} == loaded
