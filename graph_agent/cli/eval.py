@@ -155,8 +155,12 @@ async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool
         trials = plan.planned()
         if fresh:
             await runner.delete(trials)
-        with screen:
-            ended = await runner.run(trials, parallel=parallel, on_begin=screen.begin, on_end=screen.end)
+        try:
+            with screen:
+                ended = await runner.run(trials, parallel=parallel, on_begin=screen.begin, on_end=screen.end)
+        except asyncio.CancelledError:
+            Terminal(stderr=True).line("Stopped; the same command goes on with the other runs.")
+            raise
         report = Report(plan, tuple(ended))
         if html is not None:
             histories = {trial.session_id: await runner.events(trial) for trial in report.shown}
@@ -215,9 +219,11 @@ class Progress:
 
             self._out.draw(self._table(every=True))
             for summary in report.cases:
-                lines = [*failure_lines(summary)]
-                for line in [f"{summary.name} ({summary.agent})", *(f"  {line}" for line in lines)] if lines else ():
-                    self._out.line(line, style="red" if line.startswith("  ") else None)
+                if lines := [*failure_lines(summary)]:
+                    agent = f" ({summary.agent})" if len(self._plan.agents) > 1 else ""
+                    self._out.line(f"{summary.name}{agent}")
+                    for line in lines:
+                        self._out.line(f"  {line}", style="red")
         for line in report.summary():
             self._out.line(line)
 

@@ -35,7 +35,7 @@ import pytest
 import yaml
 
 from graph_agent import ScriptedChatModel
-from graph_agent.evaluation.cases import load_cases
+from graph_agent.evaluation import read_cases
 from graph_agent.models.scripted import mock_model_from_env
 from graph_agent.spec import load_spec
 from tests.support.warm_process import Process, start_python, warm_command
@@ -239,7 +239,7 @@ class PageRun:
         file = self.folder / block.directives.get("file", "shown.yaml")
         if isinstance(content, dict) and "cases" in content:
             file.write_text(text, encoding="utf-8")
-            load_cases(file)
+            read_cases(file)
             return ""
         if not isinstance(content, dict) or not ({"name", "model"} <= content.keys()):
             file.write_text(f"name: a\nmodel: m\n{text}", encoding="utf-8")  # some keys of an agent file
