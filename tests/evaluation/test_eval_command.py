@@ -150,3 +150,47 @@ def test_the_outcome_is_written_as_junit_xml(tmp_path: Path) -> None:
         ("short", ["failure", "system-out"]),
         ("undecided", ["error", "system-out"]),
     ]
+
+
+JUDGED = """
+import json
+from pathlib import Path
+
+from graph_agent import ScriptedChatModel
+
+
+class Refused(ScriptedChatModel):
+    def _reply(self, messages, stop, kwargs):
+        raise PermissionError("no key")
+
+
+def model():
+    return ScriptedChatModel(["Sure, I help."]) if Path("key").exists() else Refused([])
+
+
+def judge():
+    return ScriptedChatModel([json.dumps({"score": 0.6, "reason": "It is short."})])
+"""
+
+
+def test_a_judge_scores_an_answer_once_and_a_run_that_failed_is_run_again(tmp_path: Path) -> None:
+    (tmp_path / "my_model.py").write_text(JUDGED)
+    (tmp_path / "agent.yaml").write_text('name: helper\nmodel: "my_model:model"\n')
+    judge = {"rubric": "Polite {and} long.", "model": "my_model:judge", "threshold": 0.5}
+    case = {"name": "a", "input": "Help!", "expect": {"answer": {"judge": judge}}}
+    cases = tmp_path / "cases.yaml"
+
+    found = []
+    for has_key, threshold in ((False, 0.5), (True, 0.5), (True, 0.7)):
+        if has_key:
+            (tmp_path / "key").touch()
+        judge["threshold"] = threshold
+        cases.write_text(json.dumps({"agent": "agent.yaml", "cases": [case]}))
+        done = run_cli(tmp_path, "eval", "cases.yaml", "--json")
+        found.append([failure["check"] for failure in json.loads(done.stdout)["trials"][0]["failures"]])
+
+    last = json.loads(done.stdout)["trials"][0]["failures"]
+    assert (found, last[0]["message"]) == (
+        [["status"], [], ["answer.judge"]],
+        "score 0.6 is below 0.7: It is short.",
+    )
