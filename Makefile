@@ -40,7 +40,7 @@ define install_services
 	$(INSTALL_CLUSTER) --quiet $$wheels; }; }
 endef
 
-.PHONY: demo demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate phoenix compat image proofs lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
+.PHONY: demo demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate phoenix compat image proofs wheel lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
 # Processes that the tests start would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
@@ -131,6 +131,9 @@ reference: $(VENV)/.dev  ## Write docs/reference/ and the schema of the agent fi
 proofs: $(VENV)/.dev  ## Check what users of agent frameworks suffer; PEERS=all installs and checks other frameworks too, for half an hour.
 	$(RUN) $(BIN)/python -m proofs.pains $(PEERS)
 	$(RUN) $(BIN)/python -m proofs.pains.mutants
+
+wheel: $(VENV)/.dev  ## Build the wheel, and run the examples, the notebooks and each extra from it, in an empty environment.
+	@$(RUN) env PYTHON="$(PYTHON)" .ci/wheel
 
 image: $(VENV)/.dev  ## Build the steps of deploy/Dockerfile, and run its command, if this is root and has its Python.
 	$(RUN) $(BIN)/python -m tests.checks.image_steps --if-possible

@@ -21,7 +21,8 @@ _CLOSING = "Now provide your final response"
 """How the default prompt asks for the answer."""
 _HEADING = "## "
 _SCHEMA = re.compile(r"must fit this JSON schema:\s*(?=\{)")
-_RESULT = re.compile(r'<tool_result id="([^"]*)" name="[^"]*" status="[^"]*">\n(.*?)\n</tool_result>', re.S)
+_RESULT = re.compile(r'<tool_result id="([^"]*)" name="[^"]*" status="[^"]*">\n')
+_RESULT_END = "\n</tool_result>"
 
 
 class TestModel(ScriptedChatModel):
@@ -167,7 +168,9 @@ def _results_in(message: BaseMessage) -> Iterator[tuple[str, str]]:
     if isinstance(message, ToolMessage):
         yield message.tool_call_id, message.text
     elif message.type == "human" and message.text.startswith("<tool_result "):
-        yield from _RESULT.findall(message.text)
+        for part in message.text.split(_RESULT_END)[:-1]:
+            if start := _RESULT.search(part):
+                yield start[1], part[start.end() :]
     elif message.type == "human" and isinstance(found := _json_object(message.text).get("results"), dict):
         for id_, value in found.items():
             yield id_, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
