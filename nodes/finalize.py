@@ -26,8 +26,8 @@ from graph_agent.errors import GraphAgentError, HookError, SlowSchemaError, User
 from graph_agent.models.errors import (
     FOR_USERS,
     LONGER,
+    answer_cut_off,
     classify_model_error,
-    cut_off,
     cut_off_warning,
     describe_model_error,
     is_raised_by_model,
@@ -506,7 +506,7 @@ class AnswerUpdate:
     def _record_cut_off(self, answer: AIMessage) -> None:
         """Record that an answer is incomplete and warn the user, unless it is a refusal, whose text states it."""
         # A complete structured answer may be cut off in endless trailing white space.
-        self.truncated = cut_off(answer) if self.structured is None else None
+        self.truncated = answer_cut_off(answer) if self.structured is None else None
         if self.truncated is not None and self.truncated != "content_filter":
             message = cut_off_warning(self.truncated, answer, self.settings.max_output_tokens)
             hint = {"hint": LONGER} if self.truncated == "length" else {}

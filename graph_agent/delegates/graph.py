@@ -29,7 +29,7 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.errors import DecisionError, RunFailedError
 from graph_agent.execution.approvals import asks_again
-from graph_agent.models.errors import cause_of, cut_off
+from graph_agent.models.errors import answer_cut_off, cause_of
 from graph_agent.session.results import DelegatePart, open_interrupts, since_last_input
 from graph_agent.session.stream_parts import MODES, StreamParts, is_event
 from graph_agent.settings.config import AgentContext, Price, coerce_context
@@ -366,5 +366,5 @@ def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
 
 def _with_cut_off_note(answer: AIMessage) -> str:
     """Return the answer's text, with a note if it was cut off."""
-    cut = cut_off(answer)
+    cut = answer_cut_off(answer)
     return answer.text if cut is None else f"{answer.text}\n\n[This answer was cut off {cause_of(cut, answer)}.]"

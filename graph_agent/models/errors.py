@@ -412,7 +412,7 @@ def public_value(value: Any) -> Any:
 INCOMPLETE = "graph_agent_incomplete"
 """Key in `response_metadata` of a streamed reply that ended inside a call's arguments."""
 UNENDED = "graph_agent_unended"
-"""Key in `response_metadata` of a streamed text without a finish reason that may hold calls."""
+"""Key in `response_metadata` of a streamed text without a finish reason that may hold calls, or is of OpenAI's API."""
 
 REFUSED = "The model's provider refused this request because of its content; put it in other words."
 REFUSAL_WARNING = "or its provider refused to answer because of the content of the request."
@@ -502,11 +502,26 @@ def mark_incomplete(reply: AIMessage, arguments: Iterable[str], *, streamed: boo
     given = any(True for _ in _reasons(reply.response_metadata))
     if any(_ends_inside_value(raw) or (not given and not _is_whole(raw)) for raw in arguments):
         key = INCOMPLETE
-    elif streamed and not given and not reply.tool_calls and _CALL_MARK.search(reply.text):
+    elif (
+        streamed and not given and not reply.tool_calls and (_ends_with_reason(reply) or _CALL_MARK.search(reply.text))
+    ):
         key = UNENDED
     else:
         return reply
     return reply.model_copy(update={"response_metadata": {**reply.response_metadata, key: True}})
+
+
+def answer_cut_off(answer: AIMessage) -> CutOff | None:
+    """Return the cause of a cut-off answer, which has no calls; None if it is complete or its end is unknown.
+
+    Streams of OpenAI's API end with a finish reason. One without it has lost its connection.
+    """
+    lost = answer.response_metadata.get(UNENDED) and _ends_with_reason(answer)
+    return cut_off(answer) or ("interrupted" if lost else None)
+
+
+def _ends_with_reason(reply: AIMessage) -> bool:
+    return reply.response_metadata.get("model_provider") == "openai"
 
 
 def text_cut_off(reply: AIMessage, *, unclosed: bool, partial: bool) -> CutOff | None:

@@ -90,6 +90,8 @@ class Peer:
             tokens, step = tokens + used, step + 1
             calls = message.get("tool_calls") or [] if finish in ("stop", "tool_calls") and not last else []
             text = message.get("content") or ""
+            if finish == "stop" and not text and not calls and step < 5:
+                continue
             if not calls:
                 self.add({"role": "assistant", "content": text})
                 return Reply(text, tokens, "" if finish == "stop" else finish)

@@ -71,6 +71,7 @@ FAULTS = {
     "unserializable-result": _fault("else repr(result)", "else json.dumps(result)"),
     "broken-text": _fault('text = text.encode(errors="replace").decode()', "pass"),
     "invalid-arguments": _raising("isinstance(error, json.JSONDecodeError)"),
+    "wrong-type": _fault("validate_call(each)", "each"),
     "unknown-tool": _raising("isinstance(error, KeyError)"),
     "empty-arguments": _fault(_LOADS, _LOADS.replace(' or "{}"', "")),
     "finished-with-stop": _fault(_RUNS, 'finish == "tool_calls"'),
@@ -80,6 +81,17 @@ FAULTS = {
     "connection-lost": _fault('"lost", 0', '"stop", 0'),
     "token-limit-in-answer": _fault('"" if finish == "stop"', '"" if finish in ("stop", "length")'),
     "duplicate-ids": _fault("enumerate(calls):", 'enumerate(calls := list({c["id"]: c for c in calls}.values())):'),
+    "reused-ids": Fault(
+        (
+            ('call["id"] = f"call_{len(self.history)}_{index}"', "pass"),
+            (
+                "if call not in waiting)",
+                'if call not in waiting and not any(call["id"] == each.get("tool_call_id") for each in self.history))',
+            ),
+        )
+    ),
+    "empty-reply": _fault('if finish == "stop" and not text', "if False"),
+    "usage-missing": _fault('reply.get("usage") or {}', 'reply["usage"]'),
     "error-in-body": _fault('if "error" in reply:', "if response.status_code >= 400:"),
     "step-limit": _fault(
         "            last = step",

@@ -157,6 +157,24 @@ async def test_a_stream_that_ends_inside_a_call_is_cut_off_despite_its_finish_re
     assert (got["files"], [status for _, status, _ in got["results"]]) == (files, ["success" if files else "skipped"])
 
 
+@pytest.mark.parametrize(("finish", "truncated"), [("", "interrupted"), ("stop", None)])
+@pytest.mark.parametrize("text", ["Eat it only if", "Eat [1] only if"])
+async def test_a_streamed_answer_without_a_finish_reason_is_cut_off(
+    openai_stub: StubFactory, text: str, finish: str, truncated: str | None
+) -> None:
+    async with openai_stub(Reply(text, finish=finish)).chat_model(streaming=True) as model:
+        session = Session(create_graph_agent(model, checkpointer=InMemorySaver()), "s1")
+
+        result = await session.run("May I eat it?")
+
+    warnings = [entry["message"] for entry in await session.events() if entry["type"] == "warning"]
+    assert (result.answer, result.truncated, warnings) == (
+        text,
+        truncated,
+        ["The answer was cut off before it was complete."] if truncated else [],
+    )
+
+
 async def test_a_call_whose_name_was_not_written_leaves_a_history_that_providers_take(
     openai_stub: StubFactory, disk: Disk
 ) -> None:

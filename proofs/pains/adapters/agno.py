@@ -9,25 +9,24 @@ from proofs.pains.worker import Reply
 
 PACKAGE = "agno"
 LACKS = ("tokens", "deadline_s", "tool_timeout_s")
-OPT_IN = "checkpoint='tools', offload_tool_results"
+OPT_IN = "checkpoint='tool-batch' with acontinue_run, offload_tool_results"
 
 
 class Peer:
     def __init__(self, task):
-        options = {"checkpoint": "tools", "offload_tool_results": True} if task.opt_in else {}
+        options = {"checkpoint": "tool-batch", "offload_tool_results": True} if task.opt_in else {}
         if "steps" in task.limits:
             options["tool_call_limit"] = task.limits["steps"]
-        self.db = SqliteDb(db_file=f"{task.folder}/sessions.db")
+        self.opt_in = task.opt_in
         self.agent = Agent(
             model=OpenAIChat("stub", base_url=task.url),
             tools=[
                 tool(requires_confirmation=True)(each) if each.__name__ in task.approve else each
                 for each in task.functions
             ],
-            db=self.db,
+            db=SqliteDb(db_file=f"{task.folder}/sessions.db"),
             session_id="s1",
             add_history_to_context=True,
-            telemetry=False,
             **options,
         )
 
@@ -49,10 +48,14 @@ class Peer:
         return Reply(answer, self.reply(last).tokens)
 
     async def last_run(self):
-        return (await self.agent.aget_session(session_id="s1")).runs[-1]
+        session = await self.agent.aget_session(session_id="s1")
+        return session.runs[-1] if session and session.runs else None
 
     async def resume(self):
-        return await self.ask("Please continue.")
+        run = await self.last_run() if self.opt_in else None
+        if run is None:
+            return await self.ask("Please continue.")
+        return self.reply(await self.agent.acontinue_run(run_id=run.run_id, session_id="s1"))
 
     async def decide(self, decisions):
         run = await self.last_run()

@@ -3,8 +3,8 @@
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     HumanInTheLoopMiddleware,
-    ModelCallLimitMiddleware,
     ModelRetryMiddleware,
+    ToolCallLimitMiddleware,
     ToolRetryMiddleware,
 )
 
@@ -21,7 +21,7 @@ class Peer(LangGraphPeer):
         if self.task.opt_in:
             middleware += [ToolRetryMiddleware(max_retries=0), ModelRetryMiddleware(initial_delay=0)]
         if "steps" in self.task.limits:
-            middleware.append(ModelCallLimitMiddleware(run_limit=self.task.limits["steps"]))
+            middleware.append(ToolCallLimitMiddleware(run_limit=self.task.limits["steps"]))
         if self.task.approve:
             middleware.append(HumanInTheLoopMiddleware(interrupt_on=dict.fromkeys(self.task.approve, True)))
         return create_agent(model, self.task.functions, middleware=middleware, checkpointer=saver)

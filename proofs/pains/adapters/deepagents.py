@@ -1,7 +1,7 @@
 """LangChain's deepagents."""
 
 from deepagents import create_deep_agent
-from langchain.agents.middleware import ModelCallLimitMiddleware, ModelRetryMiddleware, ToolRetryMiddleware
+from langchain.agents.middleware import ModelRetryMiddleware, ToolCallLimitMiddleware, ToolRetryMiddleware
 
 from proofs.pains.adapters._langgraph import LangGraphPeer
 
@@ -16,7 +16,7 @@ class Peer(LangGraphPeer):
         if self.task.opt_in:
             middleware += [ToolRetryMiddleware(max_retries=0), ModelRetryMiddleware(initial_delay=0)]
         if "steps" in self.task.limits:
-            middleware.append(ModelCallLimitMiddleware(run_limit=self.task.limits["steps"]))
+            middleware.append(ToolCallLimitMiddleware(run_limit=self.task.limits["steps"]))
         return create_deep_agent(
             model,
             self.task.functions,

@@ -13,7 +13,7 @@ class TwoInputsAtOnce(Scenario):
     """
 
     tools = ("read_page",)
-    needs = frozenset({"async"})
+    needs = frozenset({"async", "store"})
     processes = ((together(ask("Read page 1."), ask("Read page 2.")), ask("What did I ask?")),)
 
     def model(self, request: Request) -> Reply:

@@ -7,14 +7,16 @@ from proofs.pains.stub import Call, Reply, Request
 
 
 class _AllAboutCats(Scenario):
-    """A model that searches for as long as it may."""
+    """A model that searches for as long as it may, and as its searches are run."""
 
     tools = ("search",)
     needs = frozenset({"steps"})
     limits = {"steps": 3}
 
     def model(self, request: Request) -> Reply:
-        if "What did you find?" not in request.inputs and "search" in request.offered and request.number < 20:
+        found = all("Three pages" in each for each in request.results)
+        asked = "What did you find?" in request.inputs
+        if found and not asked and "search" in request.offered and request.number < 20:
             return Reply(calls=(Call("search", {"query": f"cats, page {request.number}"}),))
         return Reply("Cats are small." if any("Three pages" in each for each in request.results) else "Nothing.")
 

@@ -43,6 +43,25 @@ class UnknownTool(Scenario):
         return seen.unanswered("Three pages.")
 
 
+class WrongType(Scenario):
+    """A tool does not run with an argument of the wrong type, and the model corrects it
+
+    https://github.com/google/adk-python/issues/4612
+    """
+
+    tools = ("pay",)
+    processes = ((ask("Pay ten euros."),),)
+
+    def model(self, request: Request) -> Reply:
+        if any("Paid" in result for result in request.results):
+            return Reply("It is paid.")
+        return Reply(calls=(Call("pay", {"amount": 10 if request.number else "ten"}),))
+
+    def check(self, seen: Evidence) -> str | None:
+        paid = seen.values("pay", "amount")
+        return f"It ran with {paid}." if paid not in ([], [10]) else seen.unanswered("It is paid.")
+
+
 class EmptyArguments(Scenario):
     """A tool without parameters runs if the server sends no arguments
 
@@ -188,7 +207,66 @@ class DuplicateIds(Scenario):
 
     def check(self, seen: Evidence) -> str | None:
         paid = seen.values("pay", "amount")
-        return f"It paid {paid}." if paid != [10, 20] else seen.unanswered("Both are paid.")
+        failure = seen.unanswered("Both are paid.")
+        return f"It paid {paid}. {failure or ''}" if paid != [10, 20] else failure
+
+
+class ReusedIds(Scenario):
+    """A call runs although an earlier reply used its id, and its result reaches the model
+
+    https://github.com/open-webui/open-webui/issues/28305
+    """
+
+    tools = ("pay",)
+    processes = ((ask("Pay 10 euros, then 20."),),)
+
+    def model(self, request: Request) -> Reply:
+        unpaid = [amount for amount in (10, 20) if not any(f"Paid {amount}" in each for each in request.results)]
+        if not unpaid or request.number > 5:
+            return Reply("Both are paid." if not unpaid else "One is missing.")
+        return Reply(calls=(Call("pay", {"amount": unpaid[0]}, id="pay:0"),))
+
+    def check(self, seen: Evidence) -> str | None:
+        paid = seen.values("pay", "amount")
+        failure = seen.unanswered("Both are paid.")
+        return f"It paid {paid}. {failure or ''}" if paid != [10, 20] else failure
+
+
+class EmptyReply(Scenario):
+    """An empty reply is requested again or reported, and no empty answer
+
+    https://github.com/google/adk-python/pull/5006
+    """
+
+    tools = ("search",)
+    processes = ((ask("Find cats."),),)
+
+    def model(self, request: Request) -> Reply:
+        if not request.results:
+            return Reply(calls=(Call("search", {"query": "cats"}),))
+        return Reply("Three pages.") if request.number > 1 else Reply("", raw=True)
+
+    def check(self, seen: Evidence) -> str | None:
+        failure = seen.unanswered("Three pages.")
+        return failure if failure == "It hung." or (seen.outcomes and not seen.outcomes[-1]["error"]) else None
+
+
+class UsageMissing(Scenario):
+    """A reply without token counts does not end the run
+
+    https://github.com/strands-agents/harness-sdk/issues/308
+    """
+
+    tools = ("search",)
+    processes = ((ask("Find cats."),),)
+
+    def model(self, request: Request) -> Reply:
+        if request.results:
+            return Reply("Three pages.", usage=None)
+        return Reply(calls=(Call("search", {"query": "cats"}),), usage=None)
+
+    def check(self, seen: Evidence) -> str | None:
+        return seen.unanswered("Three pages.")
 
 
 class ErrorInBody(Scenario):
@@ -211,6 +289,7 @@ class ErrorInBody(Scenario):
 
 ALL = (
     InvalidArguments,
+    WrongType,
     UnknownTool,
     EmptyArguments,
     FinishedWithStop,
@@ -220,5 +299,8 @@ ALL = (
     ConnectionLost,
     TokenLimitInAnswer,
     DuplicateIds,
+    ReusedIds,
+    EmptyReply,
+    UsageMissing,
     ErrorInBody,
 )
