@@ -22,6 +22,7 @@ from graph_agent.cli.events import events
 from graph_agent.cli.graph import graph
 from graph_agent.cli.new import new
 from graph_agent.cli.prune import prune
+from graph_agent.cli.replay import replay
 from graph_agent.cli.run import chat, resume, run
 from graph_agent.cli.sessions import export_, import_, rm, sessions
 from graph_agent.cli.terminal import Terminal, escape_unencodable, log_stream
@@ -65,6 +66,7 @@ for command in (
     events,
     trace,
     report,
+    replay,
     prune,
     steer,
     follow_up,

@@ -71,7 +71,7 @@ def run(
     log_level: LogLevelOption = None,
 ) -> None:
     """Ask an agent, and print its progress and answer."""
-    settings = _settings(
+    settings = settings_of(
         config,
         session,
         today,
@@ -106,7 +106,7 @@ def chat(
             raise InputError("On the page, a person decides on calls; leave out --approve-all or --web.")
         _converse_on_page(config, session, today, db, credential, chosen_level(verbose, log_level))
         return
-    settings = _settings(
+    settings = settings_of(
         config,
         session,
         today,
@@ -176,7 +176,7 @@ def resume(
     from graph_agent.cli.one_shot import resume_one
     from graph_agent.cli.options import shared_database
 
-    settings = _settings(
+    settings = settings_of(
         config,
         session,
         today,
@@ -213,19 +213,20 @@ def _converse(settings: Settings, questions: Sequence[str]) -> None:
     _end(status)
 
 
-def _settings(
+def settings_of(
     config: Path,
     session: str | None,
-    today: datetime | None,
-    db: str | None,
-    credential: Sequence[str] | None,
+    today: datetime | None = None,
+    db: str | None = None,
+    credential: Sequence[str] | None = None,
     *,
-    as_json: bool,
-    approve_all: bool,
-    record: bool,
-    verbose: int,
-    log_level: LogLevel | None,
+    as_json: bool = False,
+    approve_all: bool = False,
+    record: bool = False,
+    verbose: int = 0,
+    log_level: LogLevel | None = None,
 ) -> Settings:
+    """Return the settings of a command that runs an agent, from its options, and set up the log."""
     if (level := chosen_level(verbose, log_level)) is not None:
         log_at(level, log_stream)
     else:

@@ -140,7 +140,7 @@ def _answer(expected: ExpectedAnswer, last: RunResult) -> Iterator[Failure]:
     if expected.equals is not None and not isinstance(expected.equals, str):
         found = compare_values(expected.equals, _value(last))
         if found is not None:
-            yield Failure("answer.equals", f"{found.path}: expected {_shown(found.recorded)}, got {_shown(found.now)}")
+            yield Failure("answer.equals", f"{found[0]}: expected {_shown(found[1])}, got {_shown(found[2])}")
     for part in expected.texts:
         if part not in text:
             yield Failure("answer.contains", f"{_shown(part)} is not in {_shown(text)}")

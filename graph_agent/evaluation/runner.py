@@ -167,7 +167,7 @@ class Runner:
         """Delete the sessions of trials, which then run anew."""
         for trial in trials:
             self.fresh.add(trial.session_id)
-            await _delete(self.agents[trial.agent], trial.session_id)
+            await self._delete(self.agents[trial.agent], trial.session_id)
 
     async def run(
         self,
@@ -179,7 +179,7 @@ class Runner:
     ) -> list[Trial]:
         """Run trials, and return them with their outcome, in the same order.
 
-        A trial that has ended before is checked again, and not run, unless it failed. One that was killed is resumed.
+        A trial that has ended before is checked again, and not run. One that was killed is resumed.
 
         Args:
             trials: Trials of `Plan.planned`.
@@ -209,8 +209,6 @@ class Runner:
         session = Session(self.agents[trial.agent], trial.session_id, on_approval=_decider(case))
         is_stored, failures = False, list[Failure]()
         try:
-            if case.expect.status != SessionStatus.FAILED:
-                await _delete_failed(self.agents[trial.agent], session)
             inputs = sum(event["type"] == "user_message" for event in await session.events())
             ended = await session.status() not in (SessionStatus.CREATED, SessionStatus.RUNNING)
             is_stored = ended and inputs == len(case.turns)
@@ -247,10 +245,8 @@ class Runner:
             digest = hashlib.sha256(f"{_judge_key(judge)}\n{text}".encode()).hexdigest()[:12]
             session_id = f"{trial.session_id}-judge-{digest}"
             if trial.session_id in self.fresh:
-                await _delete(graph, session_id)
-            session = Session(graph, session_id)
-            await _delete_failed(graph, session)
-            result = await session.run(text, input_id="judge")
+                await self._delete(graph, session_id)
+            result = await Session(graph, session_id).run(text, input_id="judge")
             scored = result.raise_for_status().structured_response
             if not isinstance(scored, dict):
                 raise InputError(f"the judge gave no score, but {result.answer!r}")
@@ -258,15 +254,8 @@ class Runner:
 
         return ask
 
-
-async def _delete(graph: CompiledAgentGraph, session_id: str) -> None:
-    await graph.checkpointer.adelete_thread(session_id)  # type: ignore[union-attr]  # the plan has a database
-
-
-async def _delete_failed(graph: CompiledAgentGraph, session: Session) -> None:
-    """Delete a session that failed, for example because its provider refused the key; it then runs anew."""
-    if await session.status() == SessionStatus.FAILED:
-        await _delete(graph, session.id)
+    async def _delete(self, graph: CompiledAgentGraph, session_id: str) -> None:
+        await graph.checkpointer.adelete_thread(session_id)  # type: ignore[union-attr]  # the plan has a database
 
 
 def _messages(turn: Turn) -> list[HumanMessage]:

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
@@ -79,6 +79,8 @@ def _read_schema(path: Path) -> dict[str, Any]:
 
 
 T = TypeVar("T")
+Today: TypeAlias = date | Callable[[], date] | None
+"""An agent's current date, or a function that returns it; None for the real date."""
 
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """A `module:attribute`; names of tools have no colon."""
@@ -87,7 +89,12 @@ _TEMPLATE = re.compile(r"\{[{%#]")
 
 @asynccontextmanager
 async def open_agent(
-    spec: AgentSpec, *, today: date | None = None, db: str | None = None, environment: Mapping[str, str] | None = None
+    spec: AgentSpec,
+    *,
+    today: Today = None,
+    db: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    model: MockChatModel | None = None,
 ) -> AsyncIterator[CompiledAgentGraph]:
     """Open the agent of a file: build its model, start its MCP servers, open its database; all are closed on exit.
 
@@ -95,16 +102,17 @@ async def open_agent(
 
     Args:
         today: The date in the system prompt, and in `GRAPH_AGENT_TODAY` of every stdio MCP server; None for the real
-            date, read at each request.
+            date, read at each request. A function is called at each request, and MCP servers use the real date.
         db: A database URL that replaces the file's; `""` for no checkpointer and no store.
         environment: Variables for every stdio MCP server in addition to its own, which override them.
+        model: The model in place of the file's, also for delegates; None for the file's.
 
     Raises:
         ConfigError: If something that the file names cannot be built, or a credential has no value.
     """
-    given = {**({TODAY_VARIABLE: today.isoformat()} if today else {}), **(environment or {})}
+    given = {**({TODAY_VARIABLE: today.isoformat()} if isinstance(today, date) else {}), **(environment or {})}
     async with AsyncExitStack() as stack:
-        shared = _Shared(stack, today, given)
+        shared = _Shared(stack, today, given, model)
         yield await _open(spec, spec.db if db is None else db, shared, [])
 
 
@@ -128,10 +136,10 @@ class _Shared:
     """What an agent shares with its delegates that are agent files."""
 
     stack: AsyncExitStack
-    today: date | None
+    today: Today
     environment: Mapping[str, str]
     mocked: MockChatModel | None = None
-    """The model of all agents, in a check of a file; None for the model of each."""
+    """The model of all agents; None for the model of each."""
 
 
 async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]) -> CompiledAgentGraph:
@@ -182,7 +190,7 @@ async def _open_delegates(spec: AgentSpec, shared: _Shared, above: Sequence[Path
 
 def _build(
     spec: AgentSpec,
-    today: date | None,
+    today: Today,
     mocked: MockChatModel | None,
     tools: list[BaseTool],
     agents: Mapping[int, OpenedAgent],
@@ -322,7 +330,7 @@ def _candidate(name: str, spec: AgentSpec) -> BaseChatModel:
     return model
 
 
-def _system_prompt(spec: AgentSpec, today: date | None) -> str | Callable[[], str]:
+def _system_prompt(spec: AgentSpec, today: Today) -> str | Callable[[], str]:
     text, where = spec.system_prompt, f"Agent file {spec.path}: system_prompt"
     if text.endswith((".yaml", ".yml")):
         file = spec.folder / text
@@ -331,9 +339,12 @@ def _system_prompt(spec: AgentSpec, today: date | None) -> str | Callable[[], st
     elif not _TEMPLATE.search(text):
         return text
     template = PromptTemplate(text, SYSTEM_VARIABLES, where)
-    return lambda: template.render(
-        name=spec.name, description=spec.description, today=(today or date.today()).isoformat()
-    )
+
+    def render() -> str:
+        current = today() if callable(today) else today or date.today()
+        return template.render(name=spec.name, description=spec.description, today=current.isoformat())
+
+    return render
 
 
 def mcp_connections(spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from graph_agent._internal.text import to_json_safe, visible_json
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.session.results import RunResult, planned_calls, since_last_input
-from graph_agent.testing.difference import ABSENT, ValueDifference, value_differences
 
 Order = Literal["exact", "waves", "any", "subset"]
 """`waves`: in this order, but free within a wave of the run; `exact`: in the order planned; `any`: all of them, in any
 order; `subset`: at least these, in any order."""
+ABSENT = "(absent)"
+"""Stands for a value that only the other side of a difference has."""
 NO_CALL = "no call"
 _SHOWN_CHARS = 160
 
@@ -70,9 +71,9 @@ class CallDifference:
     path: str
     """JSON path in the call, such as `$.arguments.city`; `$` for the whole call."""
     expected: Any
-    """The expected value; `ABSENT` if there is none."""
+    """The expected value."""
     actual: Any
-    """The value of the run; `ABSENT` if there is none."""
+    """The value of the run."""
 
     def __str__(self) -> str:
         where = f"wave {self.wave}: {self.call}" if self.wave else self.call
@@ -80,15 +81,13 @@ class CallDifference:
         return f"{where}{path}: expected {_shown(self.expected)}, got {_shown(self.actual)}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the difference as plain JSON; a value that does not exist is left out."""
-        values = {"expected": self.expected, "actual": self.actual}
-        shown = {name: to_json_safe(value) for name, value in values.items() if value is not ABSENT}
-        return {"wave": self.wave, "call": self.call, "path": self.path, **shown}
+        """Return the difference as plain JSON."""
+        values = {"expected": to_json_safe(self.expected), "actual": to_json_safe(self.actual)}
+        return {"wave": self.wave, "call": self.call, "path": self.path, **values}
 
 
 def _shown(value: Any) -> str:
-    is_word = value is ABSENT or value == NO_CALL
-    text = str(value) if is_word else visible_json(to_json_safe(value))
+    text = value if value in (ABSENT, NO_CALL) else visible_json(to_json_safe(value))
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 
@@ -173,8 +172,8 @@ def _compare_group(
     if missing is not None:
         # A call of the same name is most likely the one that is meant.
         if (near := next((call for call in rest if call.name == missing.name), None)) is not None:
-            place = _compare_call(missing, near) or ValueDifference("$", missing.name, near.name)
-            return CallDifference(number, missing.name, place.path, place.recorded, place.now)
+            path, wanted, found = _compare_call(missing, near) or ("$", missing.name, near.name)
+            return CallDifference(number, missing.name, path, wanted, found)
         found = NO_CALL if may_have_more or not rest else {rest[0].name: rest[0].arguments}
         return CallDifference(number, missing.name, "$", {missing.name: missing.arguments or {}}, found)
     if rest and not may_have_more:
@@ -201,22 +200,26 @@ def _matched(fits: Sequence[Sequence[bool]]) -> list[int | None]:
     return [column_of.get(row) for row in range(len(fits))]
 
 
-def _compare_call(expected: ExpectedCall, actual: WaveCall) -> ValueDifference | None:
+_Found = tuple[str, Any, Any]
+"""JSON path, expected and actual value of a difference."""
+
+
+def _compare_call(expected: ExpectedCall, actual: WaveCall) -> _Found | None:
     if expected.name != actual.name:
-        return ValueDifference("$.name", expected.name, actual.name)
+        return "$.name", expected.name, actual.name
     found = None
     if expected.arguments is not None:
         literal, partial = isinstance(expected, _Exactly), expected.match == "partial"
         found = compare_values(expected.arguments, actual.arguments, "$.arguments", partial=partial, literal=literal)
     if found is None and expected.status not in (None, actual.status):
-        return ValueDifference("$.status", expected.status, actual.status)
+        return "$.status", expected.status, actual.status
     return found
 
 
 def compare_values(
     expected: Any, actual: Any, path: str = "$", *, partial: bool = False, literal: bool = False
-) -> ValueDifference | None:
-    """Return the first difference between JSON values; None if they fit.
+) -> _Found | None:
+    """Return path and values of the first difference between JSON values; None if they fit.
 
     Args:
         expected: A value, or a matcher, also within it: `{$any: true}`, `{$matches: PATTERN}`, `{$contains: TEXT}`,
@@ -228,25 +231,38 @@ def compare_values(
     Raises:
         ValueError: If a matcher is not valid.
     """
-    known = _known(expected, actual) if partial else actual
-    return next(value_differences(expected, known, path, None if literal else _match), None)
-
-
-def _match(expected: Any, actual: Any, path: str) -> Iterable[ValueDifference] | None:
-    if not isinstance(expected, Mapping) or len(expected) != 1:
+    if isinstance(expected, Mapping) and len(expected) == 1 and not literal:
+        ((key, given),) = expected.items()
+        if isinstance(key, str) and key.startswith("$"):
+            return _compare_matcher(key, given, actual, path)
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        for key, value in expected.items():
+            if key not in actual:
+                return f"{path}.{key}", value, ABSENT
+            if (found := compare_values(value, actual[key], f"{path}.{key}", literal=literal)) is not None:
+                return found
+        further = next((key for key in actual if key not in expected), None)
+        return None if partial or further is None else (f"{path}.{further}", ABSENT, actual[further])
+    if isinstance(expected, list | tuple) and isinstance(actual, list | tuple):
+        for index in range(max(len(expected), len(actual))):
+            place = f"{path}[{index}]"
+            if index >= len(actual):
+                return place, expected[index], ABSENT
+            if index >= len(expected):
+                return place, ABSENT, actual[index]
+            if (found := compare_values(expected[index], actual[index], place, literal=literal)) is not None:
+                return found
         return None
-    ((key, given),) = expected.items()
-    if not isinstance(key, str) or not key.startswith("$"):
-        return None
-    if key == "$partial":
-        return value_differences(given, _known(given, actual), path, _match)
-    return () if _matcher(key)(given, actual) else (ValueDifference(path, expected, actual),)
+    # In JSON, true is no number.
+    is_other_kind = isinstance(expected, int | float) and isinstance(expected, bool) != isinstance(actual, bool)
+    return None if expected == actual and not is_other_kind else (path, expected, actual)
 
 
-def _known(expected: Any, actual: Any) -> Any:
-    """Return the members of a mapping that are expected; any other value unchanged."""
-    both = isinstance(expected, Mapping) and isinstance(actual, Mapping)
-    return {name: actual[name] for name in expected if name in actual} if both else actual
+def _compare_matcher(kind: str, given: Any, actual: Any, path: str) -> _Found | None:
+    difference = path, {kind: given}, actual
+    if kind == "$partial":
+        return compare_values(given, actual, path, partial=True)
+    return None if _matcher(kind)(given, actual) else difference
 
 
 def check_matchers(expected: Any) -> None:

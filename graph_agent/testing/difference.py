@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,32 +35,23 @@ class ValueDifference:
     """The new value at the path; `ABSENT` if there is none."""
 
 
-Match = Callable[[Any, Any, str], Iterable[ValueDifference] | None]
-"""Compares a recorded value that is a matcher with a new value at a path; returns None for any other value."""
-
-
-def value_differences(
-    recorded: Any, now: Any, path: str = "$", match: Match | None = None
-) -> Iterator[ValueDifference]:
+def value_differences(recorded: Any, now: Any, path: str = "$") -> Iterator[ValueDifference]:
     """Yield the places at which two JSON values differ, in their order; none if they are equal.
 
     Members of an object may have any order. `1` equals `1.0`, and differs from `true`.
 
     Args:
         path: Path of the two values.
-        match: Compares the recorded values that are matchers; None if there are none.
     """
-    if match is not None and (found := match(recorded, now, path)) is not None:
-        yield from found
-    elif isinstance(recorded, Mapping) and isinstance(now, Mapping):
+    if isinstance(recorded, Mapping) and isinstance(now, Mapping):
         for name in dict.fromkeys([*recorded, *now]):
             member = f"{path}.{name}" if _PLAIN_NAME.fullmatch(name) else f"{path}[{_quoted(name)}]"
-            yield from value_differences(recorded.get(name, ABSENT), now.get(name, ABSENT), member, match)
+            yield from value_differences(recorded.get(name, ABSENT), now.get(name, ABSENT), member)
     elif isinstance(recorded, list | tuple) and isinstance(now, list | tuple):
         for at in range(max(len(recorded), len(now))):
             one, other = (items[at] if at < len(items) else ABSENT for items in (recorded, now))
-            yield from value_differences(one, other, f"{path}[{at}]", match)
-    elif (isinstance(recorded, int | float) and isinstance(recorded, bool) != isinstance(now, bool)) or recorded != now:
+            yield from value_differences(one, other, f"{path}[{at}]")
+    elif isinstance(recorded, bool) != isinstance(now, bool) or recorded != now:
         yield ValueDifference(path, recorded, now)
 
 

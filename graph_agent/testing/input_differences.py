@@ -51,9 +51,14 @@ class Difference:
 
     def __str__(self) -> str:
         place = f"input {self.input}, step {self.step}" if self.step else f"input {self.input}"
+        return f"{place}, {self.what}"
+
+    @property
+    def what(self) -> str:
+        """The difference in one line, without its place."""
         subject = f"{self.kind} {self.name}".rstrip()
         recorded, now = shown_values(self.recorded, self.now)
-        return f"{place}, {subject} {self.path}: recorded {recorded}, now {now}"
+        return f"{subject} {self.path}: recorded {recorded}, now {now}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the difference as plain JSON; a value that does not exist is left out."""

@@ -50,6 +50,8 @@ class Replay:
     """The differences, in order; the first one alone, unless the replay was to continue."""
     answers: Answers
     """Whether differences of answers count."""
+    inputs: int
+    """Number of inputs that were compared, the one that differs included."""
     steps: int
     """Number of steps that were compared."""
     stopped: str = ""
@@ -81,6 +83,7 @@ class Replay:
         return {
             "session_id": self.session_id,
             "equal": self.is_equal,
+            "inputs": self.inputs,
             "steps": self.steps,
             "differences": [each.as_json() for each in self.differences],
             "stopped": self.stopped,
@@ -158,6 +161,8 @@ class Replayer:
         self._ignores_prompt, self._real, self._keep_going = ignore_prompt, real, keep_going
         self._saver = InMemorySaver()
         self._playback: Playback | None = None
+        self.current: RecordedInput | None = None
+        """The input that is replayed now; None before the first one."""
         self._agent = self._rebuilt(graph, model or RecordedModel(self))
         self._recorded_agent = self._rebuilt(graph, RecordedModel(self)) if self._has_new_model else self._agent
 
@@ -199,12 +204,13 @@ class Replayer:
         )
         history = Session(self._recorded_agent, recording.session_id)
         differences: list[Difference] = []
-        steps, stopped = 0, ""
+        inputs, steps, stopped = 0, 0, ""
         for each in recording.inputs:
             if chosen is not None and each.number > chosen.number:
                 break
             first = from_step if each is chosen else 1
             is_compared = chosen is None or each is chosen
+            inputs += is_compared
             if not self._has_new_model or not is_compared:
                 run = _InputRun(each, history, comparison if is_compared else None, first, keep_going=self._keep_going)
                 await self._play(run)
@@ -219,6 +225,7 @@ class Replayer:
             session_id=recording.session_id,
             differences=tuple(differences),
             answers=self._answers,
+            inputs=inputs,
             steps=steps,
             stopped=stopped,
             gaps=recording.gaps,
@@ -228,7 +235,7 @@ class Replayer:
         return self._answers == "exact" or difference.kind != "answer"
 
     async def _play(self, run: _InputRun) -> None:
-        self._playback = run.playback
+        self._playback, self.current = run.playback, run.recorded
         await run.run()
 
     async def _play_anew(
@@ -274,8 +281,9 @@ class _InputRun:
         keep_going: bool,
         resumes: bool = False,
     ) -> None:
-        self._recorded, self._session, self._comparison = recorded, session, comparison
-        self._next_step, self._keep_going, self._resumes = first_step, keep_going, resumes
+        self.recorded, self._session, self._comparison = recorded, session, comparison
+        # Step 0 has what happened before the first plan.
+        self._next_step, self._keep_going, self._resumes = first_step if first_step > 1 else 0, keep_going, resumes
         self._events: list[StoredEvent] = []
         self._announced: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         """Call id → set once an event of the call was received."""
@@ -312,13 +320,13 @@ class _InputRun:
         # Where the recording ends in the middle of a step, the step is equal so far as both have it.
         self._compare(now, None if found is None else self.playback.open_step)
         if found is not None and (self._keep_going or not self.differences):
-            wave = unfinished_wave(self._recorded, now) if self.playback.unknown_call else ()
+            wave = unfinished_wave(self.recorded, now) if self.playback.unknown_call else ()
             self.differences += self._limited(list(wave) or [found])
 
     async def _drive(self) -> bool:
         """Consume the run; return whether it has reached the end of the input."""
         await self.playback.start()
-        given: Any = [HumanMessage(content) for content in self._recorded.contents]
+        given: Any = [HumanMessage(content) for content in self.recorded.contents]
         parts = self._session.stream_resume() if self._resumes else self._session.stream(given)
         while True:
             answers: dict[str, Any] | None = {}
@@ -350,10 +358,10 @@ class _InputRun:
         if self._comparison is None or (end is not None and end <= self._next_step):
             return False
         requests = recorded_requests(self._events)
-        found = self._comparison.steps(self._recorded, now, requests, self._next_step, end)
+        found = self._comparison.steps(self.recorded, now, requests, self._next_step, end)
         self.differences += self._limited(found)
-        newest = max((step.number for each in (self._recorded, now) for step in each.steps), default=0)
-        self.steps += max(0, (newest + 1 if end is None else end) - self._next_step)
+        newest = max((step.number for each in (self.recorded, now) for step in each.steps), default=0)
+        self.steps += max(0, (newest + 1 if end is None else end) - max(1, self._next_step))
         self._next_step = newest + 1 if end is None else end
         return bool(self.differences) and not self._keep_going
 
@@ -368,4 +376,4 @@ class _InputRun:
         if self._compare(now, None):
             return
         # All of them: the status that differs may be of interest where the answer is not.
-        self.differences += self._comparison.end(self._recorded, now)
+        self.differences += self._comparison.end(self.recorded, now)

@@ -119,8 +119,8 @@ def recorded_tool(tool: BaseTool, source: Source) -> BaseTool:
         found = await source.result(id_, tool.name, shown, tool)
         if found is None:
             return await tool.ainvoke({"type": "tool_call", "id": id_, "name": tool.name, "args": dict(arguments)})
-        if found.event.get("encoding") == "json" and found.status in SUCCESSES:
-            return json.loads(text_of(found.content))
+        if found.artifact is None and found.event.get("encoding") == "json" and found.status in SUCCESSES:
+            return json.loads(text_of(found.content))  # a message would not show that its text is JSON
         status = "success" if found.status in SUCCESSES else "error"
         return ToolMessage(found.content, tool_call_id=id_, name=tool.name, status=status, artifact=found.artifact)
 

@@ -63,7 +63,7 @@ def test_calls_are_compared_in_the_order_that_counts(
 def test_values_are_compared_with_matchers(expected: Any, actual: Any, path: str | None) -> None:
     found = compare_values(expected, actual)
 
-    assert (None if found is None else found.path) == path
+    assert (None if found is None else found[0]) == path
 
 
 def test_each_expected_call_is_assigned_another_call_of_the_run() -> None:

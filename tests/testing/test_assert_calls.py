@@ -51,7 +51,7 @@ async def test_expected_calls_pass(expected: list[Any], options: Any) -> None:
         ([("add", {"a": 1, "b": 3}), "echo", "echo"], {}, "wave 1: add $.arguments.b: expected 3, got 2"),
         (["add", ["echo", "echo"]], {}, 'wave 1: echo: expected no call, got {"echo": {"text": "Hello, Ada"}}'),
         (["echo", "add", "echo"], {"order": "exact"}, "wave 1: echo: expected"),
-        ([("add", {"a": 1}), "echo", "echo"], {}, "wave 1: add $.arguments.b: expected nothing, got 2"),
+        ([("add", {"a": 1}), "echo", "echo"], {}, "wave 1: add $.arguments.b: expected (absent), got 2"),
         ([{"name": "add", "status": "error"}], {"order": "subset"}, 'add $.status: expected "error", got "success"'),
     ],
 )
