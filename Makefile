@@ -131,6 +131,7 @@ reference: $(VENV)/.dev  ## Write docs/reference/ and the schema of the agent fi
 proofs: $(VENV)/.dev  ## Check what users of agent frameworks suffer; PEERS=all installs and checks other frameworks too, for half an hour.
 	$(RUN) $(BIN)/python -m proofs.pains $(PEERS)
 	$(RUN) $(BIN)/python -m proofs.pains.mutants
+	$(RUN) $(BIN)/python -m proofs.llm_compiler
 
 wheel: $(VENV)/.dev  ## Build the wheel, and run the examples, the notebooks and each extra from it, in an empty environment.
 	@$(RUN) env PYTHON="$(PYTHON)" .ci/wheel
