@@ -6,11 +6,13 @@ import asyncio
 import json
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from langchain_core.messages import AIMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.tools import BaseTool
+from langgraph.config import get_config
 from langgraph.types import Interrupt
 
 from graph_agent._internal.text import text_of
@@ -25,6 +27,8 @@ from graph_agent.types import SessionStatus
 
 _ABORTED = ("skipped", "unknown")
 """Statuses of the results of calls that an abort stopped."""
+_RESULTS_S = 5.0
+"""Seconds that an abort waits for the results of other calls, which are ready."""
 
 
 class Playback:
@@ -43,7 +47,11 @@ class Playback:
         self._recorded = recorded
         self._session = session
         self._runs_reading_tools = runs_reading_tools
-        self._replies = deque(stored_replies(recorded, first_step))
+        self._replies = deque(_repeated_replies(recorded, first_step))
+        self._repeats: list[tuple[RecordedStep, RecordedReply]] = []
+        """The newest reply, once for each further request that the same node may make."""
+        self._task = ""
+        """The task of the graph that made the newest request."""
         self._served = 0
         self._steering = _steering(recorded)
         self._results: dict[tuple[str, str], deque[RecordedCall]] = defaultdict(deque)
@@ -51,6 +59,9 @@ class Playback:
         for call in (call for step, call in recorded.calls if step >= first_step):
             self._results[call.name, canonical_arguments(call.arguments)].append(call)
         self._decisions = [entry for entry in recorded.events if entry["type"] == "approval_decision"]
+        self._ended: set[str] = set()
+        """Ids of the calls that have a result."""
+        self._call_ended = asyncio.Event()
         self.step = max(0, first_step - 1)
         """Number of plans that were requested, counted from the first of the input."""
         self.stopped: asyncio.Future[tuple[str, Difference | None]] = asyncio.get_running_loop().create_future()
@@ -67,12 +78,15 @@ class Playback:
 
     async def reply(self) -> AIMessage:
         """Return the next reply of a model."""
+        task, self._task = self._task, str(get_config()["configurable"].get("checkpoint_ns", ""))
+        if self._repeats and task == self._task:  # a hook asks again; its first reply is not recorded
+            return message_of(*self._repeats.pop())
         if not self._replies:
             if self._recorded.status == SessionStatus.ABORTED:
-                await self._session.abort()
-                await asyncio.Event().wait()
+                await self._abort()
             await self._stop_at_request()
-        step, reply = self._replies.popleft()
+        step, reply, repeats = self._replies.popleft()
+        self._repeats = [(step, reply)] * repeats
         self._served += 1
         self.step = max(self.step, step.number)
         for text in self._steering.get(self._served, ()):
@@ -80,9 +94,30 @@ class Playback:
         return message_of(step, reply)
 
     async def _stop_at_request(self) -> NoReturn:
-        ended = self._recorded.status in (SessionStatus.FAILED, SessionStatus.RUNNING)
+        ended = self._recorded.status in (SessionStatus.FAILED, SessionStatus.RUNNING) or is_late(self._recorded)
         found = None if ended else self._difference("model", "", "a further request")
         await self._stop("The model is asked for a reply that is not recorded.", found)
+
+    def end_call(self, id_: str) -> None:
+        """Record that a call has a result."""
+        self._ended.add(id_)
+        self._call_ended.set()
+
+    async def _abort(self) -> NoReturn:
+        """Abort the session once the calls that had a result then have one."""
+        before = {
+            call.id
+            for step, call in self._recorded.calls
+            if step == self.step and call.result and call.result.status not in _ABORTED
+        }
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_RESULTS_S):
+                while not before <= self._ended:
+                    self._call_ended.clear()
+                    await self._call_ended.wait()
+        await self._session.abort()
+        await asyncio.Event().wait()  # The abort cancels this run.
+        raise AssertionError
 
     async def _stop(self, why: str, found: Difference | None) -> NoReturn:
         if not self.stopped.done():
@@ -103,8 +138,7 @@ class Playback:
             result = found.result
             stopped = result is None or result.status in _ABORTED
             if stopped and self._recorded.status == SessionStatus.ABORTED:
-                await self._session.abort()
-                await asyncio.Event().wait()
+                await self._abort()
             if result is None:
                 await self._stop(f"The recording ends before the result of {name}.", None)
             self._given[id_] = result
@@ -123,12 +157,18 @@ class Playback:
         return Difference(input=self._recorded.number, step=self.step, kind=kind, name=name, recorded=ABSENT, now=now)
 
     def answers(self, interrupts: Sequence[Interrupt]) -> dict[str, Any] | None:
-        """Return the recorded answers to open interrupts, by id; None if one has none, which stops the replay."""
+        """Return the recorded answers to open interrupts, by id.
+
+        Returns:
+            None if one has none; unless an abort followed, the replay is then stopped.
+        """
         answers: dict[str, Any] = {}
         for interrupt in interrupts:
             calls = calls_of_request(request) if (request := request_of(interrupt)) is not None else []
             decisions = [self._decision(call) for call in calls]
             if not decisions or None in decisions:
+                if self._recorded.status == SessionStatus.ABORTED:
+                    return None
                 name, asked = (calls[0]["name"], calls[0]["arguments"]) if calls else ("", interrupt.value)
                 is_end = self._recorded.status == SessionStatus.RUNNING
                 found = None if is_end else self._difference("approval", name, asked)
@@ -160,6 +200,26 @@ def stored_replies(recorded: RecordedInput, first_step: int = 0) -> Iterator[tup
             yield from ((step, reply) for reply in step.replies if reply.is_stored)
 
 
+def _repeated_replies(recorded: RecordedInput, first_step: int) -> Iterator[tuple[RecordedStep, RecordedReply, int]]:
+    """Yield the replies that the session has, each with the number of those before it that a hook replaced.
+
+    After a deadline, only the plans: the time of a replay is another.
+    """
+    repeats = 0
+    for step in recorded.steps:
+        for reply in step.replies if step.number >= first_step else ():
+            if not reply.is_stored:
+                repeats += not reply.error
+            elif reply.purpose != "answer" or not is_late(recorded):
+                yield step, reply, repeats
+                repeats = 0
+
+
+def is_late(recorded: RecordedInput) -> bool:
+    """Whether a deadline stopped an input, which no replay repeats."""
+    return recorded.stop_reason == "deadline"
+
+
 def _steering(recorded: RecordedInput) -> dict[int, list[str]]:
     """Return the texts of steering, by the number of stored replies before it."""
     found: dict[int, list[str]] = defaultdict(list)
@@ -187,8 +247,6 @@ def message_of(step: RecordedStep, reply: RecordedReply) -> AIMessage:
         {"id": call["id"], "name": call["name"], "args": dict(call["arguments"]), "type": "tool_call"}
         for call in reply.tool_calls
     ]
-    if any(call.get("needs") for call in reply.tool_calls):  # written in the text, as a message's calls have no needs
-        return AIMessage(json.dumps({"content": text_of(reply.content), "tool_calls": reply.tool_calls}), **details)
     content = reply.content
     if reply.purpose == "answer" and isinstance(content, str) and any(each["type"] == "limit" for each in step.events):
         content = content.partition("\n\n")[2] or content  # the agent has put its sentence on the limit before it

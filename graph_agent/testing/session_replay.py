@@ -334,15 +334,22 @@ class _InputRun:
                 async with aclosing(parts):
                     async for part in parts:
                         if isinstance(part, EventAdded):
-                            self._events.append(dict(part.event))
-                            self._announced[str(part.event.get("id", ""))].set()
-                            is_plan = part.event["type"] == "plan"
-                            if is_plan and self._compare(await self._now(), part.event["step"]):
+                            entry: StoredEvent = dict(part.event)
+                            self._events.append(entry)
+                            self._announced[str(entry.get("id", ""))].set()
+                            if entry["type"] in ("tool_result", "delegation_response"):
+                                self.playback.end_call(str(entry["id"]))
+                            is_plan = entry["type"] == "plan"
+                            if is_plan and self._compare(await self._now(), entry["step"]):
                                 return False
                         elif isinstance(part, Done):
                             answers = self.playback.answers(part.result.interrupts) if part.result.interrupts else {}
                             break
             except RunFailedError:
+                return True
+            if answers is None and not self.playback.stopped.done():
+                await self._session.abort()
+                self._events = [dict(entry) for entry in await self._session.events()]
                 return True
             if not answers:
                 return answers is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,9 +14,19 @@ from langchain_core.messages import HumanMessage
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent import (
+    GraphDelegate,
+    LoopConfig,
+    LoopHook,
+    LoopPlan,
+    RequestPatch,
+    ScriptedChatModel,
+    Session,
+    create_graph_agent,
+)
 from graph_agent.approvals import edit, reject, respond
 from graph_agent.errors import ConfigError, InputError
+from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.testing import Replay, replay
 from graph_agent.testing.recording import Recording, read_recording
 
@@ -136,6 +147,51 @@ async def in_capitals(request: Any, handler: Any) -> Any:
 
 INNER = create_graph_agent(ScriptedChatModel([plan(("x", "pay", {"amount": 9})), "Sent."]), tools=[pay])
 LONG = ("l", "weather", {"city": "Bergen" * 40})
+AT_WORK = asyncio.Event()
+
+
+async def work(number: int) -> str:
+    """Work until it is stopped, if the number is 2."""
+    if number == 2:
+        AT_WORK.set()
+        await asyncio.Event().wait()
+    return f"did {number}"
+
+
+def worker(**config: Any) -> Any:
+    calls = plan(*((f"w{number}", "work", {"number": number}) for number in (1, 2, 3)))
+    return create_graph_agent(
+        ScriptedChatModel([calls, "Done."]), [work], config=LoopConfig(**config), checkpointer=InMemorySaver()
+    )
+
+
+async def aborted(session: Session) -> None:
+    AT_WORK.clear()
+    running = asyncio.create_task(session.run("Work."))
+    await AT_WORK.wait()
+    async with asyncio.timeout(30):
+        while sum(call.state == "finished" for call in await session.calls()) < 2:
+            await asyncio.sleep(0.01)
+    await session.abort()
+    await running
+
+
+async def aborted_approval(session: Session) -> None:
+    await session.run("Pay.")
+    await session.abort()
+
+
+class AsksAgain(LoopHook):
+    """Asks the model once more at each step."""
+
+    async def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
+        return not any("Really?" in str(each.content) for each in request.messages), None
+
+    async def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
+        messages = [*request.messages, HumanMessage("Really?")]
+        return LoopPlan(run_agentic_loop=True, request_patch=RequestPatch(messages=messages))
+
+
 CASES: dict[str, tuple[Any, Play]] = {
     "waves": (lambda: agent([*TWO_STEPS, "Bye."]), asked),
     "needs": (
@@ -182,6 +238,13 @@ CASES: dict[str, tuple[Any, Play]] = {
     ),
     "text mode": (lambda: agent([*TWO_STEPS, "Bye."], LoopConfig(tool_calling="text")), asked),
     "hooks": (lambda: agent([*TWO_STEPS, "Bye."], hooks=[Noted(), in_capitals]), asked),
+    "a hook that asks again": (
+        lambda: agent(["It rains.", plan(OSLO), "It rains.", "It is dry."], hooks=[AsksAgain()]),
+        lambda session: session.run("Weather?"),
+    ),
+    "an abort": (worker, aborted),
+    "an aborted approval": (lambda: agent([plan(OSLO, PAY)], LoopConfig(approve=["pay"])), aborted_approval),
+    "a deadline": (lambda: worker(deadline_s=0.2), lambda session: session.run("Work.")),
     "errors": (
         lambda: agent([plan(("u", "wether", {}), ("v", "pay", {"amount": "much"})), "Sorry.", "Bye."]),
         asked,
