@@ -80,10 +80,10 @@ def _lines(
         else:
             shown = mask_named_secrets(repr(given))
             shown = shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}…"
-            yield f"{field}={shown}: {text}.{_hint(fault['type'], given)}"
+            yield f"{field}={shown}: {text}.{_hint(fault['type'], field, given)}"
 
 
-def _hint(kind: str, given: Any) -> str:
+def _hint(kind: str, field: str, given: Any) -> str:
     if given is None or kind == "string_too_short":
         return " Leave it out, or give it a value."
     if kind in ("list_type", "tuple_type") and isinstance(given, str):
@@ -91,6 +91,9 @@ def _hint(kind: str, given: Any) -> str:
     if kind == "string_type" and isinstance(given, dict) and len(given) == 1:
         # E.g. `[my_tools: search]` in an agent file.
         ((name, value),) = given.items()
+        if isinstance(value, str) and ":" in value and "model" not in field:
+            # E.g. `[python: my_tools:search]`; only the name of a model may have a second colon.
+            return f" Write the name alone: {value!r}."
         if isinstance(name, str) and isinstance(value, str):
             return f" YAML reads a colon before a space as a mapping; write '{name}:{value}'."
     return ""

@@ -249,7 +249,7 @@ def _names_secret(name: str) -> bool:
 
 
 def _bounded(part: Any, limit: int) -> Any:
-    """Return a part with at most `limit` characters of JSON, and the number of those left out."""
+    """Return a part with at most `limit` characters of JSON, the number of those left out, and the blocks without text."""
     text = json.dumps(part, ensure_ascii=False)
     if len(text) <= limit:
         return part
@@ -257,6 +257,11 @@ def _bounded(part: Any, limit: int) -> Any:
         return {"type": "function", "function": {"name": part["function"]["name"]}, "omitted_chars": len(text)}
     if "content" not in part:  # a tool in the format of another provider
         return {**{name: part[name] for name in ("type", "name") if name in part}, "omitted_chars": len(text)}
-    content = text_of(part["content"]) or json.dumps(part["content"], ensure_ascii=False)
+    blocks = part["content"] if isinstance(part["content"], list) else []
+    others = [each.get("type", "block") for each in blocks if isinstance(each, Mapping) and "text" not in each]
+    content = text_of(part["content"])
+    if not content and not others:
+        content = json.dumps(part["content"], ensure_ascii=False)
     kept = {name: part[name] for name in ("type", "name", "tool_call_id") if name in part}
-    return {**kept, "content": content[:limit], "omitted_chars": max(0, len(text) - limit)}
+    omitted = {"omitted_blocks": others} if others else {}
+    return {**kept, "content": content[:limit], **omitted, "omitted_chars": max(0, len(text) - limit)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from langchain.agents.middleware import wrap_model_call
+from langchain_core.messages import HumanMessage
 
 from graph_agent import LoopConfig, RunResult, ScriptedChatModel, Session
 from tests.support.agents import ECHO_SCRIPT, asks, echo, kinds
@@ -106,6 +107,16 @@ async def test_a_long_message_is_cut() -> None:
 
     question = result.requests[0].messages[-1]
     assert (question["content"], question["omitted_chars"] > 4000) == ("x" * 1000, True)
+
+
+async def test_an_image_over_the_limit_is_named() -> None:
+    session = new_session(ScriptedChatModel(["A cat."]), config=LoopConfig(record_requests=1000))
+    image = {"type": "image", "base64": "eHh4" * 1000, "mime_type": "image/png"}
+
+    result = await session.run([HumanMessage([{"type": "text", "text": "What is it?"}, image])])
+
+    question = result.requests[0].messages[-1]
+    assert (question["content"], question["omitted_blocks"]) == ("What is it?", ["image"])
 
 
 async def test_messages_that_middleware_removes_are_missing_in_the_record() -> None:

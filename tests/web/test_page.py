@@ -41,6 +41,13 @@ def drawing(page: Page) -> list[Any]:
     return bars
 
 
+def sent_messages(page: Page) -> list[str]:
+    """The types of the messages that a model call was sent, as the details show them."""
+    request = page.get_by_role("region", name="Details").locator(".block", has_text="What the model was sent")
+    lines = request.locator("pre").inner_text().splitlines()
+    return [line for line in lines if re.fullmatch(r"(\+ )?(system|human|ai|tool)", line)]
+
+
 def test_an_input_is_answered_and_drawn(page: Page, travel: Served) -> None:
     page.goto(travel.url)
     send(page, "Plan a trip to Bergen")
@@ -83,14 +90,18 @@ def test_a_model_call_shows_what_it_was_sent(page: Page, travel: Served) -> None
     expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
     page.get_by_role("button", name=re.compile("^model, step 2")).click()
 
-    request = page.get_by_role("region", name="Details").locator(".block", has_text="What the model was sent")
-    text = request.locator("pre").inner_text()
-    assert [line for line in text.splitlines() if re.fullmatch(r"(\+ )?(system|human|ai|tool)", line)] == [
-        "system",
-        "human",
-        "+ ai",
-        "+ tool",
-    ]
+    assert sent_messages(page) == ["system", "human", "+ ai", "+ tool"]
+
+
+def test_a_request_that_was_not_recorded_is_reconstructed(page: Page, travel: Served) -> None:
+    page.route("**/events?type=model_request", lambda route: route.fulfill(json={"events": []}))
+    page.goto(travel.url)
+    send(page, '!call [["echo", {"text": "one"}]]')
+    expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
+    page.get_by_role("button", name=re.compile("^model, step 2")).click()
+
+    expect(page.get_by_role("region", name="Details")).to_contain_text("3 messages, reconstructed")
+    assert sent_messages(page) == ["human", "+ ai", "+ tool"]
 
 
 def test_an_exported_session_is_drawn_as_on_the_server(page: Page, travel: Served, tmp_path: Path) -> None:
@@ -190,7 +201,8 @@ def test_a_run_is_steered_followed_up_and_aborted(page: Page, travel: Served, tm
     page.get_by_role("button", name="Follow up").click()
     expect(page.get_by_role("status")).to_contain_text("Queued")
     (tmp_path / "go").touch()
-    page.locator(".message.agent").get_by_text("You said: And then?").wait_for(timeout=DONE_MS)
+    page.locator(".message.agent:not(.live)").get_by_text("You said: And then?").wait_for(timeout=DONE_MS)
+    expect(page.get_by_role("status")).to_have_text("completed")
     send(page, f'!call [["wait_for", {{"file": "{tmp_path / "never"}"}}]]')
     page.get_by_role("button", name="Abort").click(timeout=DONE_MS)
     page.locator(".ending").wait_for(timeout=DONE_MS)

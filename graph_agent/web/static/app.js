@@ -302,7 +302,7 @@ class App extends Component {
         ${!chosen && html`<p class="empty">No steps yet.</p>`}
         ${chosen && html`<${Actions} input=${chosen} target=${{ name: CONFIG.name, origin: EXPORT ? "http://127.0.0.1:8000" : new URL(".", location.href).href.replace(/\/$/, "") }}
           copy=${this.copy} compare=${this.compare} other=${other} candidates=${this.branches(this.state)} />`}
-        ${bar && html`<${Detail} bar=${bar} requests=${requests} copy=${this.copy} close=${() => this.setState({ bar: null })}>
+        ${bar && html`<${Detail} bar=${bar} log=${log} requests=${requests} copy=${this.copy} close=${() => this.setState({ bar: null })}>
           ${!EXPORT && forkPoint(bar) !== undefined && html`<button class="fork" onClick=${() => this.fork(forkPoint(bar))}>Fork after this step</button>`}
         </${Detail}>`}
         ${other && chosen && html`<${Comparison} input=${chosen} other=${other} now=${Date.now()} />`}

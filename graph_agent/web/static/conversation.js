@@ -162,7 +162,8 @@ export class Conversation extends Component {
   render({ log, info, chosen, choose, pickCall, act, answer, busy, sending, children, readOnly }, { turns }) {
     const hidden = Math.max(0, log.inputs.length - turns);
     const last = log.inputs.at(-1);
-    const running = sending || log.live.length > 0 || Boolean(last && !last.done && log.status === "RUNNING" && !info?.waiting && info?.activity !== "interrupted");
+    const isUnfinished = last && !last.done && log.status === "RUNNING" && !info?.waiting && info?.activity !== "interrupted";
+    const running = sending || (log.live.length ? log.live.some((run) => !run.ended) : isUnfinished);
     const stored = log.live.filter((run) => !isAsked(run));
     const asking = log.live.filter(isAsked).map(({ question, texts }, n) => ({ question, texts, number: log.inputs.length + n, steps: [], notes: [] }));
     const requests = (info?.interrupts || []).map((one) => one.value);

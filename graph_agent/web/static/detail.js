@@ -1,6 +1,6 @@
 // Shows what a person has chosen on the time axis: a call, a plan, or an answer.
-import { requestAt } from "./events.js";
-import { asText, duration, html, pretty, signOf, visible, wordOf } from "./html.js";
+import { rebuiltRequest, requestAt } from "./events.js";
+import { asText, counted, duration, html, pretty, signOf, visible, wordOf } from "./html.js";
 
 const SHOWN = 20_000;
 
@@ -30,40 +30,40 @@ function CallDetail({ call, copy }) {
 
 function requestText({ messages, first, last }) {
   return messages
-    .map(({ type, content, tool_calls: calls, ...rest }, n) => {
-      const extra = { ...rest, ...(calls && { tool_calls: calls }) };
-      return `${n >= first && n < last ? "+ " : ""}${type}\n${asText(content)}${Object.keys(extra).length ? `\n${pretty(extra)}` : ""}`;
+    .map(({ type, content, omitted_blocks: blocks = [], omitted_chars: chars, ...extra }, n) => {
+      const cut = chars ? `\n(Not recorded, because of the limit: ${[...blocks, counted(chars, "character")].join(", ")})` : "";
+      return `${n >= first && n < last ? "+ " : ""}${type}\n${asText(content)}${cut}${Object.keys(extra).length ? `\n${pretty(extra)}` : ""}`;
     })
     .join("\n\n");
 }
 
-function StepDetail({ step, answer, copy, requests }) {
+function StepDetail({ step, answer, copy, log, requests }) {
   const { plan } = step;
   if (!plan) return html`<h3>The model works</h3>`;
   return html`
     <h3>${answer ? "Answer" : `Step ${step.number}: ${plan.action}`}</h3>
     ${step.models.map((model) => html`<${ModelFacts} ...${model} />`)}
-    <p class="facts">${plan.planner ? `planner ${plan.planner}` : ""}${plan.cached ? " · from the cache" : ""}${plan.reruns ? ` · ${plan.reruns} reruns by hooks` : ""}</p>
+    <p class="facts">${plan.planner ? `planner ${plan.planner}` : ""}${plan.cached ? " · from the cache" : ""}${plan.reruns ? ` · ${counted(plan.reruns, "rerun")} by hooks` : ""}</p>
     ${plan.reasoning && html`<${Block} title="Text" text=${asText(plan.reasoning)} copy=${copy} />`}
-    ${step.models.map(({ record }) => requestAt(requests, record.started)).map((request) => request
-      ? html`<${Block} title=${`What the model was sent (+ is new, ${request.messages.length} messages)`} text=${requestText(request)} copy=${copy} />`
-      : html`<p class="hint">The request was not recorded; the setting record_requests records it.</p>`)}`;
+    ${step.models.map(({ record }) => requestAt(requests, record.started) || rebuiltRequest(log, step)).map((request) => request && html`
+      <${Block} title=${`What the model was sent (+ is new, ${counted(request.messages.length, "message")}${request.rebuilt ? ", reconstructed" : ""})`} text=${requestText(request)} copy=${copy} />
+      ${request.rebuilt && html`<p class="hint">From the history, without system prompt and tools; the setting record_requests records requests.</p>`}`)}`;
 }
 
 function ModelFacts({ record, from, to }) {
   const facts = [record.purpose, record.model, duration(to - from)];
   if (record.first_token_s !== undefined) facts.push(`first token after ${duration(record.first_token_s * 1000)}`);
-  if (record.input_tokens !== undefined) facts.push(`${record.input_tokens} tokens in, ${record.output_tokens ?? 0} out`);
+  if (record.input_tokens !== undefined) facts.push(`${counted(record.input_tokens, "token")} in, ${record.output_tokens ?? 0} out`);
   if (record.cost !== undefined) facts.push(`cost ${record.cost.toPrecision(3)}`);
   if (record.error) facts.push(`failed: ${record.error}`);
   return html`<p class="facts">Model call · ${facts.join(" · ")}</p>`;
 }
 
 /** The panel of the chosen bar. */
-export function Detail({ bar, copy, close, requests, children }) {
+export function Detail({ bar, copy, close, log, requests, children }) {
   return html`<section class="detail" aria-label="Details">
     <button class="quiet close" onClick=${close} aria-label="Close details">✕</button>
-    ${bar.call ? html`<${CallDetail} call=${bar.call} copy=${copy} />` : html`<${StepDetail} step=${bar.step} answer=${!bar.step.calls.length} copy=${copy} requests=${requests} />`}
+    ${bar.call ? html`<${CallDetail} call=${bar.call} copy=${copy} />` : html`<${StepDetail} step=${bar.step} answer=${!bar.step.calls.length} copy=${copy} log=${log} requests=${bar.depth ? [] : requests} />`}
     ${children}
   </section>`;
 }

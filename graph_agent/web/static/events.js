@@ -217,6 +217,27 @@ export function requestAt(events, started) {
   return found && { ...found, messages: keys.map((key) => parts[key]) };
 }
 
+/** Return the messages that the model was sent before a step, from the history: without system prompt, tools and cuts. */
+export function rebuiltRequest(log, step) {
+  const messages = [];
+  const add = (type, content, others) => messages.push({ type, content, ...others });
+  let first = 0;
+  for (const { question, steps, notes, answer } of log.inputs) {
+    add("human", question);
+    for (const [n, one] of [...steps, null].entries()) {
+      for (const { kind, text, after } of notes) if (kind === "steering" && after === n) add("human", text);
+      if (one === step) return { first, last: messages.length, messages, rebuilt: true };
+      if (!one?.calls.length) continue;
+      first = messages.length;
+      add("ai", one.plan.reasoning, { tool_calls: one.calls.map(({ id, name, arguments: args }) => ({ id, name, args })) });
+      for (const { id, result } of one.calls) if (result) add("tool", result.content, { tool_call_id: id });
+    }
+    first = messages.length;
+    if (answer) add("ai", answer.content);
+  }
+  return null;
+}
+
 /** Return the node of the graph that works now: its name, or empty when nothing runs. */
 export function activeNode(log) {
   const input = log.inputs.at(-1);

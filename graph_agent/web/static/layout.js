@@ -143,5 +143,5 @@ export function layout(input, viewport, zoom, now) {
     const part = column && column.end > column.begin ? (note.time - column.begin) / (column.end - column.begin) : 1;
     return { note, key: `note${n}`, x: column ? column.x + Math.min(1, Math.max(0, part)) * column.width : 8 };
   });
-  return { width: Math.max(viewport, x), height: HEAD + rows * LANE + 10, columns, bars, lines, marks, head: HEAD };
+  return { width: Math.max(viewport, x), height: HEAD + rows * LANE + (waits.some((one) => one.length) ? 22 : 10), columns, bars, lines, marks, head: HEAD };
 }
