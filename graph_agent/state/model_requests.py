@@ -249,7 +249,7 @@ def _names_secret(name: str) -> bool:
 
 
 def _bounded(part: Any, limit: int) -> Any:
-    """Return a part with at most `limit` characters of JSON, the number of those left out, and the blocks without text."""
+    """Return a part with at most `limit` characters of JSON, and with what was left out."""
     text = json.dumps(part, ensure_ascii=False)
     if len(text) <= limit:
         return part

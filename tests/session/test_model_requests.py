@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 
 from langchain.agents.middleware import wrap_model_call
@@ -111,12 +112,13 @@ async def test_a_long_message_is_cut() -> None:
 
 async def test_an_image_over_the_limit_is_named() -> None:
     session = new_session(ScriptedChatModel(["A cat."]), config=LoopConfig(record_requests=1000))
-    image = {"type": "image", "base64": "eHh4" * 1000, "mime_type": "image/png"}
+    data = b64encode(bytes(range(256)) * 20).decode()
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
 
     result = await session.run([HumanMessage([{"type": "text", "text": "What is it?"}, image])])
 
     question = result.requests[0].messages[-1]
-    assert (question["content"], question["omitted_blocks"]) == ("What is it?", ["image"])
+    assert (question["content"], question["omitted_blocks"]) == ("What is it?", ["image_url"])
 
 
 async def test_messages_that_middleware_removes_are_missing_in_the_record() -> None:

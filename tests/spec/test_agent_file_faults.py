@@ -138,7 +138,8 @@ async def test_a_dotted_name_has_a_colon_or_a_dot_everywhere(tmp_path: Path, con
         ),
         (
             HEAD + "tools: [python: 'parts:search']",
-            ": tools.0={'python': 'parts:search'}: Input should be a valid string. Write the name alone: 'parts:search'.",
+            ": tools.0={'python': 'parts:search'}: Input should be a valid string. Write the name alone: 'parts:search'"
+            ".",
         ),
         (
             HEAD + "tools: parts:search",

@@ -91,8 +91,10 @@ class TravelModel(BaseChatModel):
     async def _astream(self, messages: list[BaseMessage], *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
         reply = _reply(messages)
         await asyncio.sleep(2 * _pace())
-        for word in str(reply.content).split(" ") if reply.content else []:
+        for n, word in enumerate(str(reply.content).split(" ") if reply.content else []):
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))
+            if n == 0 and "!hold" in str(messages[-1].content):
+                await wait_for.ainvoke({"file": str(messages[-1].content).partition("!hold ")[2]})
             await asyncio.sleep(_pace() / 2)
         chunks = [
             tool_call_chunk(name=call["name"], args=json.dumps(call["args"]), id=call["id"], index=n)

@@ -229,6 +229,7 @@ class App extends Component {
     const { id } = this.state;
     this.setState({ bar });
     if (bar.call || EXPORT) return;
+    this.setState({ requests: null });
     await this.attempt(async () => {
       const { events } = await get(eventsPath(id, "?type=model_request"));
       if (id === this.state.id) this.setState({ requests: events });

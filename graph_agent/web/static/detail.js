@@ -45,7 +45,7 @@ function StepDetail({ step, answer, copy, log, requests }) {
     ${step.models.map((model) => html`<${ModelFacts} ...${model} />`)}
     <p class="facts">${plan.planner ? `planner ${plan.planner}` : ""}${plan.cached ? " · from the cache" : ""}${plan.reruns ? ` · ${counted(plan.reruns, "rerun")} by hooks` : ""}</p>
     ${plan.reasoning && html`<${Block} title="Text" text=${asText(plan.reasoning)} copy=${copy} />`}
-    ${step.models.map(({ record }) => requestAt(requests, record.started) || rebuiltRequest(log, step)).map((request) => request && html`
+    ${requests && step.models.map(({ record }) => requestAt(requests, record.started) || rebuiltRequest(log, step)).map((request) => request && html`
       <${Block} title=${`What the model was sent (+ is new, ${counted(request.messages.length, "message")}${request.rebuilt ? ", reconstructed" : ""})`} text=${requestText(request)} copy=${copy} />
       ${request.rebuilt && html`<p class="hint">From the history, without system prompt and tools; the setting record_requests records requests.</p>`}`)}`;
 }

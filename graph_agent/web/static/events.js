@@ -102,7 +102,8 @@ const REDUCERS = {
     for (const planned of event.calls) {
       newCall(log, step, planned.id, planned.name).needs = planned.needs || [];
     }
-    consume(log, event.reasoning);
+    // Without calls, the text is the answer, whose event may be stored later.
+    if (event.calls.length) consume(log, event.reasoning);
   },
   tool_call(log, event, input, time) {
     const call = callOf(log, input, event, time);
