@@ -106,10 +106,11 @@ class Table:
 RATIO_COLUMNS = ["work", "CPU ratio", "quartiles", "wall ratio", "aim", "CPU"]
 
 
-async def once(trial: Trial) -> Cost:
+async def once(trial: Trial, *, tiny: bool = False) -> Cost:
     """Run one trial and return its cost."""
     async with trial() as work:
-        gc.collect()
+        if not tiny:
+            gc.collect()
         cpu, wall = time.process_time(), time.perf_counter()
         await work()
         return Cost(time.process_time() - cpu, time.perf_counter() - wall)
@@ -126,7 +127,7 @@ async def interleaved(trials: Mapping[str, Trial], scale: Scale) -> dict[str, li
     while scale.more(rounds, since):
         for at in range(len(names)):
             name = names[(at + rounds) % len(names)]
-            costs[name].append(await once(trials[name]))
+            costs[name].append(await once(trials[name], tiny=scale.tiny))
         rounds += 1
     return costs
 
