@@ -24,10 +24,17 @@ def main() -> None:
         metavar="NAME",
         help=f"graph_agent (default), control (default), all, {', '.join(environments.NAMES)}",
     )
-    parser.add_argument("--only", nargs="+", metavar="SCENARIO", default=[scenario.name() for scenario in SCENARIOS])
+    scenarios = [scenario.name() for scenario in SCENARIOS]
+    parser.add_argument("--only", nargs="+", metavar="SCENARIO", default=scenarios, help=f"of {', '.join(scenarios)}")
     parser.add_argument("--opt-in", action="store_true", help="also with settings that are off by default")
     parser.add_argument("--write", action="store_true", help="record the verdicts, and write docs/why.md")
     given = parser.parse_args()
+    for kind, asked, known in (
+        ("name", given.names, {"all", *HERE, *environments.NAMES}),
+        ("scenario", given.only, set(scenarios)),
+    ):
+        if unknown := sorted(set(asked) - known):
+            parser.error(f"Unknown {kind} {', '.join(unknown)}; known: {', '.join(sorted(known))}.")
     names = [*HERE, *environments.NAMES] if given.names == ["all"] else given.names or list(HERE)
     changed = False
     for name in names:

@@ -7,6 +7,7 @@ import contextlib
 from typing import Any
 
 from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 
 from graph_agent import LoopConfig, RunResult, Session, create_graph_agent
 from graph_agent.approvals import approve, edit, reject
@@ -23,6 +24,14 @@ _FIELDS = {
     "deadline_s": "deadline_s",
     "parallel": "max_parallel_calls",
 }
+
+
+def _model(url: str) -> ChatOpenAI:
+    return ChatOpenAI(model="stub", base_url=url, api_key=SecretStr("sk-stub"))
+
+
+# What is imported late is so imported once, before the worker forks.
+create_graph_agent(_model("http://127.0.0.1"))
 
 
 class Peer:
@@ -42,9 +51,8 @@ class Peer:
         settings: dict[str, Any] = {_FIELDS[name]: value for name, value in self._task.limits.items()}
         if self._task.approve:
             settings["approve"] = self._task.approve
-        model = ChatOpenAI(model="stub", base_url=self._task.url, api_key="sk-stub")  # type: ignore[arg-type]  # mypy sees the alias without its coercion
         agent = create_graph_agent(
-            model,
+            _model(self._task.url),
             tools=self._task.functions,
             config=LoopConfig(**settings),
             checkpointer=await self._exits.enter_async_context(

@@ -35,7 +35,7 @@ class _Approved(Scenario):
 class ApprovalAfterRestart(_Approved):
     """A call waits for its approval, also across a restart of the process
 
-    https://github.com/openai/openai-agents-python/pull/3006
+    https://github.com/agno-agi/agno/issues/5661
     """
 
     processes = ((ask("Pay 10 euros."),), (decide(True),))
@@ -44,7 +44,7 @@ class ApprovalAfterRestart(_Approved):
 class ApprovalOfOneCall(_Approved):
     """Of two calls, the approved one runs, and the rejected one does not
 
-    https://github.com/langchain-ai/langgraph/issues/8026
+    https://github.com/langchain-ai/langgraph/issues/6533
     """
 
     amounts = (10, 20)
