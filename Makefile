@@ -132,6 +132,7 @@ proofs: $(VENV)/.dev  ## Check what users of agent frameworks suffer; PEERS=all 
 	$(RUN) $(BIN)/python -m proofs.pains $(PEERS)
 	$(RUN) $(BIN)/python -m proofs.pains.mutants
 	$(RUN) $(BIN)/python -m proofs.llm_compiler
+	$(RUN) $(BIN)/python -m proofs.suites
 
 wheel: $(VENV)/.dev  ## Build the wheel, and run the examples, the notebooks and each extra from it, in an empty environment.
 	@$(RUN) env PYTHON="$(PYTHON)" .ci/wheel

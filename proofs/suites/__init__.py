@@ -1,0 +1,1 @@
+"""Replays the gold calls of public benchmarks, without a model, in each mode of tool calling."""

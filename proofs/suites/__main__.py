@@ -1,0 +1,42 @@
+"""Makes an environment with the benchmarks, and replays them there: `python -m proofs.suites`.
+
+The packages of the benchmarks have their tasks, so that nothing is copied, and no model and no network is needed.
+tau2-bench is not replayed: PyPI has no package of it (`tau2` is another project), and its tasks are in its repository.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from proofs.pains.environments import FOLDER
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+SUITES = ("agent_dojo",)
+
+
+def python() -> Path:
+    """The Python of the environment, which is made if it is missing or has other versions."""
+    folder, wanted = FOLDER / "suites", HERE / "requirements.txt"
+    found, installed = folder / "bin" / "python", folder / "requirements.txt"
+    if installed.exists() and installed.read_text() == wanted.read_text():
+        return found
+    sys.stderr.write(f"Installing {', '.join(wanted.read_text().split())} into {folder}.\n")
+    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+    pip = [str(found), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-r", str(wanted), "-e", str(ROOT)], check=True)
+    shutil.copy(wanted, installed)
+    return found
+
+
+def main() -> None:
+    """Replay each benchmark; the status is 1 if one fails."""
+    runs = [subprocess.run([python(), "-m", f"proofs.suites.{name}", *sys.argv[1:]], cwd=ROOT) for name in SUITES]
+    sys.exit(any(run.returncode for run in runs))
+
+
+if __name__ == "__main__":
+    main()
