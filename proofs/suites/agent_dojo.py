@@ -1,8 +1,8 @@
 """Replays the user tasks of AgentDojo: `python -m proofs.suites.agent_dojo`, in an environment that has it.
 
-A scripted model makes the calls of a task's `ground_truth`, one a step, on the functions of AgentDojo's environment; the
-task's own check then judges the answer and the state of the environment. The same is done in each mode of tool calling:
-with native calls, with calls written as text, and with structured plans.
+A scripted model makes the calls of a task's `ground_truth`, one a step, on the functions of AgentDojo's environment;
+the task's own check then judges the answer and the state of the environment. The same is done in each mode of tool
+calling: with native calls, with calls written as text, and with structured plans.
 """
 
 from __future__ import annotations
