@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -120,6 +121,12 @@ def age(moment: str, now: datetime) -> str:
 _STANDARD = Path("-")
 
 
+def _check_form(value: str) -> str:
+    if value not in ("python", "yaml"):
+        raise typer.BadParameter(f"{printable(value)!r} is no format; give python or yaml.")
+    return value
+
+
 def export_(
     session: SessionArgument,
     config: ConfigOption = AGENT_FILE,
@@ -134,15 +141,38 @@ def export_(
     as_html: Annotated[
         bool, typer.Option("--html", help="Write one HTML file that shows the session; no import reads it.")
     ] = False,
+    as_test: Annotated[
+        bool, typer.Option("--test", help="Write a test for pytest that runs the session again, offline.")
+    ] = False,
+    as_case: Annotated[bool, typer.Option("--case", help="Write a case for `graph-agent eval`, as YAML.")] = False,
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "--input", help="With --test or --case: only this input, from 1; -1 is the newest.", show_default="all"
+        ),
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", callback=_check_form, help="Of --test: python, or yaml, the same as --case.")
+    ] = "python",
 ) -> None:
-    """Print a session as JSON lines: messages, events, status, own state, and the checkpoints that an import reads."""
+    """Print a session as JSON lines: messages, events, status, own state, and the checkpoints that an import reads.
+
+    With --test, it is a test that needs no model, no network and no tool. If the agent file exists, the test builds its
+    agent; else an agent of stub tools.
+    """
     from graph_agent.cli.options import shared_database
     from graph_agent.session.importing import export_session
     from graph_agent.spec.agent_file import load_spec
 
     # The page names the agent; the database alone suffices for the lines.
-    spec = load_spec(config) if db is None or (as_html and config.exists()) else None
+    spec = load_spec(config) if db is None or ((as_html or as_test) and config.exists()) else None
     address = shared_database(db or (spec.db if spec else ""))
+    if as_test or as_case:
+        agent = None if spec is None or as_case else _path_from(out, spec.path)
+        text = asyncio.run(_exported(address, session, number, agent, as_case=as_case or form == "yaml"))
+        with _output(out) as file:
+            file.write(text)
+        return
     if as_html:
         from graph_agent.web.page import exported_page
 
@@ -164,6 +194,23 @@ def export_(
                 file.write(json.dumps(line) + "\n")
 
     asyncio.run(write())
+
+
+def _path_from(out: Path | None, agent: Path) -> str:
+    """Return the path of an agent file as a test names it: relative to the test, if its place is known."""
+    if out is None or out == _STANDARD:
+        return str(agent.resolve())
+    return Path(os.path.relpath(agent.resolve(), out.resolve().parent)).as_posix()
+
+
+async def _exported(address: str, session: str, number: int | None, agent: str | None, *, as_case: bool) -> str:
+    from graph_agent.checkpoints.maintenance import open_tables
+    from graph_agent.testing.export import to_case, to_test
+    from graph_agent.testing.recording import read_recording
+
+    async with open_tables(address) as (_, saver):
+        recording = await read_recording(saver, session)
+    return to_case(recording, number) if as_case else to_test(recording, number, agent=agent)
 
 
 def import_(

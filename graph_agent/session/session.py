@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
@@ -320,6 +321,28 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         from graph_agent.session.trace import spans_of
 
         return spans_of(await self.events())
+
+    async def to_test(self, number: int | None = None, *, agent: str | None = None) -> str:
+        """Return a file for pytest that runs the session again, with its recorded replies and results.
+
+        Args:
+            number: The input, from 1, or -1 for the newest; None for all.
+            agent: Path of the agent file whose agent the test builds, absolute or relative to the test; None for an
+                agent of stub tools, with the names and schemas of this agent's.
+
+        Raises:
+            InputError: If there is no such session or input.
+        """
+        self._check_stored()
+        # By name: the package stands above this one.
+        recording = import_module("graph_agent.testing.recording")
+        builder = builder_of(self._graph)
+        writes = builder.writes if builder is not None else None
+        recorded = await recording.read_recording(self._saver, self.id, writes=writes)
+        source: str = import_module("graph_agent.testing.export").to_test(
+            recorded, number, graph=self._graph, agent=agent
+        )
+        return source
 
     async def show(self, *, open_browser: bool = True) -> Path:
         """Open the page of the session, with its conversation and time axis as they are now, in the browser.

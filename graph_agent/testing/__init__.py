@@ -15,9 +15,32 @@ if TYPE_CHECKING:
     from graph_agent.testing.assertions import assert_calls, contains
     from graph_agent.testing.input_differences import Difference
     from graph_agent.testing.model import TestModel
+    from graph_agent.testing.recorded_session import RecordedRun, RecordedSession
+    from graph_agent.testing.recording import Recording, read_recording
+    from graph_agent.testing.script import call, fail, plan, reply, result, steer, stop
     from graph_agent.testing.session_replay import Replay, Replayer, replay
 
-__all__ = ["Difference", "Replay", "Replayer", "ScriptedChatModel", "TestModel", "assert_calls", "contains", "replay"]
+__all__ = [
+    "Difference",
+    "RecordedRun",
+    "RecordedSession",
+    "Recording",
+    "Replay",
+    "Replayer",
+    "ScriptedChatModel",
+    "TestModel",
+    "assert_calls",
+    "call",
+    "contains",
+    "fail",
+    "plan",
+    "read_recording",
+    "replay",
+    "reply",
+    "result",
+    "steer",
+    "stop",
+]
 
 _MODULES = {
     # Not in `__all__`, because it is documented elsewhere.
@@ -26,6 +49,17 @@ _MODULES = {
     "Replay": "graph_agent.testing.session_replay",
     "Replayer": "graph_agent.testing.session_replay",
     "ScriptedChatModel": "graph_agent.models.scripted",
+    "RecordedRun": "graph_agent.testing.recorded_session",
+    "RecordedSession": "graph_agent.testing.recorded_session",
+    "Recording": "graph_agent.testing.recording",
+    "read_recording": "graph_agent.testing.recording",
+    "call": "graph_agent.testing.script",
+    "fail": "graph_agent.testing.script",
+    "plan": "graph_agent.testing.script",
+    "reply": "graph_agent.testing.script",
+    "result": "graph_agent.testing.script",
+    "steer": "graph_agent.testing.script",
+    "stop": "graph_agent.testing.script",
     "TestModel": "graph_agent.testing.model",
     "assert_calls": "graph_agent.testing.assertions",
     "contains": "graph_agent.testing.assertions",

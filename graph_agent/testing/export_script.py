@@ -1,0 +1,251 @@
+"""Writes the script and the results of a recorded input, for a test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from graph_agent._internal.text import text_of
+from graph_agent.models.stream_filters import SENTINEL
+from graph_agent.state.events import SUCCESSES, StoredEvent, is_own, is_text
+from graph_agent.testing.python_source import Code, Constants
+from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedReply, RecordedStep
+from graph_agent.tools.output import Cause, cut_short
+from graph_agent.types import SessionStatus
+
+_CUT_OFF = "Not run: the reply that holds this call was cut off"
+_STARTS = ("tool_call", "delegation_request")
+_UNKNOWN = ("Unknown tool ", "Unknown delegate ")
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedRequest:
+    """A request that an abort or the deadline stopped."""
+
+    step: int
+    cause: Cause
+    at_s: float
+    """Seconds from the begin of the input."""
+    has_text: bool
+    """Whether a part of its reply had arrived."""
+
+
+def is_repeated(reply: RecordedReply) -> bool:
+    """Whether a test has a reply; a summary depends on the context window of the real model."""
+    return reply.is_stored and reply.purpose != "summary"
+
+
+def cause_of(recorded: RecordedInput) -> Cause | None:
+    """Return what stopped requests and calls of an input; None if nothing did."""
+    if recorded.status == SessionStatus.ABORTED:
+        return "abort"
+    return "deadline" if recorded.stop_reason == "deadline" else None
+
+
+def stopped_requests(recorded: RecordedInput) -> list[StoppedRequest]:
+    """Return the requests of an input that were stopped, in order."""
+    cause = cause_of(recorded)
+    return [
+        StoppedRequest(
+            step.number, cause, _at_s(recorded, call["started"], call["duration_s"]), "first_token_s" in call
+        )
+        for step in recorded.steps
+        for entry in step.events
+        for call in entry.get("model_calls", ())
+        if cause is not None and call.get("error") == "cancelled"
+    ]
+
+
+def was_stopped(recorded: RecordedInput, each: RecordedCall) -> bool:
+    """Whether an abort or the deadline stopped a call while it ran."""
+    if each.result is None or (cause := cause_of(recorded)) is None:
+        return False
+    return each.result.content in [cut_short(cause, started=True, writes=writes).content for writes in (True, False)]
+
+
+def is_unknown(each: RecordedCall) -> bool:
+    """Whether the agent had no tool or delegate of a call's name."""
+    return each.result is not None and text_of(each.result.content).startswith(_UNKNOWN)
+
+
+def identifier(text: str) -> str:
+    """Return a text as a part of a name."""
+    return re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower() or "session"
+
+
+@dataclass(slots=True)
+class ScriptWriter:
+    """Writes the items of `graph_agent.testing.script` for recorded inputs.
+
+    Args:
+        constants: Receives the long values.
+        has_agent: Whether the test builds the real agent, with its hooks and its response format.
+        several: Whether the test has several inputs.
+        names: Receives the names of the functions.
+    """
+
+    constants: Constants
+    has_agent: bool
+    several: bool
+    names: set[str]
+
+    def script(self, recorded: RecordedInput) -> Iterator[Code]:
+        """Yield the items of the script."""
+        stops = stopped_requests(recorded)
+        for step in recorded.steps:
+            stopped = [each for each in stops if each.step == step.number]
+            items = [
+                *self._step(recorded, step),
+                *(self._call("stop", [each.cause], self._at(recorded, each.at_s)) for each in stopped),
+            ]
+            if items:
+                place = f"Input {recorded.number}, step {step.number}" if self.several else f"Step {step.number}"
+                yield items[0].with_comment(place)
+                yield from items[1:]
+        error = next((entry for entry in recorded.events if entry["type"] == "error"), None)
+        if recorded.status == SessionStatus.FAILED and error is not None:
+            yield self._call("fail", [error["kind"], error["message"]])
+
+    def _step(self, recorded: RecordedInput, step: RecordedStep) -> Iterator[Code]:
+        replies = [reply for reply in step.replies if is_repeated(reply)]
+        steering = _steering(step)
+        yield from (self._call("steer", [text]) for text in steering.get(-1, ()))
+        for at, reply in enumerate(replies):
+            following = replies[at + 1] if at + 1 < len(replies) else None
+            yield self._reply(recorded, step, reply, following)
+            yield from (self._call("steer", [text]) for text in steering.get(at, ()))
+
+    def _reply(
+        self, recorded: RecordedInput, step: RecordedStep, reply: RecordedReply, following: RecordedReply | None
+    ) -> Code:
+        options: dict[str, Any] = {}
+        if reply.usage is not None:
+            options["tokens"] = _tokens(reply.usage)
+        if reply.finish_reason or (reply.tool_calls and _is_cut_off(step)):
+            options["finish_reason"] = reply.finish_reason or "length"
+        options |= self._at(recorded, _reply_at_s(recorded, step, reply))
+        calls = [self._planned(call) for call in reply.tool_calls]
+        plan = next((entry for entry in step.events if entry["type"] == "plan" and "planner" in entry), None)
+        if plan is not None and reply.purpose == "plan":
+            return self._call("plan", calls, {**_plan_fields(step, plan), **options})
+        content = self._content(recorded, step, reply, following)
+        name = f"REPLY_{recorded.number}_{step.number}" if self.several else f"REPLY_{step.number}"
+        shown = [self.constants.of(content, name)] if content or not calls else []
+        return self._call("reply", [*shown, *calls], options)
+
+    def _content(
+        self, recorded: RecordedInput, step: RecordedStep, reply: RecordedReply, following: RecordedReply | None
+    ) -> Any:
+        if reply.purpose == "answer":
+            limited = recorded.status in (SessionStatus.ROUND_LIMIT, SessionStatus.TURN_LIMIT)
+            # The sentence on the limit is before the reply.
+            return reply.content.partition("\n\n")[2] if limited and isinstance(reply.content, str) else reply.content
+        if self.has_agent or reply.purpose != "plan" or reply.tool_calls:
+            return reply.content
+        # An agent of stub tools has no hook and no response format, so nothing else refuses or replaces this text.
+        if following is not None and following.purpose == "answer":
+            return SENTINEL
+        answers = [entry["content"] for entry in recorded.events if entry["type"] == "agent_response"]
+        is_last = step is recorded.steps[-1] and recorded.status == SessionStatus.COMPLETED
+        return answers[-1] if answers and is_last else reply.content
+
+    def _planned(self, call: Mapping[str, Any]) -> Code:
+        needs = {"needs": [*call["needs"]]} if call.get("needs") else {}
+        return self._call("call", [call["id"], call["name"], dict(call["arguments"])], needs)
+
+    def results(self, recorded: RecordedInput) -> Iterator[Code]:
+        """Yield the results of the calls that ran; others get theirs from the framework or from a decision."""
+        decided = {entry["id"] for entry in recorded.events if is_own(entry, "approval_decision")}
+        for step, each in recorded.calls:
+            if (found := each.result) is None:
+                continue
+            given = [step, each.id, each.name, dict(each.arguments)]
+            at = self._at(recorded, _result_at_s(recorded, found.event))
+            by_middleware = found.event.get("decided_by") not in (None, "loop_detection") and each.id not in decided
+            if was_stopped(recorded, each):
+                yield self._call("result", given, {"stops": cause_of(recorded), **at})
+            elif found.status == "invalid" and not self.has_agent and not is_unknown(each):
+                yield self._call("result", given, {"invalid": text_of(found.content), **at})
+            elif each.started or (by_middleware and not self.has_agent):
+                name = identifier(each.name).upper()
+                fields = {key: self.constants.of(value, name) for key, value in _outcome(each).items()}
+                returned = [fields.pop("returns")] if "returns" in fields else []
+                yield self._call("result", [*given, *returned], {**fields, **at})
+
+    def _call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any] | None = None) -> Code:
+        self.names.add(name)
+        return Code.call(name, arguments, options or {})
+
+    @staticmethod
+    def _at(recorded: RecordedInput, at_s: float) -> dict[str, float]:
+        """Return the option for the time of an item, which only a deadline depends on."""
+        return {"at_s": at_s} if cause_of(recorded) == "deadline" else {}
+
+
+def _outcome(each: RecordedCall) -> dict[str, Any]:
+    found = each.result
+    assert found is not None
+    usage = {"usage": {name: count for name, count in found.usage.items() if name != "cost"}} if found.usage else {}
+    if found.status not in SUCCESSES:
+        return {"error": found.content, **usage}
+    # A test compares values, so the text of a JSON value may have another form.
+    if is_text(found.content):
+        return {"returns": found.value, **usage}
+    return {"content": found.content, **({} if found.artifact is None else {"artifact": found.artifact})}
+
+
+def _plan_fields(step: RecordedStep, plan: StoredEvent) -> dict[str, Any]:
+    fields = {name: plan[name] for name in ("status", "action", "reasoning", "slots") if plan.get(name)}
+    if fields.get("status") == "continue":
+        del fields["status"]
+    answers = [entry for entry in step.events if entry["type"] == "agent_response" and "model_calls" not in entry]
+    return {**fields, "answer": text_of(answers[-1]["content"])} if answers and not plan["calls"] else fields
+
+
+def _is_cut_off(step: RecordedStep) -> bool:
+    return any(each.result is not None and text_of(each.result.content).startswith(_CUT_OFF) for each in step.calls)
+
+
+def _steering(step: RecordedStep) -> dict[int, list[str]]:
+    """Return the texts of steering by the index of the reply that precedes them; -1 for those before the first."""
+    found: dict[int, list[str]] = {}
+    at = -1
+    for entry in step.events:
+        if entry["type"] == "steering":
+            found.setdefault(at, []).append(text_of(entry["content"]))
+        elif entry["type"] == "plan" or (entry["type"] == "agent_response" and entry.get("model_calls")):
+            at += 1
+    return found
+
+
+def _tokens(usage: Mapping[str, Any]) -> Any:
+    given, made = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+    is_plain = usage.keys() <= {"input_tokens", "output_tokens", "total_tokens"}
+    return (given, made) if is_plain and usage.get("total_tokens") == given + made else dict(usage)
+
+
+def _reply_at_s(recorded: RecordedInput, step: RecordedStep, reply: RecordedReply) -> float:
+    kind = "plan" if reply.purpose == "plan" else "agent_response"
+    entry = next((each for each in step.events if each["type"] == kind), {})
+    if calls := entry.get("model_calls"):
+        return _at_s(recorded, calls[-1]["started"], calls[-1]["duration_s"])
+    return _at_s(recorded, entry.get("ts", ""))
+
+
+def _result_at_s(recorded: RecordedInput, result: StoredEvent) -> float:
+    """Return when a call ended, on the monotonic clock, as deadlines do."""
+    started = [entry for entry in recorded.events if entry.get("id") == result.get("id") and entry["type"] in _STARTS]
+    if not started or "duration_s" not in result:
+        return _at_s(recorded, result.get("ts", ""))
+    return _at_s(recorded, started[-1]["ts"], result["queued_s"] + result["duration_s"])
+
+
+def _at_s(recorded: RecordedInput, moment: str, seconds: float = 0.0) -> float:
+    """Return the seconds from the begin of an input to a moment, and some more."""
+    began = next((entry["ts"] for entry in recorded.events), "")
+    if not began or not moment:
+        return seconds
+    return round((datetime.fromisoformat(moment) - datetime.fromisoformat(began)).total_seconds() + seconds, 3)
