@@ -14,19 +14,19 @@ from proofs.pains.scenarios import SCENARIOS
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "why.md"
 TITLES = {
-    "graph_agent": "graph-agent",
-    "create_agent": "create_agent",
-    "deepagents": "deepagents",
-    "create_react_agent": "create_react_agent",
-    "openai_agents": "openai-agents",
-    "pydantic_ai": "pydantic-ai",
-    "strands": "strands",
-    "smolagents": "smolagents",
-    "google_adk": "google-adk",
-    "agno": "agno",
-    "agent_framework": "agent-framework",
+    "graph_agent": "us",
+    "create_agent": "ca",
+    "deepagents": "da",
+    "create_react_agent": "cr",
+    "openai_agents": "oa",
+    "pydantic_ai": "pa",
+    "strands": "st",
+    "smolagents": "sm",
+    "google_adk": "ga",
+    "agno": "ag",
+    "agent_framework": "af",
 }
-"""The columns; the control has none."""
+"""The columns, which are narrow; the control has none."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ def _cell(verdict: Mapping[str, str] | None) -> str:
     if verdict is None:
         return ""
     if verdict["default"] == "fail" and verdict.get("opt_in") == "pass":
-        return "opt-in"
+        return "(✓)"
     return {"pass": "✓", "fail": "✗", "n/a": "–"}[verdict["default"]]
 
 
@@ -69,28 +69,26 @@ def page() -> str:
     """docs/why.md, from the recorded verdicts."""
     records = {name: record for name in TITLES if (record := read(name)).verdicts}
     lines = [
-        "| what must hold | issue | " + " | ".join(TITLES[name] for name in records) + " |",
-        "|---" * (2 + len(records)) + "|",
+        "| what must hold | " + " | ".join(TITLES[name] for name in records) + " |",
+        "|---" * (1 + len(records)) + "|",
     ]
     for scenario in SCENARIOS:
-        issue = scenario.issue()
         cells = [_cell(record.verdicts.get(scenario.name())) for record in records.values()]
-        link = f"[{issue[1].split('/')[1]}#{issue[2]}]({issue[0]})"
-        lines.append(f"| {scenario.title()} | {link} | " + " | ".join(cells) + " |")
-    counts = [_counts(record) for record in records.values()]
-    lines.append("| **held of those that apply** | | " + " | ".join(counts) + " |")
-    versions = ["| column | package | date | opt-in settings |", "|---|---|---|---|"]
+        lines.append(f"| [{scenario.title()}]({scenario.issue()[0]}) | " + " | ".join(cells) + " |")
+    versions = ["| | name | version | date | holds | opt-in settings |", "|---|---|---|---|---|---|"]
     for name, record in records.items():
         versions.append(
-            f"| {TITLES[name]} | `{record.package} {record.version}` | {record.date} | {record.opt_in or 'none'} |"
+            f"| {TITLES[name]} | `{name}` | {record.package} {record.version} | {record.date} | {_counts(record)} "
+            f"| {record.opt_in or 'none'} |"
         )
     text = (HERE / "why.md").read_text()
     return text.replace("<!-- table -->", "\n".join(lines)).replace("<!-- versions -->", "\n".join(versions))
 
 
 def _counts(record: Record) -> str:
+    """How many rows hold by default, of those that apply."""
     kinds = [verdict["default"] for verdict in record.verdicts.values()]
-    return f"{kinds.count('pass')}/{kinds.count('pass') + kinds.count('fail')}"
+    return f"{kinds.count('pass')} of {kinds.count('pass') + kinds.count('fail')}"
 
 
 def all_names() -> list[str]:

@@ -47,7 +47,7 @@ class LimitLosesWork(_AllAboutCats):
 
 
 class EndlessLoop(Scenario):
-    """A model that repeats one call for ever is stopped, without any setting
+    """A model that repeats one call is stopped within 60 requests, without any setting
 
     https://github.com/langchain-ai/langgraph/pull/6889
     """
