@@ -1,4 +1,4 @@
-"""The control: a loop of 150 lines that has every row of the table, to show that each scenario can be passed."""
+"""The control: a loop of 150 lines of code that has every row of the table, so each scenario can be passed."""
 
 from __future__ import annotations
 
