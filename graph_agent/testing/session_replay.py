@@ -24,7 +24,7 @@ from graph_agent.session.session import Session
 from graph_agent.state.events import StoredEvent
 from graph_agent.testing.input_differences import Comparison, Difference, recorded_requests, unfinished_wave
 from graph_agent.testing.playback import Playback
-from graph_agent.testing.recording import RecordedInput, RecordedResult, Recording, recording_of
+from graph_agent.testing.recording import RecordedInput, RecordedResult, Recording, read_recording, recording_of
 from graph_agent.testing.stand_ins import RecordedModel, rebuild
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Replay:
 
 
 async def replay(
-    recording: Recording,
+    recording: Recording | Session[Any, Any],
     graph: CompiledStateGraph[Any, Any, Any, Any],
     *,
     model: BaseChatModel | None = None,
@@ -106,7 +106,7 @@ async def replay(
     """Replay a recorded session with an agent; see `Replayer` for the arguments of the same names.
 
     Args:
-        recording: The session.
+        recording: The session, as stored or as read.
         number: The input to compare; -1 is the newest, None for all.
         from_step: The first step to compare, and the first that a new model plans; it needs a `number`.
 
@@ -114,6 +114,8 @@ async def replay(
         ConfigError: If the graph is no agent, or one of `tools` may write.
         InputError: If there is no such input or step.
     """
+    if isinstance(recording, Session):
+        recording = await read_recording(recording._saver, recording.id)
     replayer = Replayer(
         graph, model=model, tools=tools, answers=answers, ignore_prompt=ignore_prompt, keep_going=keep_going
     )

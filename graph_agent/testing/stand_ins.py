@@ -12,7 +12,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools import BaseTool, StructuredTool, Tool
 from pydantic import PrivateAttr
 
 from graph_agent._compat import InjectedArguments
@@ -128,13 +128,20 @@ def recorded_tool(tool: BaseTool, source: Source) -> BaseTool:
     return _RecordedTool(
         name=tool.name,
         description=tool.description,
-        args_schema=tool.get_input_schema() if tool.args_schema is None else tool.args_schema,
+        args_schema=_arguments_of(tool),
         coroutine=run,
         metadata=marks,
         return_direct=tool.return_direct,
         handle_validation_error=tool.handle_validation_error,
         handle_tool_error=tool.handle_tool_error,
     )
+
+
+def _arguments_of(tool: BaseTool) -> Any:
+    """Return the schema that checks a tool's arguments; one that accepts all for a tool of one text."""
+    if tool.args_schema is not None:
+        return tool.args_schema
+    return {"type": "object", "properties": tool.args} if isinstance(tool, Tool) else tool.get_input_schema()
 
 
 class RecordedDelegate:

@@ -6,13 +6,15 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from langchain.agents.middleware import AgentMiddleware, wrap_tool_call
 from langchain_core.messages import HumanMessage
-from langchain_core.tools import BaseTool, tool
+from langchain_core.tools import BaseTool, InjectedToolCallId, Tool, ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.prebuilt import InjectedState, ToolRuntime
+from pydantic import BaseModel, Field
 
 from graph_agent import (
     GraphDelegate,
@@ -192,6 +194,51 @@ class AsksAgain(LoopHook):
         return LoopPlan(run_agentic_loop=True, request_patch=RequestPatch(messages=messages))
 
 
+@tool
+def noted(
+    q: str, state: Annotated[dict[str, Any], InjectedState], tool_call_id: Annotated[str, InjectedToolCallId]
+) -> str:
+    """Read injected arguments."""
+    return f"{q} {len(state['messages'])} {tool_call_id}"
+
+
+@tool
+def blocks(q: str, runtime: ToolRuntime) -> Any:
+    """Return content blocks."""
+    return [{"type": "text", "text": q}, {"type": "text", "text": "b"}]
+
+
+@tool(response_format="content_and_artifact")
+def artifact(q: str) -> tuple[str, Any]:
+    """Return an artifact."""
+    return "text", {"structured_content": {"q": q}}
+
+
+@tool
+def fails(q: str) -> None:
+    """Fail."""
+    raise ToolException(f"no {q}")
+
+
+class Sized(BaseModel):
+    """Checked arguments."""
+
+    size: Annotated[int, Field(ge=0)]
+
+
+@tool(args_schema=Sized)
+def sized(size: int) -> int:
+    """Return a number."""
+    return size
+
+
+KINDS = [noted, blocks, artifact, fails, sized, Tool(name="single", description="One text.", func=str.upper)]
+OF_EACH_KIND = plan(
+    *[(each.name, each.name, {"q": "a"}) for each in KINDS[:4]],
+    ("s1", "sized", {"size": 1}),
+    ("s2", "sized", {"size": -1}),
+    ("u", "single", {"__arg1": "a"}),
+)
 CASES: dict[str, tuple[Any, Play]] = {
     "waves": (lambda: agent([*TWO_STEPS, "Bye."]), asked),
     "needs": (
@@ -241,6 +288,10 @@ CASES: dict[str, tuple[Any, Play]] = {
     "a hook that asks again": (
         lambda: agent(["It rains.", plan(OSLO), "It rains.", "It is dry."], hooks=[AsksAgain()]),
         lambda session: session.run("Weather?"),
+    ),
+    "tools of each kind": (
+        lambda: create_graph_agent(ScriptedChatModel([OF_EACH_KIND, "Done."]), KINDS, checkpointer=InMemorySaver()),
+        lambda session: session.run("Run all."),
     ),
     "an abort": (worker, aborted),
     "an aborted approval": (lambda: agent([plan(OSLO, PAY)], LoopConfig(approve=["pay"])), aborted_approval),
@@ -349,9 +400,10 @@ async def test_a_mutated_result_is_reported_by_its_path() -> None:
 
 
 async def test_a_lower_limit_is_reported_where_it_stops() -> None:
-    recording = await recorded(agent([*TWO_STEPS, "Bye."]))
+    session = Session(agent([*TWO_STEPS, "Bye."]), "s1")
+    await asked(session)
 
-    outcome = await replay(recording, agent(config=LoopConfig(max_steps=1)))
+    outcome = await replay(session, agent(config=LoopConfig(max_steps=1)))
 
     expected = 'input 1, step 1, limit $[0]: recorded nothing, now {"reason": "step_limit", "limit": 1}'
     assert (texts(outcome), written()) == ([expected], "3\n")
