@@ -165,10 +165,10 @@ def export_(
     from graph_agent.spec.agent_file import load_spec
 
     # The page names the agent; the database alone suffices for the lines.
-    spec = load_spec(config) if db is None or ((as_html or as_test) and config.exists()) else None
+    spec = load_spec(config) if db is None or ((as_html or as_test or as_case) and config.exists()) else None
     address = shared_database(db or (spec.db if spec else ""))
     if as_test or as_case:
-        agent = None if spec is None or as_case else _path_from(out, spec.path)
+        agent = None if spec is None else _path_from(out, spec.path)
         text = asyncio.run(_exported(address, session, number, agent, as_case=as_case or form == "yaml"))
         with _output(out) as file:
             file.write(text)
@@ -210,7 +210,7 @@ async def _exported(address: str, session: str, number: int | None, agent: str |
 
     async with open_tables(address) as (_, saver):
         recording = await read_recording(saver, session)
-    return to_case(recording, number) if as_case else to_test(recording, number, agent=agent)
+    return to_case(recording, number, agent=agent) if as_case else to_test(recording, number, agent=agent)
 
 
 def import_(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from graph_agent._internal.text import text_of
 from graph_agent.session.history import shorten
-from graph_agent.state.events import StoredEvent, is_own
+from graph_agent.state.events import SUCCESSES, StoredEvent, is_own
 from graph_agent.testing.export_agent import agent_file_options, asked_about, stub_options
 from graph_agent.testing.export_script import ScriptWriter, identifier, is_repeated, stopped_requests, was_stopped
 from graph_agent.testing.python_source import WIDTH, Code, Constants, assignment, comparison, rendered
 from graph_agent.testing.recorded_session import RecordedRun, value_of_result
-from graph_agent.testing.recording import RecordedInput, RecordedReply, Recording
+from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedReply, Recording
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.usage import add_usage
 
@@ -53,24 +53,36 @@ def to_test(
     return _TestFile(recording, inputs, agent is not None).text(graph, agent)
 
 
-def to_case(recording: Recording, number: int | None = None) -> str:
-    """Return a case of an evaluation, as YAML; arguments and errors as for `to_test`."""
+def to_case(recording: Recording, number: int | None = None, *, agent: str | None = None) -> str:
+    """Return a file with one case of an evaluation, as YAML; arguments and errors as for `to_test`."""
     import yaml
 
     inputs = recording.inputs if number is None else (recording.input(number),)
-    contents = [each.content for each in inputs]
+    contents, last = [each.content for each in inputs], inputs[-1]
+    waves = [[_expected(call) for call in step.calls] for each in inputs for step in each.steps if step.calls]
+    expect: dict[str, Any] = {"calls": [wave[0] if len(wave) == 1 else wave for wave in waves]}
+    if last.answer:
+        expect["answer"] = {"equals": last.answer}
     case: dict[str, Any] = {"name": recording.session_id, "input": contents[0] if len(contents) == 1 else contents}
-    if decisions := {id_: given[-1] for each in inputs for id_, given in _decisions(each).items()}:
+    if decisions := _decisions_by_tool(inputs):
         case["approvals"] = decisions
-    calls = [
-        {"name": call.name, "arguments": dict(call.arguments)}
-        for each in inputs
-        for _, call in each.calls
-        if call.started
-    ]
-    answer = {"equals": inputs[-1].answer}
-    case["expect"] = {"calls": calls, "order": "waves", "answer": answer, "status": inputs[-1].status.value}
-    return yaml.safe_dump([case], sort_keys=False, allow_unicode=True, width=100)
+    case["expect"] = {**expect, "status": last.status.value}
+    file = {**({} if agent is None else {"agent": agent}), "cases": [case]}
+    return yaml.safe_dump(file, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _expected(call: RecordedCall) -> dict[str, Any]:
+    status = None if call.result is None or call.result.status in SUCCESSES else call.result.status
+    return {"name": call.name, "arguments": dict(call.arguments), **({} if status is None else {"status": status})}
+
+
+def _decisions_by_tool(inputs: Sequence[RecordedInput]) -> dict[str, Any]:
+    """Return the first decision on the calls of each tool; a case has no others."""
+    found: dict[str, Any] = {}
+    for entry in (entry for each in inputs for entry in each.events if entry["type"] == "approval_decision"):
+        values = {"approve": True, "edit": entry.get("arguments"), **dict.fromkeys(("reject", "respond"), "")}
+        found.setdefault(entry["name"], {entry["decision"]: entry.get("message") or values[entry["decision"]]})
+    return found
 
 
 def _decisions(recorded: RecordedInput) -> dict[str, list[dict[str, Any]]]:

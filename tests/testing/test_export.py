@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from graph_agent.testing.export import to_test
+from graph_agent.evaluation import read_cases
+from graph_agent.testing.export import to_case, to_test
 from graph_agent.testing.recording import read_recording
 from tests.support.recorded_sessions import SESSIONS
 
@@ -96,3 +97,26 @@ async def test_calls_of_a_wave_may_have_any_order(tmp_path: Path) -> None:
     ran = _run("pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", folder=tmp_path)
 
     assert "1 passed" in ran.stdout, ran.stdout
+
+
+async def test_a_case_has_the_waves_and_the_decisions_of_a_session(tmp_path: Path) -> None:
+    session = await SESSIONS["approval_of_another_tool"]()
+
+    case = to_case(await read_recording(session._saver, session.id), agent="agent.yaml")
+    (tmp_path / "cases.yaml").write_text(case, encoding="utf-8")
+
+    assert read_cases(tmp_path / "cases.yaml").model_dump(mode="json", exclude_defaults=True) == {
+        "agent": "agent.yaml",
+        "cases": [
+            {
+                "name": "s1",
+                "input": "Pay.",
+                "approvals": {"pay": {"edit": {"q": "cheaper"}}},
+                "expect": {
+                    "calls": {"calls": [{"name": "search", "arguments": {"q": "cheaper"}}]},
+                    "answer": {"equals": "Done."},
+                    "status": "COMPLETED",
+                },
+            }
+        ],
+    }
