@@ -108,7 +108,7 @@ def _plan(
     agents = {chosen.name: spec}
     if vs:
         label, other = _other(spec, vs)
-        agents[label if label != chosen.name else vs[0]] = other
+        agents[label if label not in agents else f"{label} (--vs)"] = other
     cases = [case for case in file.cases if not only or any(fnmatchcase(case.name, each) for each in only)]
     if not cases:
         names = ", ".join(case.name for case in file.cases)

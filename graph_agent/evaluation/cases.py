@@ -186,7 +186,9 @@ class Approval(_Part):
     @classmethod
     def _from_word(cls, given: Any) -> Any:
         words: dict[Any, Any] = {"approve": {"approve": True}, "reject": {"reject": ""}}
-        return words.get(given, given) if isinstance(given, str) else given
+        if not isinstance(given, dict) and given not in words:
+            raise ValueError("write approve, reject, {reject: REASON}, {edit: {arguments}} or {respond: RESULT}")
+        return given if isinstance(given, dict) else words[given]
 
     @model_validator(mode="after")
     def _check_one(self) -> Approval:
@@ -268,6 +270,8 @@ def read_text(path: Path) -> str:
     """
     try:
         return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"Cases {path}: it is not there; name a file of cases.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"Cases {path}: {error}; name a file of cases.") from None
 

@@ -236,8 +236,11 @@ def _compared(comparison: Comparison) -> Iterator[str]:
     only_first, only_second = comparison.changed
     alone = f"passed by the first alone: {only_first}, by the second alone: {only_second}"
     yield f"  {alone} (exact McNemar test: p = {mcnemar(only_first, only_second):.3f})"
-    for name, place in comparison.divergences():
-        yield f"  {name}: {'same calls' if place is None else f'diverges at {place}'}"
+    places = dict(comparison.divergences())
+    for name, place in places.items():
+        if place is not None:
+            yield f"  {name} diverges at {place}"
+    yield f"  cases with the same calls: {[*places.values()].count(None)} of {len(places)}"
 
 
 def _percent(rate: Estimate) -> str:

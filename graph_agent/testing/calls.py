@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from graph_agent._internal.text import to_json_safe, visible_json
-from graph_agent.errors import ConfigError, did_you_mean
+from graph_agent.errors import ConfigError
 from graph_agent.session.results import RunResult, planned_calls, since_last_input
 
 Order = Literal["exact", "waves", "any", "subset"]
@@ -289,7 +289,7 @@ def check_matchers(expected: Any) -> None:
 
 def _matcher(kind: str) -> Callable[[Any, Any], bool]:
     if kind not in _MATCHERS:
-        raise ValueError(f"{kind!r} is no matcher; {did_you_mean(kind, [*_MATCHERS, '$partial'])}")
+        raise ValueError(f"{kind!r} is no matcher; write {', '.join(_MATCHERS)} or $partial")
     return _MATCHERS[kind]
 
 
