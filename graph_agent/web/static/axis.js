@@ -21,12 +21,14 @@ function labelOf(bar) {
 class Bar extends Component {
   shouldComponentUpdate({ bar, selected }) {
     const old = this.props.bar;
+    const shown = bar.call?.state;
     // A wait has one width, however long it lasts.
-    return ["x", "y", "width", "room"].some((one) => bar[one] !== old[one]) || selected !== this.props.selected || this.label !== labelOf(bar);
+    return ["x", "y", "width", "room"].some((one) => bar[one] !== old[one]) || selected !== this.props.selected || this.shown !== shown || shown === "waiting";
   }
 
   render({ bar, selected, focusable, pick }) {
-    this.label = labelOf(bar);
+    this.shown = bar.call?.state;
+    const label = labelOf(bar);
     const state = bar.call ? bar.call.state : bar.open ? "running" : bar.model?.record.error ? "error" : "success";
     const tokens = bar.model?.tokens;
     const text = `${nameOf(bar)} ${duration(bar.to - bar.from)}${tokens > 0 ? ` · ${tokens} tok` : ""}`;
@@ -36,8 +38,8 @@ class Bar extends Component {
     const fits = length <= (outside ? bar.room - bar.width : bar.width);
     const place = outside ? `left:${bar.width + 3}px;max-width:${bar.room - bar.width}px` : `left:5px;max-width:${Math.max(0, bar.width - 8)}px`;
     return html`<button class=${`bar ${bar.kind} ${state}${selected ? " selected" : ""}${bar.depth ? " nested" : ""}`}
-      style=${`left:${bar.x}px;top:${bar.y + 2}px;width:${bar.width}px`} aria-pressed=${selected} aria-label=${this.label}
-      title=${this.label} tabindex=${focusable ? 0 : -1} data-key=${bar.key} onClick=${() => pick(bar)}>
+      style=${`left:${bar.x}px;top:${bar.y + 2}px;width:${bar.width}px`} aria-pressed=${selected} aria-label=${label}
+      title=${label} tabindex=${focusable ? 0 : -1} data-key=${bar.key} onClick=${() => pick(bar)}>
       <span class="label" style=${place}>${bar.call && html`<i aria-hidden="true">${signOf(state)}</i>`}
         ${nameOf(bar)} ${fits && html`<small>${text.slice(nameOf(bar).length)}</small>`}</span>
     </button>`;
