@@ -92,7 +92,6 @@ def _hint(kind: str, field: str, given: Any) -> str:
         # E.g. `[my_tools: search]` in an agent file.
         ((name, value),) = given.items()
         if isinstance(value, str) and ":" in value and "model" not in field:
-            # E.g. `[python: my_tools:search]`; only the name of a model may have a second colon.
             return f" Write the name alone: {value!r}."
         if isinstance(name, str) and isinstance(value, str):
             return f" YAML reads a colon before a space as a mapping; write '{name}:{value}'."

@@ -34,12 +34,6 @@ _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", r
 _COMMENT = re.compile(r"^ *//[^\n]*\n?|^ */\*\*[^\n]*\n", re.MULTILINE)
 """A comment on a line of its own, which the page does not send."""
 _INDENTATION = re.compile(r"^ +", re.MULTILINE)
-_ICON = (
-    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
-    "%3Cpath d='M3 8h5M8 8l5-4M8 8l5 4' stroke='%238467c0' stroke-width='2'/%3E%3Cg fill='%231f5fbf'%3E"
-    "%3Ccircle cx='3' cy='8' r='3'/%3E%3Ccircle cx='13' cy='4' r='3'/%3E%3Ccircle cx='13' cy='12' r='3'/%3E"
-    "%3C/g%3E%3C/svg%3E"
-)
 _PROGRAMS = "actions.js"
 """The module whose templates are programs in Python, so that its indentation is sent."""
 _EXPORT_LIST = re.compile(r"export ?\{([^{}]*)\};?")
@@ -80,7 +74,7 @@ def page(config: Mapping[str, Any]) -> Page:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="referrer" content="no-referrer">'
-        f'<title>{name}</title><link rel="icon" href="{_ICON}"><style>{style}</style></head><body><div id="page"></div>'
+        f'<title>{name}</title><link rel="icon" href="data:,"><style>{style}</style></head><body><div id="page"></div>'
         f'<script type="application/json" id="config">{data}</script><script>{script}</script></body></html>\n'
     )
     return Page(html, f"{policy}; frame-ancestors 'none'")
