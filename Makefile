@@ -9,6 +9,7 @@ SCALE ?= 5
 SEED ?= 1
 REPORT ?=
 KILLS ?= 20
+ITEMS ?= 20
 ROUNDS ?= 10
 CLIS_S ?= 900
 PYTHON_TESTS ?= -n $(WORKERS) --dist loadgroup tests
@@ -128,11 +129,11 @@ notebooks: $(VENV)/.dev  ## Run the notebooks, and store their outputs where the
 reference: $(VENV)/.dev  ## Write docs/reference/ and the schema of the agent file from the code.
 	$(RUN) $(BIN)/python -m scripts.reference
 
-proofs: $(VENV)/.dev  ## Check what users of agent frameworks suffer; PEERS=all installs and checks other frameworks too, for half an hour.
+proofs: $(VENV)/.dev  ## Check what users of agent frameworks suffer; PEERS=all installs and checks other frameworks too, for half an hour; ITEMS= replays all of each benchmark.
 	$(RUN) $(BIN)/python -m proofs.pains $(PEERS)
 	$(RUN) $(BIN)/python -m proofs.pains.mutants
 	$(RUN) $(BIN)/python -m proofs.llm_compiler
-	$(RUN) $(BIN)/python -m proofs.suites
+	$(RUN) $(BIN)/python -m proofs.suites $(ITEMS)
 
 wheel: $(VENV)/.dev  ## Build the wheel, and run the examples, the notebooks and each extra from it, in an empty environment.
 	@$(RUN) env PYTHON="$(PYTHON)" .ci/wheel

@@ -1,4 +1,4 @@
-"""Makes an environment with the benchmarks, and replays them there: `python -m proofs.suites`.
+"""Makes an environment with the benchmarks, and replays them there: `python -m proofs.suites [N]`, N items of each.
 
 The packages of the benchmarks have their tasks, so that nothing is copied, and no model and no network is needed.
 tau2-bench is not replayed: PyPI has no package of it (`tau2` is another project), and its tasks are in its repository.
@@ -15,7 +15,8 @@ from proofs.pains.environments import FOLDER
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SUITES = ("agent_dojo",)
+BFCL = "bfcl-eval==2026.3.23"
+SUITES = ("agent_dojo", "bfcl")
 
 
 def python() -> Path:
@@ -28,6 +29,8 @@ def python() -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
     pip = [str(found), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "-r", str(wanted), "-e", str(ROOT)], check=True)
+    # It needs 30 packages for the clients of models; its checkers need none of them.
+    subprocess.run([*pip, "--no-deps", BFCL], check=True)
     shutil.copy(wanted, installed)
     return found
 
