@@ -65,7 +65,11 @@ NOT_PASSED = {
     *("live_multiple_964-207-0", "multi_turn_base_32", "multi_turn_base_49", "multi_turn_base_57"),
     "multi_turn_base_59",
 }
-"""Items whose gold calls do not pass in this form, in any mode; another one is a failure."""
+"""Items that do not pass in any mode, by the form of this replay; another one is a failure.
+
+In those of AST, the only option of a required parameter is an empty text, or a part of a value is no list of options.
+Those of multi-turn return numbers of mpmath, which are text in an agent's JSON.
+"""
 MODES = ("native", "text", "wave")
 _TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": None}
 _NOT_IN_ALIAS = re.compile(r"[^a-zA-Z0-9_-]")
