@@ -61,7 +61,7 @@ FAULTS = {
     "cancelled-call": _fault(_SETTLE, f"{_CRASHED} and {_SETTLE}", "cancelled-payment"),
     "cancelled-payment": _forgetting("asyncio.CancelledError"),
     "failed-run": _forgetting("RuntimeError"),
-    "tool-exception": Fault(_raising("type(error) is ValueError").edits, ("failed-sibling",)),
+    "tool-exception": _raising("type(error) is ValueError"),
     "failed-sibling": _fault(
         _GATHER,
         f'{_GATHER}\n            if len(calls) > 1 and "ValueError" in str(self.history[-2:]):\n'
