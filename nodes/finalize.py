@@ -44,8 +44,7 @@ from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
 from graph_agent.planning.update import limit_event
 from graph_agent.prompts import Prompts
-from graph_agent.runs.control_messages import ReceivedNotes, listen
-from graph_agent.runs.run import WorkStoppedError
+from graph_agent.runs.run import ReceivedNotes, WorkStoppedError, listen
 from graph_agent.state.call_events import account
 from graph_agent.state.channels import collect_writes, status_event, take_extras
 from graph_agent.state.events import StoredEvent, event, report_model_calls

@@ -16,9 +16,8 @@ from graph_agent.execution.open_calls import settle, skipped_result
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.planning.plan_edits import start_calls
 from graph_agent.prompts import Prompts
-from graph_agent.runs.control_messages import listen, seconds_since_sent, take_follow_ups
 from graph_agent.runs.inbox import NoteKind
-from graph_agent.runs.run import WorkStoppedError
+from graph_agent.runs.run import WorkStoppedError, listen, seconds_since_sent, take_follow_ups
 from graph_agent.settings.config import coerce_context, set_fields
 from graph_agent.state.call_events import (
     announce,

@@ -22,10 +22,9 @@ from graph_agent._internal.failure_log import log_failure
 from graph_agent.checkpoints.format import with_own_lists
 from graph_agent.checkpoints.reading import load
 from graph_agent.errors import InputError, SessionBusyError
-from graph_agent.runs.control_messages import message_of
 from graph_agent.runs.input_ids import InputId, InputStoredError, check_input_id, digest_of, input_id_in
 from graph_agent.runs.registry import POLL_S, find_run, is_idle, refuse_within
-from graph_agent.runs.run import READERSHIP, RUN, WATCHED, Run, RunHandle
+from graph_agent.runs.run import READERSHIP, RUN, WATCHED, Run, RunHandle, message_of
 from graph_agent.session.built_agent import builder_of, custom_state_of
 from graph_agent.session.control import SessionControl
 from graph_agent.session.results import Cause, RunResult, open_interrupts, run_result, typed_result

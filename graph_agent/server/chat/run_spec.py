@@ -28,10 +28,9 @@ from graph_agent.approvals.text import parse_answer, question_text
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import InputError
 from graph_agent.inputs.deduplicator import InputDeduplicator
-from graph_agent.runs.control_messages import message_of
 from graph_agent.runs.inbox import ControlMessage
 from graph_agent.runs.input_ids import InputId, check_input_id, digest_of
-from graph_agent.runs.run import RUN, RunHandle
+from graph_agent.runs.run import RUN, RunHandle, message_of
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.history import continued_input
 from graph_agent.server.chat.schemas import (
