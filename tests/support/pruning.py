@@ -45,21 +45,34 @@ async def endless() -> str:
     return "unreachable"
 
 
-def agent(saver: Any, script: Sequence[str | AIMessage], helper: Sequence[str | AIMessage] = (), **options: Any) -> Any:
+@tool("endless")
+async def ended() -> str:
+    """Finish at once, in a replay of a wave that was cancelled."""
+    return "ended"
+
+
+def agent(
+    saver: Any,
+    script: Sequence[str | AIMessage],
+    helper: Sequence[str | AIMessage] = (),
+    *,
+    ends: bool = False,
+    **options: Any,
+) -> Any:
     """An agent with a delegate in its own checkpoints.
 
     Args:
         saver: The saver.
         script: The replies of its model.
         helper: The replies of the delegate's model.
+        ends: Whether its tool `endless` ends.
         options: Further options of `create_graph_agent`.
     """
     inner = create_graph_agent(ScriptedChatModel([*helper]), tools=[echo, question], checkpointer=True, name="helper")
     delegate = GraphDelegate("helper", "Helps.", inner)
     model = ScriptedChatModel([*script])
-    return create_graph_agent(
-        model, tools=[echo, question, endless], delegates=[delegate], checkpointer=saver, **options
-    )
+    tools = [echo, question, ended if ends else endless]
+    return create_graph_agent(model, tools=tools, delegates=[delegate], checkpointer=saver, **options)
 
 
 async def take_step(saver: Any, step: str, number: int, at: str | None = None) -> None:
@@ -187,7 +200,7 @@ async def continuation(saver: Any, at: str | None = None, *, replayed: bool = Fa
     """
     wave = asks(("z1", "echo", {"text": "on"}))
     if replayed:
-        await agent(saver, _ENDED, _ENDED).ainvoke(None, _at(at))
+        await agent(saver, _ENDED, _ENDED, ends=True).ainvoke(None, _at(at))
     graph = agent(saver, [wave, *_ENDED, "Last."])
     await graph.ainvoke(says("continue"), _at(None if replayed else at))
     result = await Session(graph, "s1").run("and again")
