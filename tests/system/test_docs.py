@@ -30,6 +30,7 @@ NOT_RUN = {
     "it ends when the page is no longer needed": 1,
     "it is the configuration of another program": 2,
     "these are other programs": 1,
+    "installs other frameworks": 1,
     "installs packages": 5,  # the extras of the README may be a second block there
     "installs packages, and opens a browser": 1,
     "is a configuration of Prometheus": 2,
