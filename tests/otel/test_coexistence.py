@@ -1,4 +1,4 @@
-"""OpenTelemetry beside the instrumentations of LangChain: each call has one span."""
+"""OpenTelemetry with other instrumentations of LangChain: each call has one span."""
 
 from __future__ import annotations
 
