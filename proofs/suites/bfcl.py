@@ -66,7 +66,8 @@ NOT_PASSED = {
 """Items that do not pass in any mode, by the form of this replay; another one is a failure.
 
 In `record`, an argument is a list of texts in place of options. The possible answers of the two `live_multiple` name an
-argument that the function does not have. Those of multi-turn return numbers of mpmath, which are text in an agent's JSON.
+argument that the function does not have. Those of multi-turn return numbers of mpmath, which are
+text in an agent's JSON.
 """
 MODES = ("native", "text", "wave")
 _TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": None}
