@@ -21,6 +21,7 @@ from graph_agent.cli.options import (
     KeysFileOption,
     ListSettingsOption,
     PortOption,
+    RecordOption,
     SettingsOption,
 )
 
@@ -53,6 +54,7 @@ def serve(
     keys_file: KeysFileOption = None,
     settings: SettingsOption = None,
     credential: CredentialOption = None,
+    record: RecordOption = False,
     list_settings: ListSettingsOption = False,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
@@ -76,6 +78,7 @@ def serve(
         keys_file=keys_file,
         settings=server_settings.settings_from(settings or []),
         credentials=sources_from(credential or []),
+        record=record,
         log_level=chosen_level(verbose, log_level),
     )
 

@@ -108,6 +108,9 @@ SettingsOption = Annotated[
 ListSettingsOption = Annotated[
     bool, typer.Option("--list-settings", help="List what --set takes, with the defaults, and exit.")
 ]
+RecordOption = Annotated[
+    bool, typer.Option("--record", help="Record what models receive; `graph-agent events --requests` prints it.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 TodayOption = Annotated[
     datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The agent's current date.")

@@ -27,6 +27,7 @@ from graph_agent.cli.options import (
     CredentialOption,
     DbOption,
     JsonOption,
+    RecordOption,
     SessionArgument,
     TodayOption,
     check_session_id,
@@ -45,9 +46,6 @@ StartedSession = Annotated[
 ]
 ApproveAllOption = Annotated[
     bool, typer.Option("--approve-all", help="Approve every call that needs an approval, without a question.")
-]
-RecordOption = Annotated[
-    bool, typer.Option("--record", help="Record what models receive; `graph-agent events --requests` prints it.")
 ]
 
 
@@ -104,7 +102,8 @@ def chat(
     if web:
         if approve_all:
             raise InputError("On the page, a person decides on calls; leave out --approve-all or --web.")
-        _converse_on_page(config, session, today, db, credential, chosen_level(verbose, log_level))
+        level = chosen_level(verbose, log_level)
+        _converse_on_page(config, session, today, db, credential, record=record, log_level=level)
         return
     settings = settings_of(
         config,
@@ -127,6 +126,8 @@ def _converse_on_page(
     today: datetime | None,
     db: str | None,
     credential: Sequence[str] | None,
+    *,
+    record: bool,
     log_level: str | None,
 ) -> None:
     try:
@@ -138,7 +139,8 @@ def _converse_on_page(
         raise missing_extra("graph-agent chat --web", "server", error) from None
     if today is not None:
         os.environ[TODAY_VARIABLE] = today.date().isoformat()
-    serve_page(of_file(config, sources_from(credential or [])), session_id=session, db=db, log_level=log_level)
+    source = of_file(config, sources_from(credential or []), record=record)
+    serve_page(source, session_id=session, db=db, log_level=log_level)
 
 
 def resume(
@@ -238,13 +240,13 @@ def settings_of(
             instrument_from_env()
     # Imported here: they load the graph's modules, which most commands do not need.
     from graph_agent.cli.one_shot import Settings
-    from graph_agent.spec.agent_file import load_spec, with_sources
+    from graph_agent.spec.agent_file import load_spec, recording, with_sources
     from graph_agent.spec.credentials import sources_from
 
     options = [*(["--config", str(config)] if config != AGENT_FILE else []), *(["--db", db] if db else [])]
     spec = with_sources(load_spec(config), sources_from(credential or []))
     return Settings(
-        spec=spec.model_copy(update={"config": {**spec.config, "record_requests": True}}) if record else spec,
+        spec=recording(spec) if record else spec,
         session_id=session,
         today=today.date() if today else None,
         db=db,

@@ -76,7 +76,8 @@ class RunCall:
     status: ResultStatus | None
     """How it ended; None while it is unfinished."""
     duration_s: float | None
-    """Seconds from when it was ready to run to its result; None for a call that did not run, or is unfinished."""
+    """Seconds that it ran, retries included and waits for a slot or a person excluded, on the monotonic clock; None for
+    a call that did not run, or is unfinished. In sessions of older versions, seconds from its start to its result."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -306,8 +307,8 @@ def _run_calls(calls: Sequence[TrackedCall], messages: Sequence[AnyMessage]) -> 
         arguments = planned.get(id_, {})
         if started is not None:
             arguments = started["arguments"] if started["type"] == "tool_call" else {"task": started["task"]}
-        duration_s = None
-        if started is not None and result is not None and result["status"] not in NOT_RUN:
+        duration_s = result.get("duration_s") if result is not None else None
+        if duration_s is None and started is not None and result is not None and result["status"] not in NOT_RUN:
             times = [datetime.fromisoformat(entry["ts"]) for entry in (started, result)]
             duration_s = (times[1] - times[0]).total_seconds()
         value = None if result is None else _value(result)

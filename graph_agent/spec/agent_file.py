@@ -229,3 +229,8 @@ def with_keys(spec: AgentSpec, keys: Mapping[str, str], where: str) -> AgentSpec
 def with_sources(spec: AgentSpec, sources: Mapping[str, CredentialSource]) -> AgentSpec:
     """Return an agent file's content with further credentials, which replace the file's own of the same names."""
     return spec.model_copy(update={"credentials": {**spec.credentials, **sources}})
+
+
+def recording(spec: AgentSpec) -> AgentSpec:
+    """Return an agent file's content whose runs record what models receive."""
+    return spec.model_copy(update={"config": {**spec.config, "record_requests": True}})

@@ -18,7 +18,7 @@ import pytest
 from graph_agent.server.admission.gate import Limits, SharedLimits
 from graph_agent.server.problems import ProblemError
 from tests.server.process import Served, eventually, refused, serving
-from tests.support.chat_client import is_up
+from tests.support.chat_client import chat, events, is_up
 
 CHAT = "/v1/chat/completions"
 CALLERS = ["held", "rated", "killed", *(f"scout{i}" for i in range(40))]
@@ -179,3 +179,12 @@ def test_workers_stop_when_the_process_that_started_them_is_killed(tmp_path: Pat
             time.sleep(0.05)
     with serving(tmp_path) as again, again.http() as http:
         assert http.get("/ready").status_code == 200
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_serve_records_requests_in_each_process(tmp_path: Path, workers: str) -> None:
+    with serving(tmp_path, "--record", "--workers", workers) as server, server.http() as http:
+        chat(http, "s", "hello")
+        recorded = events(http, "s", type="model_request")
+
+    assert [request["purpose"] for request in recorded] == ["plan", "answer"]

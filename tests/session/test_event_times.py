@@ -159,3 +159,12 @@ async def test_a_follow_up_is_queued_since_it_was_sent() -> None:
     first, second = [event["queued_s"] for event in await session.events() if event["type"] == "user_message"]
     assert first >= 0
     assert second > 0
+
+
+async def test_the_duration_of_a_call_in_a_result_excludes_its_waits() -> None:
+    session = new_session(ScriptedChatModel(ECHO_SCRIPT), echo)
+
+    result = await session.run("go")
+
+    recorded = [event["duration_s"] for event in await session.events() if event["type"] == "tool_result"]
+    assert [call.duration_s for call in result.calls] == recorded

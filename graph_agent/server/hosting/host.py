@@ -35,7 +35,7 @@ from graph_agent.server.hosting.feeds import CheckpointNotifier, Feeds
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import A2A_DEFAULTS, ServerSettings
 from graph_agent.session.event_reader import EventReader
-from graph_agent.spec.agent_file import AgentSpec, load_spec, with_sources
+from graph_agent.spec.agent_file import AgentSpec, load_spec, recording, with_sources
 from graph_agent.spec.credentials import CredentialSource, read_credentials
 from graph_agent.spec.delegates import SkillSpec
 from graph_agent.spec.factory import open_agent
@@ -65,16 +65,20 @@ class AgentSource:
     """Whether A2A clients receive the outputs of tools."""
 
 
-def of_file(path: str | Path, credentials: Mapping[str, CredentialSource] | None = None) -> AgentSource:
+def of_file(
+    path: str | Path, credentials: Mapping[str, CredentialSource] | None = None, *, record: bool = False
+) -> AgentSource:
     """Return the source of an agent file, opened when the server starts and closed when it stops.
 
     Args:
         credentials: Credential name → source; replaces the file's credentials of the same names.
+        record: Whether to record what models receive, for any configuration of the file.
 
     Raises:
         ConfigError: If the file is missing or invalid, or a credential has no value.
     """
-    return of_spec(with_sources(load_spec(path), credentials or {}))
+    spec = with_sources(load_spec(path), credentials or {})
+    return of_spec(recording(spec) if record else spec)
 
 
 def of_spec(spec: AgentSpec) -> AgentSource:

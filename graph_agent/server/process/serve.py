@@ -136,6 +136,7 @@ def serve(
     keys_file: Path | None = None,
     settings: ServerSettings | None = None,
     credentials: Mapping[str, CredentialSource] | None = None,
+    record: bool = False,
     log_level: str | None = None,
 ) -> None:
     """Serve an agent file until the process receives a signal to stop.
@@ -148,6 +149,7 @@ def serve(
         keys_file: A file with API keys, in addition to those of `GRAPH_AGENT_API_KEYS`.
         settings: Limits and times; `settings.keys` is ignored.
         credentials: Credential name → source; replaces the file's credentials of the same names.
+        record: Whether to record what models receive, for any configuration of the file.
         log_level: Name of the level of this package's and uvicorn's logs on standard error, in every process; None for
             WARNING (INFO for uvicorn), unless the program has configured logging itself.
 
@@ -156,7 +158,7 @@ def serve(
             then.
         SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
     """
-    source = of_file(config, credentials)
+    source = of_file(config, credentials, record=record)
     settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
     check_workers(workers, db or source.db)
     # Checked here because uvicorn binds after the agent's MCP servers have been started.
@@ -173,7 +175,7 @@ def serve(
             import_module(name)
         gc.freeze()
         # Of the file again, because a source cannot be pickled, as it must be where workers are not forked.
-        application = partial(_worker_application, config, credentials, settings, db, shared, log_level)
+        application = partial(_worker_application, config, credentials, record, settings, db, shared, log_level)
         uvicorn_config = uvicorn.Config(application, workers=workers, **options)
         Supervisor(uvicorn_config, [uvicorn_config.bind_socket()], shared, settings.worker_timeout_s).run()
         # uvicorn sets this exit status only for a single process.
@@ -289,6 +291,7 @@ class _ServerWithStartupLine(uvicorn.Server):
 def _worker_application(
     config: Path,
     credentials: Mapping[str, CredentialSource] | None,
+    record: bool,
     settings: ServerSettings,
     db: str | None,
     shared: Path | None,
@@ -296,7 +299,7 @@ def _worker_application(
 ) -> ASGIApp:
     """Create the application of a worker process."""
     log_at(log_level)
-    return _application(of_file(config, credentials), settings, db, shared=shared)
+    return _application(of_file(config, credentials, record=record), settings, db, shared=shared)
 
 
 def _with_keys(source: AgentSource, settings: ServerSettings, keys_file: Path | None, host: str) -> ServerSettings:
