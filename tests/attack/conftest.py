@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack import report
+from tests.attack import reliability, report
 
 _TEST_S = 600
 
@@ -19,9 +19,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_TEST_S * report.SCALE))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print a line for each attack, and one line of totals; write the page if it is asked for."""
-    rows = report.merged()
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    """Print a line for each attack, and one line of totals; record the run if a page is asked for."""
+    rows = report.merge(report.ROWS)
     if not rows:
         return
     terminalreporter.section("attacks")
@@ -31,6 +31,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         "attack", sum((row.figures for row in rows), Counter[str]()), [v for row in rows for v in row.found]
     )
     terminalreporter.write_line(f"{total.in_words()}, {total.faults} faults")
-    if report.FILE:
-        report.write(Path(report.FILE), rows)
+    if report.FILE and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        failed = [each.nodeid for key in ("failed", "error") for each in terminalreporter.stats.get(key, [])]
+        run = reliability.run_of(rows, failed, config.getoption("keyword"))
+        reliability.record(Path(report.FILE), run)
         terminalreporter.write_line(f"written: {report.FILE}")
+    elif report.FILE:
+        terminalreporter.write_line(f"not written, because the run was interrupted: {report.FILE}")

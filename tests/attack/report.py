@@ -1,17 +1,13 @@
-"""The figures of the attacks of a test session, and the page that `REPORT=FILE` writes from them."""
+"""The figures of the attacks of a test session, for its summary and for the page of all recorded runs."""
 
 from __future__ import annotations
 
 import os
-import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib.metadata import version
-from pathlib import Path
 
-from tests.attack.oracle import Harm, Violation
+from tests.attack.oracle import Violation
 
 SCALE = int(os.environ.get("GRAPH_AGENT_ATTACK_SCALE", "1"))
 """How many times as long as in continuous integration an attack lasts."""
@@ -20,7 +16,7 @@ SEED = int(os.environ.get("GRAPH_AGENT_ATTACK_SEED", "1"))
 FILE = os.environ.get("GRAPH_AGENT_ATTACK_REPORT", "")
 """Where the page is written; empty for nowhere."""
 
-_FAULTS = {
+FAULTS = {
     "kills": "processes killed",
     "stops": "processes paused past their locks",
     "restarts": "database restarts",
@@ -32,45 +28,6 @@ _FAULTS = {
     "prunings": "prunings during a run",
 }
 """Figure → what it counts."""
-_HARMS: tuple[Harm, ...] = ("lost", "repeated", "invented")
-_PAGE = """# Reliability
-
-`make attack` writes this page: what was done to running sessions, and what was lost, repeated or invented.
-
-{total:,} faults, {acknowledged:,} acknowledged turns, {effects:,} effects of tools: **{harms}**.
-
-{date}, graph-agent {version}, Python {python}, {machine}; scale {scale}, seed {seed}.
-
-## What was tried
-
-| fault | times |
-|---|---|
-{faults}
-
-## Attacks
-
-| attack | faults | turns | acknowledged | effects | lost | repeated | invented |
-|---|---|---|---|---|---|---|---|
-{attacks}
-
-`acknowledged` are turns whose answer a client received. `effects` are calls that a tool wrote to a file first.
-
-- *Lost* is an acknowledged turn, or a call that took effect, that is not in the history.
-- *Repeated* is a call that took effect twice, or an input that is in the history twice.
-- *Invented* is the result of a call that had no effect, or the answer to another turn.
-
-Attacks without turns send one input again after each fault, and compare its history and effects with those of a run
-without faults.
-
-## Repeat it
-
-```console
-make attack SCALE={scale} SEED={seed} REPORT=docs/reliability.md
-```
-
-`ATTACK=two_workers` chooses attacks by a part of the name of their test. The seed decides all random choices; the
-moment at which a signal arrives depends on the machine.
-"""
 
 
 @dataclass
@@ -79,7 +36,7 @@ class Row:
 
     name: str
     figures: Counter[str]
-    """Counts of `_FAULTS`, `turns`, `acknowledged` and `effects`; others are shown in the summary only."""
+    """Counts of `FAULTS`, `turns`, `acknowledged` and `effects`; others are shown in the summary only."""
     found: Sequence[Violation] = ()
     notes: list[str] = field(default_factory=list)
     """Further words for the summary."""
@@ -87,7 +44,7 @@ class Row:
     @property
     def faults(self) -> int:
         """The number of faults."""
-        return sum(self.figures[name] for name in _FAULTS)
+        return sum(self.figures[name] for name in FAULTS)
 
     @property
     def harms(self) -> Counter[str]:
@@ -108,17 +65,17 @@ def note_faults(name: str, fault: str, times: int, found: Iterable[str] = ()) ->
 
     Args:
         name: Its name; rows of one name are added up.
-        fault: A key of `_FAULTS`.
+        fault: A key of `FAULTS`.
         found: What it violated.
     """
     harm = [Violation("lost", each) for each in found]
     ROWS.append(Row(name, Counter({fault: times}), harm))
 
 
-def merged() -> list[Row]:
-    """The rows, those of one name as one."""
+def merge(each: Iterable[Row]) -> list[Row]:
+    """Join the rows of one name to one."""
     rows: dict[str, Row] = {}
-    for row in ROWS:
+    for row in each:
         at = rows.setdefault(row.name, Row(row.name, Counter()))
         at.figures.update(row.figures)
         at.found = [*at.found, *row.found]
@@ -129,34 +86,3 @@ def merged() -> list[Row]:
 def in_words(figures: Counter[str]) -> Iterator[str]:
     """Each figure with its name."""
     return (f"{count} {name}" for name, count in figures.items() if count)
-
-
-def write(file: Path, rows: Sequence[Row]) -> None:
-    """Write the page."""
-    total = sum((row.figures for row in rows), Counter[str]())
-    harms = sum((row.harms for row in rows), Counter[str]())
-    faults = [f"| {words} | {total[name]:,} |" for name, words in _FAULTS.items() if total[name]]
-    attacks = [
-        f"| {row.name} | {row.faults:,} | "
-        + " | ".join(f"{row.figures[name]:,}" if row.figures["turns"] else "" for name in _TURNS)
-        + f" | {' | '.join(str(row.harms[harm]) for harm in _HARMS)} |"
-        for row in rows
-    ]
-    page = _PAGE.format(
-        total=sum(row.faults for row in rows),
-        acknowledged=total["acknowledged"],
-        effects=total["effects"],
-        harms=", ".join(f"{harms[harm]} {harm}" for harm in _HARMS),
-        date=datetime.now(UTC).date().isoformat(),
-        version=version("graph-agent"),
-        python=platform.python_version(),
-        machine=f"{os.cpu_count()} cores, {platform.system()}",
-        scale=SCALE,
-        seed=SEED,
-        faults="\n".join(faults),
-        attacks="\n".join(attacks),
-    )
-    file.write_text(page)
-
-
-_TURNS = ("turns", "acknowledged", "effects")

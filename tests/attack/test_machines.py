@@ -143,9 +143,8 @@ def _summarize(
         if isinstance(taken, list)
     ]
     load = f"load average {os.getloadavg()[0]:.1f}"
-    ROWS.append(
-        Row(f"{SESSIONS} sessions on {MACHINES} machines", figures, found, [*in_words(record.errors), *times, load])
-    )
+    notes = [f"{SESSIONS} sessions", *in_words(record.errors), *times, load]
+    ROWS.append(Row(f"sessions on {MACHINES} machines", figures, found, notes))
 
 
 def _in_words(taken_s: list[float]) -> str:
