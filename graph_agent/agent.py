@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Never, TypeAlias, overload
 
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
         plan_schema: type[PlanningResult] | None
         state_schema: type[Any] | None
         resolve: Resolve | None
+        skills: Sequence[str | Path]
 
     class AgentOptions(CompileOptions, _Options, total=False):
         """The arguments that do not change the type of the agent."""
@@ -187,6 +189,7 @@ def create_graph_agent(
     transformers: Sequence[Any] | None = None,
     name: str | None = "agent",
     resolve: Callable[[Any], BaseChatModel] | None = None,
+    skills: Sequence[str | Path] = (),
     **unknown: Never,
 ) -> CompiledAgentGraph[Any, Any]:
     """Create an agent: a compiled LangGraph graph with the nodes `plan`, `tools`, `delegate` and `finalize`.
@@ -228,6 +231,7 @@ def create_graph_agent(
         transformers: Stream transformers, as in LangGraph's `compile`.
         resolve: Returns the chat model for a name or object in `model`, the configuration or a run's context (which may
             come from a client); None for `graph_agent.models.resolve.resolve_model`.
+        skills: Folders of Agent Skills, each a skill or a folder that holds skills; see the guide on skills.
 
     Raises:
         ConfigError: When the arguments do not fit together, or the model cannot be built.
@@ -264,6 +268,7 @@ def create_graph_agent(
         cache=cache,
         warnings=partial(_servers_down, failed) if failed else tuple,
         resolve=find,
+        skills=skills,
     )
     graph.mcp_states = next((each.states for each in lists.values() if hasattr(each, "states")), None)
     for argument, stops in (("interrupt_before", interrupt_before), ("interrupt_after", interrupt_after)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
@@ -46,6 +47,7 @@ from graph_agent.waves.schema import PlanningResult
 
 if TYPE_CHECKING:
     from graph_agent.hooks.middleware import AdmittedMiddleware
+    from graph_agent.skills import SkillSet
 
 
 class _MiddlewareWrappers(NamedTuple):
@@ -76,6 +78,7 @@ def assemble(
     cache: BaseCache[Any] | None = None,
     warnings: Callable[[], Sequence[str]] = tuple,
     resolve: Resolve | None = None,
+    skills: Sequence[str | Path] = (),
 ) -> AgentStateGraph:
     """Build the graph; arguments and errors as for `build_graph`."""
     context_schema = AgentContext if context_schema is None else context_schema
@@ -96,9 +99,14 @@ def assemble(
     jumps = any(one.hooks for one in admitted)
     own = custom_state(state_schema, [one.state_schema for one in admitted], jumps=jumps)
     added = checked_tools([tool for one in admitted for tool in one.tools])
-    given = with_read_result([*added, *checked_tools(tools)], config)
+    opened = _skills(skills)
+    given = with_read_result([*added, *checked_tools(tools), *(opened or ())], config)
     toolbox = Toolbox(given, checked_delegates(delegates), templates, registered.offered, own)
     config = _with_approvals(config, toolbox)
+    prompt = system_prompt_source(system_prompt, own.current)
+    if opened is not None:
+        config, prompt = opened.with_limits(config), opened.with_section(prompt)
+        warnings = opened.with_warnings(warnings)
     wrappers = _wrappers(admitted, toolbox, templates)
     models = ModelPool(
         model,
@@ -117,7 +125,7 @@ def assemble(
         config=config,
         planner=models.first.planner,
         tool_calling=models.first.tool_calling,
-        system_prompt=system_prompt_source(system_prompt, own.current),
+        system_prompt=prompt,
         response=ResponseSchema(response_format) if response_format is not None else None,
         plan_schema=plan_schema,
         cache=cache,
@@ -160,6 +168,20 @@ def _with_approvals(config: LoopConfig, toolbox: Toolbox) -> LoopConfig:
         if rule not in known and not toolbox.lists_change:
             raise ConfigError(f"approve: no tool or delegate is named {rule!r}; {did_you_mean(rule, known)}")
     return config
+
+
+def _skills(folders: Sequence[str | Path]) -> SkillSet | None:
+    """Read the skills of some folders; None without folders.
+
+    Raises:
+        ConfigError: If a folder holds no skill, or a skill is invalid.
+    """
+    if isinstance(folders, Sequence) and not folders:
+        return None
+    # Imported here: most agents have no skills.
+    from graph_agent.skills import open_skills
+
+    return open_skills(folders)
 
 
 def _admitted(middleware: Sequence[Any]) -> list[AdmittedMiddleware]:

@@ -55,34 +55,44 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+class _TextLoader(_Loader):
+    """Loads every plain scalar as text: `1.0`, `yes` and `null` stay as they are written."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML declares it so
+
+
 def _fault(problem: str, event: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
-def load_yaml(text: str) -> Any:
+def load_yaml(text: str, *, texts: bool = False) -> Any:
     """Parse one YAML document.
+
+    Args:
+        texts: Whether plain scalars stay text.
 
     Raises:
         yaml.YAMLError: If it is not valid YAML, holds a duplicate key, or is too deep or too large.
     """
     try:
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=_TextLoader if texts else _Loader)
     except ValueError as error:
         # For a date that does not exist, and for a number of more than 4,300 digits.
         raise yaml.YAMLError(str(error)) from None
 
 
-def parse_yaml(text: str, where: str) -> Any:
+def parse_yaml(text: str, where: str, *, texts: bool = False) -> Any:
     """Parse one YAML document.
 
     Args:
         where: Its name in errors, e.g. `Agent file agent.yaml`.
+        texts: Whether plain scalars stay text.
 
     Raises:
         ConfigError: If it is not valid YAML, holds a duplicate key, or is too deep or too large.
     """
     try:
-        return load_yaml(text)
+        return load_yaml(text, texts=texts)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""

@@ -23,9 +23,11 @@ NOTE_MARK = "graph_agent_note"
 
 Only a note that begins an input, as a compacted conversation does, is stored.
 
-The value is `_SUMMARY` for a model's summary, which later notes contain in full; else True.
+The value is `_SUMMARY` for a model's summary, which later notes contain in full, and `KEPT` for kept results, which are
+added to each shortened conversation anew; else True.
 """
 _SUMMARY = "summary"
+KEPT = "kept"
 
 _HEAD = (
     "[A note, not the user's words: the beginning of this conversation is left out, because the whole is longer than "
@@ -161,6 +163,11 @@ def is_note(message: BaseMessage) -> bool:
     return bool(message.additional_kwargs.get(NOTE_MARK))
 
 
+def is_kept_note(message: BaseMessage) -> bool:
+    """Whether a message of a request is the note with kept results."""
+    return message.additional_kwargs.get(NOTE_MARK) == KEPT
+
+
 def compacted_view(messages: Sequence[AnyMessage], kept_from: str) -> list[AnyMessage]:
     """Remove the messages before a cut, except the system prompt and the newest input.
 
@@ -288,6 +295,8 @@ def _note(dropped: Sequence[Group]) -> HumanMessage:
 
 def _lines(group: Group) -> list[str]:
     first = group[0]
+    if is_kept_note(first):
+        return []
     if is_note(first):
         return first.text.removesuffix("]").splitlines()[1:]
     if isinstance(first, ToolMessage) or not _asks(first):

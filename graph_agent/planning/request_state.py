@@ -30,6 +30,7 @@ from graph_agent.models.errors import (
 )
 from graph_agent.models.sanitize import SafeMessages, sanitized
 from graph_agent.planning.compaction import compacted_view, shorten, summarized_view
+from graph_agent.planning.kept_results import with_kept_results
 from graph_agent.prompts import Prompts
 from graph_agent.settings.config import LoopConfig, Planner, Price
 from graph_agent.state.events import ModelCallRecord, Purpose, StoredEvent, event
@@ -243,6 +244,7 @@ class RequestState:
         messages = with_carried(self.conversation, carried) if carried else self.conversation
         if self.result_texts:
             messages = with_texts(messages, self.result_texts)
+        whole = messages
         if self.summary is not None and (summary := self.loop.get("summary")) is not None:
             messages = summarized_view(messages, self.summary, summary["kept_from"], summary["inputs"])
         # The note of a compacted view quotes messages in the form in which requests hold them.
@@ -251,7 +253,9 @@ class RequestState:
             if kept_from
             else messages
         )
-        return with_cuts(view, cuts) if (cuts := self.loop.get("truncations")) else view
+        if cuts := self.loop.get("truncations"):
+            view = with_cuts(view, cuts)
+        return view if kept_from is None and messages is whole else with_kept_results(view, whole, self.window)
 
     @property
     def prepared_history(self) -> SafeMessages:

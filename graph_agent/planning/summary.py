@@ -18,7 +18,7 @@ from graph_agent._internal.failure_log import get_logger, log_traceback
 from graph_agent.errors import UserError
 from graph_agent.models.errors import classify_model_error, describe_model_error, refusal_text
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.planning.compaction import find_cut, is_note, newest_input
+from graph_agent.planning.compaction import find_cut, is_kept_note, is_note, newest_input
 from graph_agent.planning.request_state import RequestState, plan_request
 from graph_agent.prompts import Prompts
 from graph_agent.state.events import StoredEvent, event
@@ -85,7 +85,7 @@ async def renew_summary(
     found = find_cut(request, int(threshold * (_KEPT_SHARE - _SUMMARY_SHARE) / scale))
     cut = _stored_cut(request, found, active.conversation)
     kept_from = request[cut].id
-    older = [message for message in request[:cut] if not isinstance(message, SystemMessage)]
+    older = [one for one in request[:cut] if not isinstance(one, SystemMessage) and not is_kept_note(one)]
     # The newest input is in the summary for later inputs, but stays in requests until the next one.
     staying = {message.id for message in newest_input(active.conversation)}
     replaced = count_tokens_approximately([one for one in older if not is_note(one) and one.id not in staying])

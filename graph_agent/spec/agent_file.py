@@ -37,6 +37,7 @@ SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
 
 
 _Rule = Annotated[str, Field(min_length=1)]
+_Folder = Annotated[str, Field(min_length=1)]
 
 
 class AgentSpec(BaseModel):
@@ -64,8 +65,9 @@ class AgentSpec(BaseModel):
     """
     delegates: list[DelegateSpec] = []
     """Agents that receive tasks: graphs of this process, or remote agents."""
-    skills: list[SkillSpec] = []
-    """Skills in the agent's A2A card, in addition to its tools."""
+    skills: list[_Folder | SkillSpec] = []
+    """Folders of Agent Skills, each a skill or a folder that holds skills, relative to the file; and skills that only
+    the agent's A2A card lists, in addition to its tools, each a mapping."""
     push_notifications: bool = False
     """Whether A2A clients may subscribe to changes of their tasks, sent to a URL of theirs on the public network."""
     hooks: list[HookSpec] = []

@@ -222,6 +222,7 @@ def _build(
             cache=cache,
             name=spec.name,
             resolve=_resolver(spec),
+            skills=[spec.folder / skill for skill in spec.skills if isinstance(skill, str)],
         )
 
 

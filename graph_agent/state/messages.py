@@ -38,6 +38,8 @@ _MARKS = {CONTEXT_MARK, STEERING_MARK}
 
 FAILURE_MARK = "graph_agent"
 """Key of this package's entry in `response_metadata`."""
+KEPT_AS = "graph_agent_kept_as"
+"""Key in the artifact of a tool result that requests hold in full after compaction: the newest one of each value."""
 
 
 def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> list[HumanMessage]:

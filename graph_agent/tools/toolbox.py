@@ -299,6 +299,8 @@ class Toolbox:
         if not self.needs_refresh:
             return False
         await asyncio.gather(self._live.wait_for_changes(), *(delegate.prepare() for delegate in self._late))
+        if not self._late and self._live.versions == self._versions:
+            return False
         self._take_changes()
         # A toolbox that shares the delegates may have prepared them already.
         before, self.schemas = self.schemas, self._schemas()

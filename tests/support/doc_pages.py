@@ -145,6 +145,8 @@ class PageRun:
                 printed = self._check_yaml(text, block)
             case "json":
                 printed = json.loads(text) and ""
+            case "markdown" if "file" in block.directives:
+                printed = ""
             case other:
                 raise AssertionError(f"A block of language {other!r} cannot be run; give the reason: <!-- not run: -->")
         for shown, real in self._ports.items():

@@ -108,7 +108,7 @@ def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[Co
         spec.description,
         spec.db,
         opened,
-        tuple(spec.skills),
+        tuple(skill for skill in spec.skills if isinstance(skill, SkillSpec)),
         spec.push_notifications,
         a2a_context_of(spec),
         spec.credential_headers,

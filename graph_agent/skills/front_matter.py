@@ -1,0 +1,209 @@
+"""Reads one skill: a folder with a `SKILL.md`, whose front matter follows the specification of agentskills.io."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from graph_agent._internal.text import clean
+from graph_agent._internal.yaml_files import parse_yaml
+from graph_agent.errors import ConfigError, did_you_mean
+from graph_agent.skills.files import UnreadableFileError, read_bytes
+
+FILE_NAMES = ("SKILL.md", "skill.md")
+MOST_NAME_CHARS = 64
+MOST_DESCRIPTION_CHARS = 1024
+MOST_COMPATIBILITY_CHARS = 500
+MOST_FILE_BYTES = 1_000_000
+"""Bytes of one `SKILL.md`."""
+
+_FENCE = "---"
+_SHOWN_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """A skill: the front matter of its `SKILL.md`, and the instructions after it."""
+
+    name: str
+    """Its name, which is also the name of its folder."""
+    description: str
+    """What it does, and when to use it."""
+    folder: Path
+    """Its folder, absolute."""
+    body: str = field(repr=False)
+    """The instructions: the text after the front matter, stripped."""
+    digest: str
+    """The first 16 hexadecimal digits of the SHA-256 of its `SKILL.md`."""
+    license: str | None = None
+    compatibility: str | None = None
+    """What it needs of its environment."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    allowed_tools: tuple[str, ...] | None = None
+    """The entries of `allowed-tools`, in order; None without that field."""
+
+
+def skill_file(folder: Path) -> Path | None:
+    """Return the path of the `SKILL.md` in a folder; None without one."""
+    try:
+        names = set(os.listdir(folder))
+    except OSError:
+        return None
+    return next((folder / name for name in FILE_NAMES if name in names), None)
+
+
+def key_of(name: str) -> str:
+    """Return the form in which names of skills are compared: NFKC, without surrounding spaces."""
+    return unicodedata.normalize("NFKC", name.strip())
+
+
+def read_skill(folder: str | Path) -> Skill:
+    """Read and check one skill.
+
+    Args:
+        folder: The skill's folder.
+
+    Raises:
+        ConfigError: If it has no readable `SKILL.md`, or its front matter does not follow the specification; the
+            message has one line for each fault.
+    """
+    path = Path(os.path.abspath(folder))
+    file = skill_file(path)
+    if file is None:
+        raise ConfigError(f"Skill {folder}: there is no SKILL.md; a skill is a folder with that file.")
+    where = f"Skill {Path(folder) / file.name}"
+    try:
+        raw = read_bytes(path, file.name, MOST_FILE_BYTES)
+        text = raw.decode("utf-8-sig")
+    except UnreadableFileError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: not UTF-8: byte {error.start} is {error.object[error.start]:#04x}.") from None
+    front, body = _split(text.replace("\r\n", "\n").replace("\r", "\n"), where)
+    content = parse_yaml(front, f"{where}: front matter", texts=True)
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"{where}: front matter: expected keys such as 'name' and 'description', got {_shown(content)}."
+        )
+    faults = [f"{where}: {fault}" for fault in _faults(content, path)]
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return Skill(
+        name=content["name"].strip(),
+        description=clean(content["description"].strip()),
+        folder=path,
+        body=clean(body),
+        digest=hashlib.sha256(raw).hexdigest()[:16],
+        license=content.get("license"),
+        compatibility=content.get("compatibility"),
+        metadata=content.get("metadata") or {},
+        allowed_tools=_entries(content["allowed-tools"]) if "allowed-tools" in content else None,
+    )
+
+
+def _split(text: str, where: str) -> tuple[str, str]:
+    """Return the front matter and the body of a `SKILL.md`."""
+    lines = text.split("\n")
+    if lines[0].rstrip() != _FENCE:
+        raise ConfigError(f"{where}: the first line is {_shown(lines[0])}; begin the file with the line '---'.")
+    for at, line in enumerate(lines[1:], 1):
+        if line.rstrip() == _FENCE:
+            return "\n".join(lines[1:at]), "\n".join(lines[at + 1 :]).strip()
+    raise ConfigError(f"{where}: the front matter has no end; close it with the line '---'.")
+
+
+def _faults(content: Mapping[Any, Any], folder: Path) -> list[str]:
+    faults = [
+        f"unknown field {_shown(key)}; {did_you_mean(str(key), _CHECKS)} Own fields belong under 'metadata'."
+        for key in content
+        if key not in _CHECKS
+    ]
+    missing = [name for name in ("name", "description") if name not in content]
+    faults += [f"the field '{name}' is missing; add it to the front matter." for name in missing]
+    for name, check in _CHECKS.items():
+        if name in content and (fault := check(content[name], folder)) is not None:
+            faults.append(f"{name}={_shown(content[name])}: {fault}.")
+    return faults
+
+
+def _name_fault(value: Any, folder: Path) -> str | None:
+    if not isinstance(value, str) or not value.strip():
+        return "write a text, such as 'pdf-forms'"
+    name = key_of(value)
+    if len(name) > MOST_NAME_CHARS:
+        return f"it has {len(name)} characters; write {MOST_NAME_CHARS} at most"
+    if not all(char.isalnum() or char == "-" for char in name) or name != name.lower():
+        return "use lowercase letters, digits and hyphens, such as 'pdf-forms'"
+    if name.startswith("-") or name.endswith("-") or "--" in name:
+        return "a hyphen stands between two words, once"
+    if unicodedata.normalize("NFKC", folder.name) != name:
+        return f"its folder is {folder.name!r}; give both the same name"
+    return None
+
+
+def _description_fault(value: Any, _: Path) -> str | None:
+    if not isinstance(value, str) or not value.strip():
+        return "write what the skill does and when to use it"
+    if len(value) > MOST_DESCRIPTION_CHARS:
+        return f"it has {len(value)} characters; write {MOST_DESCRIPTION_CHARS} at most"
+    return None
+
+
+def _text_fault(value: Any, _: Path) -> str | None:
+    return None if isinstance(value, str) else "write a text"
+
+
+def _compatibility_fault(value: Any, folder: Path) -> str | None:
+    if isinstance(value, str) and len(value) > MOST_COMPATIBILITY_CHARS:
+        return f"it has {len(value)} characters; write {MOST_COMPATIBILITY_CHARS} at most"
+    return _text_fault(value, folder)
+
+
+def _metadata_fault(value: Any, _: Path) -> str | None:
+    if value == "":  # the key without a value
+        return None
+    if not isinstance(value, dict) or not all(isinstance(text, str) for pair in value.items() for text in pair):
+        return "write keys with texts, such as {author: 'ana'}"
+    return None
+
+
+def _allowed_tools_fault(value: Any, _: Path) -> str | None:
+    if isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+        return None
+    return "write names of tools, separated by spaces, such as 'read_file search'"
+
+
+_CHECKS: dict[str, Callable[[Any, Path], str | None]] = {
+    "name": _name_fault,
+    "description": _description_fault,
+    "license": _text_fault,
+    "compatibility": _compatibility_fault,
+    "metadata": _metadata_fault,
+    "allowed-tools": _allowed_tools_fault,
+}
+"""Field of the front matter → what is wrong with a value of it; None for a valid one."""
+
+
+def _entries(value: str | list[str]) -> tuple[str, ...]:
+    """Return the entries of `allowed-tools`: a text is split at spaces and commas outside of parentheses."""
+    if isinstance(value, list):
+        return tuple(filter(None, map(str.strip, value)))
+    entries, entry, depth = list[str](), "", 0
+    for char in value:
+        depth = max(0, depth + (char == "(") - (char == ")"))
+        if depth == 0 and (char.isspace() or char == ","):
+            entries.append(entry)
+            entry = ""
+        else:
+            entry += char
+    return tuple(filter(None, [*entries, entry.strip()]))
+
+
+def _shown(value: Any) -> str:
+    text = ascii(value) if not str(value).isprintable() else repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

@@ -1,0 +1,161 @@
+"""Skills of an agent: in the prompt, loaded, read, limited, and kept, in each mode of calling."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import SystemMessage
+from langchain_core.messages.utils import count_tokens_approximately
+from langgraph.checkpoint.memory import InMemorySaver
+
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.approvals import approve
+from graph_agent.errors import ConfigError
+from graph_agent.skills import open_skills
+from tests.support.agents import asks, echo
+from tests.support.skill_folders import write_skill
+
+
+def load(name: str, id_: str = "load") -> str:
+    return asks((id_, "load_skill", {"name": name}))
+
+
+def plan(*calls: tuple[str, str, dict[str, Any]]) -> dict[str, Any]:
+    """A structured plan with calls."""
+    tools = [{"id": id_, "tool": name, "args": arguments} for id_, name, arguments in calls]
+    return {"status": "continue", "action": "tool_calls", "tools": tools}
+
+
+def system_of(model: ScriptedChatModel, at: int) -> str:
+    return next(message.text for message in model.requests[at].messages if isinstance(message, SystemMessage))
+
+
+def results(events: list[Any]) -> list[tuple[str, str, str]]:
+    return [(entry["name"], entry["status"], entry["content"]) for entry in events if entry["type"] == "tool_result"]
+
+
+@pytest.mark.parametrize("mode", ["native", "text"])
+async def test_a_skill_is_described_loaded_and_recorded(mode: Any, tmp_path: Path) -> None:
+    folder = write_skill(tmp_path, "tea", "Boil the water.", "Makes tea.", license="MIT")
+    (folder / "kinds.md").write_text("green, black")
+    model = ScriptedChatModel([load("tea"), asks(("f", "read_skill_file", {"skill": "tea", "path": "kinds.md"})), "Hi"])
+    agent = create_graph_agent(
+        model, skills=[tmp_path], config=LoopConfig(tool_calling=mode), checkpointer=InMemorySaver()
+    )
+    session = Session(agent, "s1")
+
+    answer = (await session.run("Tea!")).answer
+
+    events = await session.events()
+    values = [entry["value"]["skill"] for entry in events if entry["type"] == "tool_result" and "value" in entry]
+    body = (
+        "The skill 'tea' is loaded. Its instructions:\n\nBoil the water.\n\nIts files, for read_skill_file: kinds.md."
+    )
+    assert "\n- tea: Makes tea.\n" in system_of(model, 0)
+    assert (answer, values, results(events)) == (
+        "Hi",
+        ["tea"],
+        [("load_skill", "success", body), ("read_skill_file", "success", "green, black")],
+    )
+
+
+def test_fifty_skills_take_at_most_60_tokens_each(tmp_path: Path) -> None:
+    for number in range(50):
+        write_skill(tmp_path, f"a-rather-long-name-of-a-skill-{number:02}", description="Fills in a form. " * 60)
+    write_skill(tmp_path, "last", description="Fills in a form. " * 60)
+    sections = [open_skills([tmp_path]).section]
+    for folder in sorted(tmp_path.iterdir()):
+        (folder / "SKILL.md").unlink()
+        if any(tmp_path.glob("*/SKILL.md")):
+            sections.append(open_skills([tmp_path]).section)
+
+    tokens = [count_tokens_approximately([SystemMessage(section)]) for section in sections]
+
+    steps = [more - less for more, less in itertools.pairwise(tokens)]
+    assert (len(steps), max(steps) <= 60, tokens[0] <= 50 * 60 + tokens[-1]) == (50, True, True)
+
+
+async def test_a_call_outside_of_allowed_tools_needs_approval_in_that_input_only(tmp_path: Path) -> None:
+    write_skill(tmp_path, "tea", allowed_tools="brew")
+    call = asks(("e", "echo", {"text": "hi"}))
+    model = ScriptedChatModel([load("tea"), call, "One.", asks(("f", "echo", {"text": "hi"})), "Two."])
+    agent = create_graph_agent(model, [echo], skills=[tmp_path], checkpointer=InMemorySaver())
+    session = Session(agent, "s1")
+
+    waiting = await session.run("Tea!")
+    done = await session.resume(approve())
+    later = await session.run("And again.")
+
+    assert ([each["name"] for each in waiting.pending], done.answer, later.answer) == (["echo"], "One.", "Two.")
+
+
+async def test_a_delegate_has_skills_and_limits_of_its_own(tmp_path: Path) -> None:
+    write_skill(tmp_path, "tea", allowed_tools="delegate_to_cook")
+    inner = create_graph_agent(ScriptedChatModel([asks(("i", "echo", {"text": "x"})), "Cooked."]), [echo])
+    model = ScriptedChatModel([load("tea"), asks(("d", "delegate_to_cook", {"task": "Cook."})), "Done."])
+    agent = create_graph_agent(
+        model, delegates=[GraphDelegate("cook", "Cooks.", inner)], skills=[tmp_path], checkpointer=InMemorySaver()
+    )
+
+    result = await Session(agent, "s1").run("Tea!")
+
+    assert (result.answer, result.pending) == ("Done.", [])
+
+
+async def test_a_changed_skill_counts_from_the_next_plan_and_an_invalid_one_warns(tmp_path: Path) -> None:
+    write_skill(tmp_path, "tea", description="Makes tea.")
+    model = ScriptedChatModel(["One.", "Two.", "Three."])
+    agent = create_graph_agent(model, [echo], skills=[tmp_path], checkpointer=InMemorySaver())
+    session = Session(agent, "s1")
+
+    await session.run("1")
+    write_skill(tmp_path, "tea", description="Makes coffee.")
+    write_skill(tmp_path, "cake", description="Bakes.")
+    await session.run("2")
+    write_skill(tmp_path, "tea", description="X" * 2000)
+    await session.run("3")
+
+    lines = [[line for line in system_of(model, at).split("\n") if line.startswith("- ")] for at in range(3)]
+    changed = ["- cake: Bakes.", "- tea: Makes coffee."]
+    warnings = [entry["message"] for entry in await session.events() if entry["type"] == "warning"]
+    assert lines == [["- tea: Makes tea."], changed, changed]
+    assert [message.partition(": ")[2][:30] for message in warnings] == ["description='XXXXXXXXXXXXXXXXX"]
+
+
+async def test_a_skill_that_gets_allowed_tools_later_is_not_loaded(tmp_path: Path) -> None:
+    write_skill(tmp_path, "tea")
+    model = ScriptedChatModel([load("tea"), "No."])
+    agent = create_graph_agent(model, skills=[tmp_path], checkpointer=InMemorySaver())
+    write_skill(tmp_path, "tea", allowed_tools="brew")
+    session = Session(agent, "s1")
+
+    await session.run("Tea!")
+
+    assert results(await session.events()) == [
+        (
+            "load_skill",
+            "error",
+            "The skill 'tea' cannot be loaded: its allowed-tools were added after the agent was opened. The agent must "
+            "be opened again.",
+        )
+    ]
+
+
+@pytest.mark.parametrize("skills", ["skills", 5, [5], ["missing"], ["empty"], ["file"]])
+def test_folders_without_skills_are_refused(skills: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty" / "inner").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigError, match=r"^skills"):
+        create_graph_agent(ScriptedChatModel([]), skills=skills)
+
+
+def test_two_skills_of_one_name_are_refused(tmp_path: Path) -> None:
+    folders = [write_skill(tmp_path / parent, "tea").parent for parent in ("a", "b")]
+
+    with pytest.raises(ConfigError, match="Two skills are named 'tea'"):
+        create_graph_agent(ScriptedChatModel([]), skills=folders)
