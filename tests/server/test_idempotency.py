@@ -13,9 +13,9 @@ import anthropic
 import httpx
 import openai
 import pytest
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from graph_agent import LoopConfig, SessionMemory, create_graph_agent
+from graph_agent import LoopConfig, ScriptedChatModel, SessionMemory, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server import create_app
 from graph_agent.server.admission.gate import Caller
@@ -98,6 +98,38 @@ async def test_a_request_repeated_while_it_runs_waits_for_the_answer() -> None:
         outcomes = await outcome_of(first), await outcome_of(second)
 
     assert (busy.value.kind, outcomes[0].text, outcomes[1]) == ("busy", "Done.", outcomes[0])
+
+
+class Echo(ScriptedChatModel):
+    """Answers with the user's newest text."""
+
+    def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
+        return AIMessage(f"answer to {next(each.text for each in reversed(messages) if each.type == 'human')}")
+
+
+async def test_a_request_killed_after_its_first_checkpoint_gets_its_own_answer_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise OSError("killed")
+
+    async with asyncio.timeout(30), running(create_graph_agent(Echo([]))) as runs:
+        saver: Any = runs.host.kept.checkpointer
+        put = saver.aput
+
+        async def put_input(config: Any, checkpoint: Any, metadata: Any, versions: Any) -> Any:
+            return await (put if metadata["source"] == "input" else fail)(config, checkpoint, metadata, versions)
+
+        second = keyed("k2", ask(HumanMessage("two"), session_id="s"))
+        first = await answered(runs.host, keyed("k1", ask(HumanMessage("one"), session_id="s")))
+        with monkeypatch.context() as patch:
+            patch.setattr(saver, "aput", put_input)
+            patch.setattr(saver, "aput_writes", fail)
+            with pytest.raises(ProblemError):
+                await answered(runs.host, second)
+        outcomes = [await answered(runs.host, second) for _ in range(2)]
+
+    assert [each.text for each in (first, *outcomes)] == ["answer to one", "answer to two", "answer to two"]
 
 
 async def test_equal_responses_at_the_same_time_wait_for_the_one_that_runs(tmp_path: Path) -> None:
