@@ -32,8 +32,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     )
     terminalreporter.write_line(f"{total.in_words()}, {total.faults} faults")
     if report.FILE and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        failed = [each.nodeid for key in ("failed", "error") for each in terminalreporter.stats.get(key, [])]
-        run = reliability.run_of(rows, failed, config.getoption("keyword"))
+        stats = terminalreporter.stats
+        failed = [each.nodeid for key in ("failed", "error") for each in stats.get(key, [])]
+        tests = [*failed, *(each.nodeid for each in stats.get("passed", []))]
+        run = reliability.run_of(rows, tests, failed, config.getoption("keyword"))
         reliability.record(Path(report.FILE), run)
         terminalreporter.write_line(f"written: {report.FILE}")
     elif report.FILE:

@@ -58,8 +58,9 @@ make attack SCALE={scale} SEED={seed} REPORT=docs/reliability.md
 ```
 
 A run replaces the recorded run of its seed; the record is `reliability.json`, beside this page. `ATTACK=two_workers`
-chooses attacks by a part of the name of their test. The seed decides all random choices; the moment at which a signal
-arrives depends on the machine. An attack is unfinished if its test failed with another error than a violation.
+chooses attacks by a part of the name of their test, and replaces only these. The seed decides all random choices; the
+moment at which a signal arrives depends on the machine. An attack is unfinished if its test failed with another error
+than a violation.
 """
 
 
@@ -80,6 +81,8 @@ class Run:
     """The `-k` expression that chose the attacks; empty for all."""
     failed: Sequence[str] = ()
     """Node ids of the tests that failed."""
+    tests: Sequence[str] = ()
+    """Node ids of all its tests."""
 
     @property
     def faults(self) -> int:
@@ -100,12 +103,13 @@ class Run:
 _RUNS = TypeAdapter(list[Run])
 
 
-def run_of(rows: Sequence[Row], failed: Sequence[str], chosen: str) -> Run:
+def run_of(rows: Sequence[Row], tests: Sequence[str], failed: Sequence[str], chosen: str) -> Run:
     """Return the run of this process.
 
     Args:
         rows: The attacks; their notes are not recorded.
-        failed: Node ids of the failed tests.
+        tests: Node ids of the tests.
+        failed: Node ids of those that failed.
         chosen: The `-k` expression that chose the tests.
     """
     return Run(
@@ -118,13 +122,20 @@ def run_of(rows: Sequence[Row], failed: Sequence[str], chosen: str) -> Run:
         rows=[replace(row, notes=[]) for row in rows],
         chosen=chosen,
         failed=failed,
+        tests=sorted({*tests}),
     )
 
 
 def record(page: Path, run: Run) -> None:
-    """Add a run to the record beside a page, and write the page from all runs of its version."""
+    """Add a run to the record beside a page, and write the page from all runs of its version.
+
+    A run replaces that of its seed; one of chosen attacks replaces these attacks only, if the scales are the same.
+    """
     file = page.with_suffix(".json")
     stored = _RUNS.validate_json(file.read_bytes()) if file.exists() else []
+    before = [each for each in stored if (each.version, each.seed, each.scale) == (run.version, run.seed, run.scale)]
+    if before and run.chosen:
+        run = _joined(before[0], run)
     others = [each for each in stored if (each.version, each.seed) != (run.version, run.seed)]
     runs = sorted([*others, run], key=lambda each: (each.version, each.seed))
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -136,6 +147,18 @@ def record(page: Path, run: Run) -> None:
         partial = target.with_name(f"{target.name}.partial")
         partial.write_text(text)
         partial.replace(target)
+
+
+def _joined(before: Run, run: Run) -> Run:
+    """Return the record of a run of which some attacks were repeated."""
+    names = {row.name for row in run.rows}
+    return replace(
+        run,
+        rows=[*(row for row in before.rows if row.name not in names), *run.rows],
+        chosen=before.chosen and f"{before.chosen} or {run.chosen}",
+        tests=sorted({*before.tests, *run.tests}),
+        failed=[*(each for each in before.failed if each not in run.tests), *run.failed],
+    )
 
 
 def _text(runs: Sequence[Run]) -> str:

@@ -63,3 +63,20 @@ def test_violations_and_failures_of_other_kinds_are_on_the_page(tmp_path: Path) 
         ],
         True,
     )
+
+
+def test_chosen_attacks_replace_only_themselves_in_the_run_of_their_seed(tmp_path: Path) -> None:
+    page = tmp_path / "reliability.md"
+    rows = [
+        Row("clocks", Counter(skewed=7)),
+        Row("workers", Counter(kills=1, turns=1), [Violation("lost", "s1: turn 3")]),
+    ]
+    record(page, Run(1, 2, "1.0", "2026-11-23", "3.11.2", "2 cores", rows, "", ["test_workers"], ["test_clocks"]))
+    again = Row("workers", Counter(kills=2, turns=2))
+    record(page, Run(1, 2, "1.0", "2026-11-24", "3.11.2", "2 cores", [again], "workers", [], ["test_workers"]))
+
+    assert tables(page)[2:] == [
+        "| clocks | 7 |  |  |  | 0 | 0 | 0 |",
+        "| workers | 2 | 2 | 0 | 0 | 0 | 0 | 0 |",
+        "| 2026-11-24 | 2 | 1 | all | 9 | 0 | 0 |",
+    ]

@@ -16,7 +16,6 @@ from uuid import UUID
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, GenerationChunk, LLMResult
-from langgraph.constants import START
 from langgraph.errors import GraphDrained, UnknownInterruptError
 from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
@@ -370,10 +369,9 @@ class ServerRun:
     async def _emit_commentary(self, state: StateSnapshot) -> Mapping[str, Any]:
         """Emit the texts of an earlier run of the request; return the state of the input before the request."""
         before = await self._before_request(state)
-        # Before its first plan, a request has no text yet; the newest events are those of the input before. The first
-        # checkpoint of an input does not have its message either.
-        recorded = (state.values.get("loop") or {}).get("last_input_id", "")
-        is_begun = START not in state.next and not new_user_messages(state.values.get("messages", []), recorded)
+        # Before its first plan, a request has no text, and in its first checkpoint, which is of its input, no message.
+        is_input = (state.metadata or {}).get("source") == "input"
+        is_begun = not (is_input or new_user_messages(state.values.get("messages", []), _input_of(state.values) or ""))
         if not self._sent and is_begun:
             for number, text in enumerate(commentary_of(self.spec, state, before)):
                 await self._on_text(text, f"commentary {number}")
