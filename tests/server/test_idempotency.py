@@ -113,7 +113,7 @@ async def test_a_request_killed_after_its_first_checkpoint_gets_its_own_answer_a
     async def fail(*_: Any, **__: Any) -> Any:
         raise OSError("killed")
 
-    async with asyncio.timeout(30), running(create_graph_agent(Echo([]))) as runs:
+    async with asyncio.timeout(30), running(create_graph_agent(Echo(responses=[]))) as runs:
         saver: Any = runs.host.kept.checkpointer
         put = saver.aput
 
