@@ -12,6 +12,7 @@ import yaml
 
 from graph_agent._internal.text import printable, visible, visible_json
 from graph_agent.approvals.decisions import standing_approval
+from graph_agent.approvals.elicitation import elicitation_text, is_elicitation, read_elicitation_answer
 from graph_agent.approvals.text import parse_answer
 from graph_agent.checkpoints.urls import MEMORY
 from graph_agent.cli.questions import (
@@ -86,6 +87,8 @@ class Dialog:
         action = self._action
         if action is None:
             value = self._question.value
+            if is_elicitation(value):
+                return elicitation_text(value)
             return value if isinstance(value, str) else _as_yaml(value)
         total = len(self._question.actions)
         number = f" ({len(self._decisions) + 1} of {total})" if total > 1 else ""
@@ -134,7 +137,8 @@ class Dialog:
         if action is None:
             if not given.strip():
                 raise InputError("An answer is needed.")
-            self._close_question(parse_answer(given))
+            answer, value = parse_answer(given), self._question.value
+            self._close_question(read_elicitation_answer(value, answer).as_value() if is_elicitation(value) else answer)
         elif self._awaits == "edit":
             self._decide(edit(action, parse_arguments(given)))
         elif self._awaits == "reject":

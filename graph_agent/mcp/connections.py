@@ -1,13 +1,16 @@
 """Validates connection settings before any server is started.
 
-Connections have the keys of langchain-mcp-adapters, and six keys of our own for every transport:
+Connections have the keys of langchain-mcp-adapters, and keys of our own for every transport:
 - `tool_prefix`: `True` for `"<server>_"`, or the prefix as text; default none;
 - `connect_timeout_s`: seconds for a server to start; default 30;
 - `pin_tools`: True to offer only the tools listed at startup and ignore later changes; default False;
 - `required`: True to fail if the server cannot be opened at startup; default False, which leaves its tools out;
 - `max_message_bytes`: maximum bytes of one message from the server; a longer one is refused on arrival; default 16 MiB;
 - `stray_output`: `"error"` fails the running calls when a stdio server writes a line that is not a message, `"ignore"`
-  logs the line; default `"error"`.
+  logs the line; default `"error"`;
+- `elicitation`: `"ask"` makes a server's question an interrupt of the agent, `"repeat"` also calls a writing tool again
+  for an answer that arrives after its process has ended, `"refuse"` declares questions as unsupported; default `"ask"`;
+- `answer_timeout_s`: seconds that a call stays open for the answer to its question; default 3,600.
 """
 
 from __future__ import annotations
@@ -35,9 +38,12 @@ TRANSPORTS: dict[str, Transport] = {
     "sse": "sse",
 }
 COMMON_KEYS = {
-    *("transport", "tool_prefix", "connect_timeout_s", "pin_tools", "required", "max_message_bytes", "stray_output")
+    *("transport", "tool_prefix", "connect_timeout_s", "pin_tools", "required", "max_message_bytes", "stray_output"),
+    *("elicitation", "answer_timeout_s"),
 }
 STRAY_OUTPUT = ("error", "ignore")
+ELICITATION = ("ask", "repeat", "refuse")
+ANSWER_TIMEOUT_S = 3_600.0
 _HTTP = {"url", "headers", "timeout", "sse_read_timeout", "httpx_client_factory", "auth", "session_kwargs"}
 TRANSPORT_KEYS: dict[Transport, set[str]] = {
     "stdio": {"command", "args", "env", "cwd", "encoding", "encoding_error_handler", "session_kwargs"},
@@ -59,6 +65,8 @@ class ServerConfig:
     required: bool = False
     max_message_bytes: int = MAX_MESSAGE_BYTES
     ignores_stray_output: bool = False
+    elicitation: str = "ask"
+    answer_timeout_s: float = ANSWER_TIMEOUT_S
 
 
 def check_connections(
@@ -99,6 +107,8 @@ def _check(name: Any, connection: Any) -> ServerConfig:
         required=_flag(name, "required", connection.get("required")),
         max_message_bytes=_bytes(name, "max_message_bytes", connection.get("max_message_bytes")),
         ignores_stray_output=_choice(name, "stray_output", connection.get("stray_output"), STRAY_OUTPUT) == "ignore",
+        elicitation=_choice(name, "elicitation", connection.get("elicitation"), ELICITATION),
+        answer_timeout_s=_seconds(name, "answer_timeout_s", connection.get("answer_timeout_s", ANSWER_TIMEOUT_S)),
     )
 
 

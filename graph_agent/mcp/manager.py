@@ -84,8 +84,9 @@ async def open_mcp_tools(
     the tool is marked read-only or idempotent; otherwise it raises `McpCallError`, which states that the call may have
     taken effect. Tools can be called from other event loops and threads while the loop that opened them runs.
 
-    `on_elicitation` answers servers' questions to the person: `async (context, params) -> ElicitResult`, with an
-    optional third parameter, `CallbackContext`. Without it, elicitation is declared as unsupported.
+    A server's question to a person during a call is an interrupt of the agent; see `elicitation` and
+    `answer_timeout_s` in `graph_agent.mcp.connections`. `on_elicitation` answers in its place: `async (context, params)
+    -> ElicitResult`, with an optional third parameter, `CallbackContext`.
     `auth` applies to every HTTP server, or, as a mapping, to the servers it names.
 
     Raises `ConfigError` for an invalid connection, before any server starts, and for two tools with the same name, and

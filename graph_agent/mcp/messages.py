@@ -154,6 +154,17 @@ class McpCallError(McpServerError, ToolException):
         """False if the tool certainly did not run."""
 
 
+class UrlsRequiredError(ToolException):
+    """A server refuses a call, which has not run, until a person has opened the addresses `elicitations`."""
+
+    def __init__(self, server: str, error: types.ErrorData) -> None:
+        super().__init__(f"MCP server {server!r}: {error.message}")
+        try:
+            self.elicitations = types.ElicitationRequiredErrorData.model_validate(error.data).elicitations
+        except ValidationError:
+            self.elicitations = []
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     """Why a request will never be answered.

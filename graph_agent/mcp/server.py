@@ -16,6 +16,7 @@ from graph_agent.errors import McpServerError
 from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.messages import Loss, LostCallError, McpCallError
 from graph_agent.mcp.server_connection import ServerConnection
+from graph_agent.mcp.suspended import Asker, SuspendedCalls
 
 logger = get_logger("graph_agent.mcp")
 
@@ -40,6 +41,10 @@ class Server:
         """The tools listed last, by name; empty before the first session."""
         self.changes_tools = False
         """Whether it announces tool changes and they are applied."""
+        self.suspended = SuspendedCalls(config.answer_timeout_s)
+        """Calls that wait for the answer of a person."""
+        self.asks_people = elicit is None and config.elicitation != "refuse"
+        """Whether its questions become interrupts."""
         self._on_tools = on_tools
         self._elicit = elicit
         self._context = copy_context()
@@ -62,12 +67,15 @@ class Server:
         arguments: dict[str, Any],
         on_progress: ProgressFnT | None,
         meta: dict[str, Any] | None = None,
+        asked_by: tuple[str, Asker] | None = None,
     ) -> types.CallToolResult:
         """Call a tool, on a new session if the old one ended; `meta` is sent in addition to the arguments.
 
+        `asked_by` is the agent's session and the function that answers the server's questions during the call.
+
         Raises `McpCallError` if there is no answer, and `ToolException` if the answer is a protocol error.
         """
-        repeatable = _repeatable(tool)
+        repeatable = is_repeatable(tool)
         first_loss: Loss | None = None
         while True:
             try:
@@ -76,7 +84,7 @@ class Server:
                 ran = first_loss is not None and first_loss.may_have_run
                 raise McpCallError(f"{error} The next call tries again.", may_have_run=ran) from None
             try:
-                return await link.call(tool.name, arguments, on_progress, meta)
+                return await link.call(tool.name, arguments, on_progress, meta, asked_by)
             except LostCallError as error:
                 loss = error.loss
             if loss.session_gone:
@@ -106,6 +114,7 @@ class Server:
     async def close(self) -> None:
         """Close all sessions concurrently; running calls fail."""
         self._closed = True
+        self.suspended.close()
         await asyncio.gather(*(link.close() for link in self._links))
 
     async def _usable_link(self) -> ServerConnection:
@@ -155,6 +164,7 @@ class Server:
         return f"{server}: {what} while {tool!r} was running ({loss.reason}); it may have taken effect."
 
 
-def _repeatable(tool: types.Tool) -> bool:
+def is_repeatable(tool: types.Tool) -> bool:
+    """Whether a call may be repeated: its tool only reads, or is idempotent."""
     marks = tool.annotations
     return marks is not None and bool(marks.readOnlyHint or marks.idempotentHint)

@@ -21,7 +21,8 @@ import anyio
 import mcp.types as types
 from langchain_core.tools import ToolException
 from mcp import McpError
-from mcp.client.session import ElicitationFnT
+from mcp.client.session import ClientSession, ElicitationFnT
+from mcp.shared.context import RequestContext
 from mcp.shared.message import SessionMessage
 from mcp.shared.session import ProgressFnT
 from mcp.types import JSONRPCRequest, RequestId
@@ -33,14 +34,18 @@ from graph_agent.mcp.messages import (
     LostCallError,
     McpCallError,
     UnreadableError,
+    UrlsRequiredError,
     is_unreadable,
     replacement_for,
     root_cause,
     unreadable,
 )
+from graph_agent.mcp.questions import AskingCall, Questions
 from graph_agent.mcp.session import Session
 from graph_agent.mcp.stdio import Incoming, Outgoing
+from graph_agent.mcp.suspended import Asker
 from graph_agent.mcp.transports import ServerLog, open_transport
+from graph_agent.mcp.watched_http import HttpWatch
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +55,8 @@ class Call:
     lost: asyncio.Future[Loss] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     request_id: RequestId | None = None
     sent: bool = False
+    asking: AskingCall = field(default_factory=AskingCall)
+    """Its part in questions of the server."""
 
 
 current_call: ContextVar[Call | None] = ContextVar("mcp_call", default=None)
@@ -175,6 +182,7 @@ class ServerConnection:
         self._log = ServerLog(config.name)
         self._stop = asyncio.Event()
         self._calls: set[Call] = set()
+        self._questions = Questions()
         self._retired = False
         # The SDK does not clean up after a cancelled process start, so the start, of milliseconds, is not cancelled.
         self._may_cancel = config.transport != "stdio"
@@ -193,12 +201,23 @@ class ServerConnection:
         return self._owner.done()
 
     async def call(
-        self, name: str, arguments: dict[str, Any], on_progress: ProgressFnT | None, meta: dict[str, Any] | None = None
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        on_progress: ProgressFnT | None,
+        meta: dict[str, Any] | None = None,
+        asked_by: tuple[str, Asker] | None = None,
     ) -> types.CallToolResult:
         """Call a tool and wait for its answer; cancelling notifies the server.
 
-        Raises `LostCallError` if no answer will arrive, `ToolException` for a protocol error, and `McpCallError` if the
-        answer cannot be parsed or the server no longer offers the tool.
+        Args:
+            asked_by: The agent's session, and the function that answers the server's questions during the call; None
+                if no person can be asked.
+
+        Raises:
+            LostCallError: If no answer will arrive.
+            ToolException: For a protocol error; `UrlsRequiredError` if the person must open addresses first.
+            McpCallError: If the answer cannot be parsed or the server no longer offers the tool.
         """
         session = self._session
         if session is None or self.ended.done():
@@ -209,7 +228,10 @@ class ServerConnection:
                 f"MCP server {self._config.name!r} no longer offers {name!r}; it offers: {known}.", may_have_run=False
             )
         call = Call()
+        if asked_by is not None:
+            call.asking.session_id, call.asking.asker = asked_by
         self._calls.add(call)
+        self._questions.begin(call.asking)
         token = current_call.set(call)
         answer = asyncio.create_task(session.call_tool(name, arguments, progress_callback=on_progress, meta=meta))
         current_call.reset(token)
@@ -221,6 +243,7 @@ class ServerConnection:
             return self._outcome(name, call, answer)
         finally:
             self._calls.discard(call)
+            self._questions.end(call.asking, answered=answer.done())
             if not answer.done():
                 answer.cancel()
                 self._notify_cancelled(session, call)
@@ -242,9 +265,10 @@ class ServerConnection:
             await asyncio.wait({self._owner}, timeout=_CLOSE_S)
 
     async def _own(self) -> None:
+        watch = HttpWatch(self._on_loss, self._on_server_request)
         try:
             async with AsyncExitStack() as stack:
-                streams = await stack.enter_async_context(open_transport(self._config, self._on_loss, self._log))
+                streams = await stack.enter_async_context(open_transport(self._config, watch, self._log))
                 self._may_cancel = True
                 if self.failure is not None:
                     return
@@ -272,6 +296,8 @@ class ServerConnection:
         options = dict(self._config.options.get("session_kwargs", {}))
         if self._elicit is not None:
             options["elicitation_callback"] = self._elicit
+        elif self._config.elicitation != "refuse":
+            options["elicitation_callback"] = self._ask
         closed = functools.partial(self._end, "it closed the connection")
         taps = IncomingTap(incoming, closed, self._on_unreadable), OutgoingTap(outgoing)
         session = await stack.enter_async_context(Session(*taps, on_tools_changed=self._on_tools_changed, **options))
@@ -298,6 +324,8 @@ class ServerConnection:
                 raise McpCallError(self._no_reply(name, error.error.message), may_have_run=True) from None
             if self.ended.done() and error.error.code == types.CONNECTION_CLOSED:
                 raise LostCallError(broken) from None
+            if error.error.code == types.URL_ELICITATION_REQUIRED:
+                raise UrlsRequiredError(self._config.name, error.error) from error
             raise ToolException(f"MCP server {self._config.name!r}: {error}") from error
         except (RuntimeError, ValueError) as error:
             # The SDK found that the answer, or its structured content, does not match the server's schema.
@@ -343,6 +371,16 @@ class ServerConnection:
                 return
         if not self.opened.done():
             self._abandon(loss.reason)
+
+    def _on_server_request(self, server_request: types.RequestId, request_id: types.RequestId) -> None:
+        for call in self._calls:
+            if call.request_id == request_id:
+                self._questions.note_origin(server_request, call.asking)
+
+    async def _ask(
+        self, context: RequestContext[ClientSession, Any], params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        return await self._questions.ask(context.request_id, params)
 
     def _on_unreadable(self, error: UnreadableError) -> None:
         """Fail the running calls, since the message may be the reply to any of them."""

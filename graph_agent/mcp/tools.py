@@ -14,6 +14,7 @@ from mcp.shared.session import ProgressFnT
 from pydantic import AnyUrl, Field
 
 from graph_agent._internal import telemetry
+from graph_agent.mcp.elicitation import call_and_ask
 from graph_agent.mcp.loop_bridge import LoopBridge
 from graph_agent.mcp.server import Server
 from graph_agent.parsing.call import key_of_current_call
@@ -77,7 +78,7 @@ def to_langchain_tool(server: Server, tool: types.Tool, bridge: LoopBridge, sour
 
     async def call(**arguments: Any) -> Any:
         on_progress, meta = progress_to_stream(server.config.name, tool.name), _meta()
-        return _convert(await bridge.run(lambda: server.call(tool, arguments, on_progress, meta)))
+        return _convert(await call_and_ask(server, bridge, tool, arguments, on_progress, meta))
 
     def call_blocking(**arguments: Any) -> Any:
         on_progress, meta = progress_to_stream(server.config.name, tool.name), _meta()

@@ -19,7 +19,7 @@ from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.yaml_files import expand_known
 from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.stdio import Incoming, Outgoing, open_stdio
-from graph_agent.mcp.watched_http import OnLoss, WatchedClient
+from graph_agent.mcp.watched_http import HttpWatch, WatchedClient
 
 logger = get_logger("graph_agent.mcp")
 
@@ -63,20 +63,21 @@ class ServerLog:
 
 @asynccontextmanager
 async def open_transport(
-    config: ServerConfig, on_loss: OnLoss, log: ServerLog
+    config: ServerConfig, watch: HttpWatch, log: ServerLog
 ) -> AsyncIterator[tuple[Incoming, Outgoing]]:
     """Connect to a server; on exit disconnect and, for stdio, end its process.
 
-    `on_loss` is called for HTTP requests that will not be answered. Raises the transport's errors.
+    `watch` is called for HTTP requests that will not be answered, and for requests of the server. Raises the
+    transport's errors.
     """
     if config.transport == "stdio":
         async with _stdio(config, log) as streams:
             yield streams
     elif config.transport == "sse":
-        async with _sse(config, on_loss) as streams:
+        async with _sse(config, watch) as streams:
             yield streams
     else:
-        async with _streamable_http(config, on_loss) as streams:
+        async with _streamable_http(config, watch) as streams:
             yield streams
 
 
@@ -102,7 +103,7 @@ async def _stdio(config: ServerConfig, log: ServerLog) -> AsyncIterator[tuple[In
 
 
 @asynccontextmanager
-async def _sse(config: ServerConfig, on_loss: OnLoss) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+async def _sse(config: ServerConfig, watch: HttpWatch) -> AsyncIterator[tuple[Incoming, Outgoing]]:
     options: Any = config.options
 
     def watched(
@@ -110,7 +111,7 @@ async def _sse(config: ServerConfig, on_loss: OnLoss) -> AsyncIterator[tuple[Inc
     ) -> httpx.AsyncClient:
         make = options.get("httpx_client_factory", httpx.AsyncClient)
         client = make(headers=headers, timeout=timeout, auth=auth)
-        return cast("httpx.AsyncClient", WatchedClient(client, on_loss, config.max_message_bytes))
+        return cast("httpx.AsyncClient", WatchedClient(client, watch, config.max_message_bytes))
 
     async with sse_client(
         options["url"],
@@ -124,14 +125,14 @@ async def _sse(config: ServerConfig, on_loss: OnLoss) -> AsyncIterator[tuple[Inc
 
 
 @asynccontextmanager
-async def _streamable_http(config: ServerConfig, on_loss: OnLoss) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+async def _streamable_http(config: ServerConfig, watch: HttpWatch) -> AsyncIterator[tuple[Incoming, Outgoing]]:
     options: Any = config.options
     timeout = httpx.Timeout(options.get("timeout", TIMEOUT_S), read=options.get("sse_read_timeout", READ_TIMEOUT_S))
     client = options.get("httpx_client_factory", httpx.AsyncClient)(
         headers=options.get("headers"), timeout=timeout, auth=options.get("auth")
     )
     async with (
-        WatchedClient(client, on_loss, config.max_message_bytes) as watched,
+        WatchedClient(client, watch, config.max_message_bytes) as watched,
         streamable_http_client(
             options["url"],
             http_client=cast("httpx.AsyncClient", watched),

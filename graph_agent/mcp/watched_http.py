@@ -1,4 +1,4 @@
-"""Extends an HTTP client to report each MCP request that will never be answered.
+"""Extends an HTTP client to report each MCP request that will never be answered, and requests of the server.
 
 On a failure the SDK's HTTP transports either end the whole session with all running calls, or log the failure and let
 the caller wait forever. This client wraps httpx: it reports which request was lost and whether it was delivered, and
@@ -11,6 +11,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -37,13 +38,20 @@ class BoundedBody:
         max_bytes: Maximum bytes of one message.
     """
 
-    def __init__(self, response: httpx.Response, request_id: RequestId | None, max_bytes: int) -> None:
+    def __init__(
+        self,
+        response: httpx.Response,
+        request_id: RequestId | None,
+        max_bytes: int,
+        on_server_request: Callable[[RequestId, RequestId], None],
+    ) -> None:
         self.has_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         self.last_event_id = ""
         """Id of the newest event; empty before the first event with an id."""
         self._response = response
         self._request_id = request_id
         self._max_bytes = max_bytes
+        self._on_server_request = on_server_request
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the body. Raises httpx's read errors."""
@@ -89,11 +97,20 @@ class BoundedBody:
             return self._refused_event(event[:_HEAD])
         if ids := _ID_LINE.findall(event):
             self.last_event_id = ids[-1].strip().decode(errors="replace")
+        if self._request_id is not None and b'"method"' in event and b'"id"' in event:
+            self._report_request(event, self._request_id)
         return event
 
+    def _report_request(self, event: bytes, request_id: RequestId) -> None:
+        try:
+            message = json.loads(b"\n".join(_data_lines(event)))
+        except ValueError:
+            return  # the transport reports it
+        if isinstance(message, dict) and "method" in message and isinstance(message.get("id"), int | str):
+            self._on_server_request(message["id"], request_id)
+
     def _refused_event(self, event: bytes) -> bytes:
-        data = b"".join(line[5:] for line in event.split(b"\n") if line.startswith(b"data:"))
-        reply = self._refusal(data)
+        reply = self._refusal(b"".join(_data_lines(event)))
         return b"event: message\ndata: " + reply + b"\n\n" if reply else b""
 
     def _refusal(self, head: bytes) -> bytes:
@@ -105,7 +122,19 @@ class BoundedBody:
         return error_reply(request_id, refused.reason).model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
-OnLoss = Callable[[RequestId, Loss], None]
+@dataclass(frozen=True, slots=True)
+class HttpWatch:
+    """What a `WatchedClient` reports."""
+
+    on_loss: Callable[[RequestId, Loss], None]
+    """Called for a request that will not be answered; it may have been answered or cancelled in the meantime."""
+    on_server_request: Callable[[RequestId, RequestId], None]
+    """Called with the id of a server's request that arrived in the response to a request, and the id of the latter."""
+
+
+def _data_lines(event: bytes) -> list[bytes]:
+    return [line[5:] for line in event.split(b"\n") if line.startswith(b"data:")]
+
 
 _END_SESSION_S = 2.0
 """Seconds for the request that ends a session."""
@@ -115,13 +144,12 @@ _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, http
 class WatchedClient:
     """Wrapper of an `httpx.AsyncClient`; other attributes are delegated to the client.
 
-    `on_loss` may be called for a request that was answered or cancelled in the meantime. A message longer than
-    `max_bytes` is refused on arrival and replaced by an error reply.
+    A message longer than `max_bytes` is refused on arrival and replaced by an error reply.
     """
 
-    def __init__(self, client: httpx.AsyncClient, on_loss: OnLoss, max_bytes: int) -> None:
+    def __init__(self, client: httpx.AsyncClient, watch: HttpWatch, max_bytes: int) -> None:
         self._client = client
-        self._on_loss = on_loss
+        self._watching = watch
         self._max_bytes = max_bytes
         self._resuming: dict[str, RequestId] = {}
 
@@ -171,7 +199,7 @@ class WatchedClient:
             response = await self._client.send(request, **options)
             response.raise_for_status()
         except httpx.HTTPError as error:
-            self._on_loss(request_id, Loss(root_cause(error), may_have_run=True))
+            self._watching.on_loss(request_id, Loss(root_cause(error), may_have_run=True))
             raise
         return self._watch(response, request_id)
 
@@ -188,7 +216,7 @@ class WatchedClient:
         if request_id is None:
             logger.debug("A message to an MCP server was lost: %s", loss.reason)
         else:
-            self._on_loss(request_id, loss)
+            self._watching.on_loss(request_id, loss)
         return httpx.Response(202, request=request)
 
     def _watch(self, response: httpx.Response, request_id: RequestId | None) -> httpx.Response:
@@ -199,24 +227,23 @@ class WatchedClient:
                 # The server keeps its events; the transport requests the rest with this id.
                 self._resuming[last_event_id] = request_id
             else:
-                self._on_loss(request_id, Loss(reason, may_have_run=True))
+                self._watching.on_loss(request_id, Loss(reason, may_have_run=True))
 
         # The stream below is already decoded, so the headers about its encoding do not apply.
         dropped = {"content-encoding", "content-length", "transfer-encoding"}
         headers = [(key, value) for key, value in response.headers.multi_items() if key not in dropped]
-        stream = _WatchedStream(response, ended, request_id, self._max_bytes)
+        body = BoundedBody(response, request_id, self._max_bytes, self._watching.on_server_request)
+        stream = _WatchedStream(response, ended, body)
         return httpx.Response(response.status_code, headers=headers, stream=stream, request=response.request)
 
 
 class _WatchedStream(httpx.AsyncByteStream):
     """A response body; calls `ended` with the last event id if it ends before its reader closes it."""
 
-    def __init__(
-        self, response: httpx.Response, ended: Callable[[str, str], None], request_id: RequestId | None, max_bytes: int
-    ) -> None:
+    def __init__(self, response: httpx.Response, ended: Callable[[str, str], None], body: BoundedBody) -> None:
         self._response = response
         self._ended = ended
-        self._bounded = BoundedBody(response, request_id, max_bytes)
+        self._bounded = body
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         body = self._bounded

@@ -164,6 +164,11 @@ def key_of_current_call() -> str | None:
     return idempotency_key() if _current_call.get() is not None else None
 
 
+def running_call() -> tuple[str, Call, str] | None:
+    """Return session id, call and id of the wave inside a tool call of an agent; None elsewhere."""
+    return _current_call.get()
+
+
 @contextmanager
 def current_call(session_id: str, call: Call, wave: str) -> Iterator[None]:
     """Set the call whose key `idempotency_key()` returns inside the context."""

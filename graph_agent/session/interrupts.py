@@ -12,6 +12,7 @@ from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent._internal.text import visible
 from graph_agent.approvals.decisions import Decision, as_decision, listed_decisions, read_decisions, split_decisions
+from graph_agent.approvals.elicitation import is_elicitation, read_elicitation_answer
 from graph_agent.approvals.requests import (
     HeldCall,
     calls_of_request,
@@ -110,7 +111,7 @@ def _named(interrupt: Interrupt) -> str:
 def checked_answers(
     answer: Any, graph: CompiledStateGraph[Any, Any, Any, Any], state: StateSnapshot, decided_by: str | None
 ) -> dict[str, Any]:
-    """Return `answers_by_id` for the open interrupts of a session, with validated decisions on calls.
+    """Return `answers_by_id` for the open interrupts of a session, with validated decisions and elicitation answers.
 
     Args:
         decided_by: Name of the person, for the history; None for the name in the answer, or `user`.
@@ -126,6 +127,9 @@ def checked_answers(
     asked = open_interrupts(state)
     answers = answers_by_id(answer, asked)
     requests = requests_of(asked)
+    for each in asked:
+        if each.id in answers and is_elicitation(each.value):
+            answers[each.id] = read_elicitation_answer(each.value, answers[each.id]).as_value()
     for id_ in answers.keys() & requests.keys():
         calls, given, ids = calls_of_request(requests[id_]), answers[id_], requests[id_].get("call_ids")
         # The request of a delegate has other calls, whose tools are not the agent's.

@@ -14,7 +14,15 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from graph_agent.delegates.a2a_http import A2AAuth
-from graph_agent.mcp.connections import COMMON_KEYS, CONNECT_TIMEOUT_S, STRAY_OUTPUT, TRANSPORT_KEYS, TRANSPORTS
+from graph_agent.mcp.connections import (
+    ANSWER_TIMEOUT_S,
+    COMMON_KEYS,
+    CONNECT_TIMEOUT_S,
+    ELICITATION,
+    STRAY_OUTPUT,
+    TRANSPORT_KEYS,
+    TRANSPORTS,
+)
 from graph_agent.mcp.messages import MAX_MESSAGE_BYTES
 from graph_agent.mcp.transports import READ_TIMEOUT_S, TIMEOUT_S
 from graph_agent.prompts import VARIABLES
@@ -61,6 +69,18 @@ _CONNECTION: dict[str, dict[str, Any]] = {
         "minimum": 1024,
         "default": MAX_MESSAGE_BYTES,
         "description": "Maximum bytes of one message from the server; a longer one is refused.",
+    },
+    "elicitation": {
+        "enum": [*ELICITATION],
+        "default": ELICITATION[0],
+        "description": "For a question that the server asks a person during a call: make it an interrupt, also repeat "
+        "a writing call that was lost before the answer, or refuse it.",
+    },
+    "answer_timeout_s": {
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "default": ANSWER_TIMEOUT_S,
+        "description": "Seconds that a call stays open for the answer to its question.",
     },
     "stray_output": {
         "enum": list(STRAY_OUTPUT),

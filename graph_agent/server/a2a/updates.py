@@ -14,6 +14,7 @@ from langgraph.types import Interrupt
 
 from graph_agent._internal.closing_stream import TextCoalescer
 from graph_agent._internal.text import to_json_safe
+from graph_agent.approvals.elicitation import elicitation_text, is_elicitation
 from graph_agent.approvals.requests import is_approval_request
 from graph_agent.approvals.text import question_text
 from graph_agent.delegates.a2a_parts import EXTENSION, data_part, outcome_metadata
@@ -194,10 +195,12 @@ def _about(message: Message) -> dict[str, Any]:
 def _question_text(question: Any) -> str:
     """Return the text of a structured question; empty if there is none.
 
-    It is the text of an approval request, or else of the first usual key that holds text.
+    It is the text of an approval request or an elicitation, or else of the first usual key that holds text.
     """
     if is_approval_request(question):
         return question_text(question)
+    if is_elicitation(question):
+        return elicitation_text(question)
     fields = question if isinstance(question, dict) else {}
     return next((fields[name] for name in ("question", "message", "prompt") if isinstance(fields.get(name), str)), "")
 

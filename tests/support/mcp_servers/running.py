@@ -23,6 +23,18 @@ def stdio(folder: Path, **extra: Any) -> dict[str, Any]:
     return {"transport": "stdio", "command": "python", "args": [SCRIPT], "env": notes(folder), **extra}
 
 
+def asking(folder: Path | str, **extra: Any) -> dict[str, Any]:
+    """A stdio connection to a server that asks people, and notes its effects in `folder`."""
+    script = str(Path(__file__).with_name("asking_server.py"))
+    env = {"EFFECTS_FILE": f"{folder}/effects"}
+    return {"transport": "stdio", "command": "python", "args": [script], "env": env, **extra}
+
+
+def asking_servers(folder: Path | str) -> dict[str, dict[str, Any]]:
+    """Two such servers; calls of the second are repeated, and its tools begin with `re`."""
+    return {"hotel": asking(folder), "again": asking(folder, elicitation="repeat", tool_prefix="re")}
+
+
 def notes(folder: Path) -> dict[str, str]:
     return {
         "STARTS_FILE": str(folder / "starts"),
@@ -41,7 +53,8 @@ class HttpServer:
     """The demo server over HTTP on a free loopback port, which it keeps when it is started again."""
 
     def __init__(self, folder: Path, transport: str = "streamable-http", *options: str, **env: str) -> None:
-        self._command = ["tests.support.mcp_servers.demo_server", "--transport", transport, *options]
+        program = env.pop("PROGRAM", "demo_server")
+        self._command = [f"tests.support.mcp_servers.{program}", "--transport", transport, *options]
         self._env = {**os.environ, **notes(folder), **env}
         self._path = "/mcp" if transport == "streamable-http" else "/sse"
         self._adapters_name = transport.replace("-", "_")

@@ -1,0 +1,245 @@
+"""Makes the questions that a server asks during a call interrupts of the agent's graph.
+
+The call stays open on the server while its session waits, and the answer is delivered to it. If it is lost before the
+answer arrives, because its process or its server has ended, then a call that may be repeated is made again, and its
+questions receive the answers that people gave to equal questions. The outcome of any other call is unknown.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import mcp.types as types
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import ToolException
+from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.config import get_config
+from langgraph.errors import GraphBubbleUp
+from langgraph.runtime import get_runtime
+from langgraph.types import interrupt
+from mcp.shared.session import ProgressFnT
+
+from graph_agent._compat import checkpointer_of, count_resume_values
+from graph_agent.approvals.elicitation import (
+    ElicitationAnswer,
+    ElicitationRequest,
+    is_elicitation,
+    question_digest,
+    read_elicitation_answer,
+    response_schema,
+)
+from graph_agent.checkpoints.reading import load, running_checkpoint
+from graph_agent.errors import DecisionError
+from graph_agent.mcp.loop_bridge import LoopBridge
+from graph_agent.mcp.messages import McpCallError, UrlsRequiredError
+from graph_agent.mcp.server import Server, is_repeatable
+from graph_agent.mcp.suspended import Asked, OpenQuestion, SuspendedCall
+from graph_agent.parsing.call import key_of_current_call, running_call
+from graph_agent.runs.run import run_of
+from graph_agent.types import Call
+
+_MAX_REFUSALS = 5
+"""Calls that a server may refuse, one after the other, until an address is opened."""
+
+
+async def call_and_ask(
+    server: Server,
+    bridge: LoopBridge,
+    tool: types.Tool,
+    arguments: dict[str, Any],
+    on_progress: ProgressFnT | None,
+    meta: dict[str, Any] | None,
+) -> types.CallToolResult:
+    """Call a tool; a question of the server interrupts the graph, and the next run of its task continues the call.
+
+    Outside an agent's call, or without a checkpointer, a question is answered as unsupported.
+
+    Raises:
+        GraphInterrupt: To ask a person.
+        McpCallError: If no answer of the server will arrive.
+        ToolException: If its answer is a protocol error.
+    """
+    running, key = running_call(), key_of_current_call()
+    if not server.asks_people or running is None or key is None or checkpointer_of(config := get_config()) is None:
+        return await bridge.run(lambda: server.call(tool, arguments, on_progress, meta))
+    session_id, call, wave = running
+
+    async def take() -> SuspendedCall | None:
+        return server.suspended.take(key)
+
+    async def start() -> SuspendedCall:
+        started = SuspendedCall(key, session_id, wave)
+        report = started.report if on_progress is not None else None
+        started.start(_call(server, tool, arguments, report, meta, started))
+        server.suspended.add(started)
+        return started
+
+    suspended = await bridge.run(take)
+    asked: list[Asked] = []
+    answers: dict[str, list[Any]] = {}
+    if suspended is None and (before := await _asked_before(config, call)) is not None:
+        for digest in before["questions"]:
+            # Raises for a question that is open still, so that the call is not made.
+            answers.setdefault(digest, []).append(interrupt(before, response_schema=response_schema(before)))
+            asked.append(Asked(before))
+        if not before["repeatable"]:
+            raise McpCallError(_lost(server, tool), may_have_run=True)
+    continued = suspended is not None
+    if suspended is None:
+        suspended = await bridge.run(start)
+        suspended.asked, suspended.answers = asked, answers
+    suspended.on_progress = on_progress
+    return await _Conversation(server, tool, bridge, call, suspended).run(continued=continued)
+
+
+async def _call(
+    server: Server,
+    tool: types.Tool,
+    arguments: dict[str, Any],
+    on_progress: ProgressFnT | None,
+    meta: dict[str, Any] | None,
+    suspended: SuspendedCall,
+) -> types.CallToolResult:
+    """Call a tool; if the server refuses until a person has opened an address, ask the person and call it again."""
+    refusals = 0
+    while True:
+        try:
+            return await server.call(tool, arguments, on_progress, meta, (suspended.session_id, suspended.ask))
+        except UrlsRequiredError as error:
+            refusals += 1
+            if refusals > _MAX_REFUSALS or not error.elicitations:
+                raise
+            suspended.refused = True
+            for params in error.elicitations:
+                answer = await suspended.ask(params)
+                if answer.action != "accept":
+                    raise ToolException(f"{error} The person did not open {params.url}: {answer.action}.") from None
+            suspended.refused = False
+
+
+class _Conversation:
+    """One task's part of a call: asks a person, and gives the answers to the server."""
+
+    def __init__(
+        self, server: Server, tool: types.Tool, bridge: LoopBridge, call: Call, suspended: SuspendedCall
+    ) -> None:
+        self._server = server
+        self._may_repeat = is_repeatable(tool) or server.config.elicitation == "repeat"
+        self._bridge = bridge
+        self._call = call
+        self._suspended = suspended
+
+    async def run(self, *, continued: bool) -> types.CallToolResult:
+        """Return the result of the call. Raises `GraphInterrupt` for a question without an answer.
+
+        Args:
+            continued: Whether an earlier task of this process has made the call.
+        """
+        try:
+            if continued:
+                await self._repeat_interrupts()
+            while True:
+                outcome = await self._bridge.run(self._suspended.step)
+                if isinstance(outcome, types.CallToolResult):
+                    break
+                await self._answer(outcome)
+        except GraphBubbleUp:
+            await self._bridge.run(self._leave)
+            raise
+        except BaseException:
+            await self._bridge.run(self._end)
+            raise
+        await self._bridge.run(self._end)
+        return outcome
+
+    async def _leave(self) -> None:
+        self._server.suspended.leave(self._suspended)
+
+    async def _end(self) -> None:
+        self._server.suspended.end(self._suspended)
+
+    async def _repeat_interrupts(self) -> None:
+        """Ask again, in order, what earlier tasks of the call have asked; the answer to the newest is delivered."""
+        for each in [*self._suspended.asked]:
+            answer = interrupt(each.value, response_schema=response_schema(each.value))
+            question, each.question = each.question, None
+            if question is not None:
+                await self._deliver(question, each.value, answer)
+
+    async def _answer(self, question: OpenQuestion) -> None:
+        value = self._request(question)
+        digest = value["questions"][-1]
+        if known := self._suspended.answers.get(digest):
+            try:
+                valid = read_elicitation_answer(value, known.pop(0))
+            except DecisionError:
+                return  # the next step returns the question again
+            await self._give(question, digest, valid)
+            return
+        self._suspended.asked.append(Asked(value, question))
+        answer = interrupt(value, response_schema=response_schema(value))
+        self._suspended.asked[-1].question = None
+        await self._deliver(question, value, answer)
+
+    async def _deliver(self, question: OpenQuestion, value: ElicitationRequest, answer: Any) -> None:
+        while True:
+            try:
+                valid = read_elicitation_answer(value, answer)
+            except DecisionError as error:
+                # Not raised: LangGraph has stored the answer, and would use it again for every later resume.
+                value = {**self._request(question), "error": str(error)}
+                self._suspended.asked.append(Asked(value, question))
+                answer = interrupt(value, response_schema=response_schema(value))
+                self._suspended.asked[-1].question = None
+            else:
+                return await self._give(question, value["questions"][-1], valid)
+
+    async def _give(self, question: OpenQuestion, digest: str, answer: ElicitationAnswer) -> None:
+        async def give() -> bool:
+            return self._suspended.answer(question, answer)
+
+        if not await self._bridge.run(give):
+            # The server's session has ended, and a repeated call asks the question again.
+            self._suspended.answers.setdefault(digest, []).append(answer.as_value())
+
+    def _request(self, question: OpenQuestion) -> ElicitationRequest:
+        params = question.params
+        schema = params.requestedSchema if isinstance(params, types.ElicitRequestFormParams) else None
+        url = params.url if isinstance(params, types.ElicitRequestURLParams) else None
+        before = [each.value["questions"][-1] for each in self._suspended.asked]
+        value: ElicitationRequest = {
+            "type": "elicitation",
+            "server": self._server.config.name,
+            "id": self._call["id"],
+            "name": self._call["name"],
+            "mode": params.mode,
+            "message": params.message,
+            "questions": [*before, question_digest(params.mode, params.message, schema, url)],
+            "repeatable": self._may_repeat or self._suspended.refused,
+        }
+        if schema is not None:
+            value["requested_schema"] = schema
+        return value if url is None else {**value, "url": url}
+
+
+async def _asked_before(config: RunnableConfig, call: Call) -> ElicitationRequest | None:
+    """Return the newest question that a task of an earlier run asked for this call; None if there is none."""
+    if not count_resume_values(config) and call["id"] in run_of(config).planned:
+        return None
+    runtime = get_runtime()
+    saver, at = checkpointer_of(config), running_checkpoint(config, runtime)
+    if saver is None or at is None or runtime.execution_info is None:
+        return None
+    found = await load(saver, at)
+    for task, channel, value in reversed((found.pending_writes or []) if found is not None else []):
+        if (task, channel) == (runtime.execution_info.task_id, INTERRUPT):
+            asked = [each.value for each in value if is_elicitation(each.value)]
+            return cast("ElicitationRequest", asked[-1]) if asked else None
+    return None
+
+
+def _lost(server: Server, tool: types.Tool) -> str:
+    return (
+        f"MCP server {server.config.name!r}: the call of {tool.name!r} ended while it waited for a person's answer, "
+        "which was not delivered; it may have taken effect."
+    )

@@ -1,0 +1,172 @@
+"""Keeps calls open whose server asks a person, until an answer arrives.
+
+LangGraph runs a node again after an interrupt. A call that waits for an answer therefore lives longer than the task
+that made it: the interrupted task leaves it here, and the task of the resumed run finds it by its key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import mcp.types as types
+from mcp.shared.session import ProgressFnT
+
+from graph_agent._internal.failure_log import get_logger
+from graph_agent.approvals.elicitation import ElicitationAnswer, ElicitationRequest
+from graph_agent.mcp.messages import McpCallError
+
+logger = get_logger("graph_agent.mcp")
+
+Asker = Callable[[types.ElicitRequestParams], Awaitable[types.ElicitResult]]
+"""Answers one question of a server; cancelled when the question is void."""
+
+
+@dataclass(slots=True, eq=False)
+class OpenQuestion:
+    """A question of the server that has no answer yet."""
+
+    params: types.ElicitRequestParams
+    answer: asyncio.Future[types.ElicitResult]
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """An interrupt of the call, in the order of the interrupts of its task."""
+
+    value: ElicitationRequest
+    question: OpenQuestion | None = None
+    """The question to answer; None if it has been answered, or was asked before the call was repeated."""
+
+
+@dataclass(eq=False)
+class SuspendedCall:
+    """A call that runs until its end or its next question; bound to the event loop of the servers."""
+
+    key: str
+    """Idempotency key of the agent's call."""
+    session_id: str
+    """The agent's session."""
+    wave: str
+    """Id of the call's wave, which begins with the graph that planned it."""
+    asked: list[Asked] = field(default_factory=list)
+    """The interrupts so far."""
+    answers: dict[str, list[Any]] = field(default_factory=dict)
+    """Digest of a question → the answers that an earlier process received and this call has not used."""
+    expires: asyncio.TimerHandle | None = None
+    """Cancels the call if no answer arrives; None while a task waits for it."""
+    refused: bool = False
+    """Whether the server has refused the call, which has not run, until its open questions are answered."""
+    on_progress: ProgressFnT | None = None
+    """Receives the progress of the call, in the newest task."""
+    _task: asyncio.Task[types.CallToolResult] | None = None
+    _open: list[OpenQuestion] = field(default_factory=list)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def start(self, work: Coroutine[Any, Any, types.CallToolResult]) -> None:
+        """Start the call."""
+        self._task = asyncio.create_task(work, name="mcp-call")
+        # Retrieved here, because no task may come back for the error.
+        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def ask(self, params: types.ElicitRequestParams) -> types.ElicitResult:
+        """Wait for the answer to a question of the server."""
+        question = OpenQuestion(params, asyncio.get_running_loop().create_future())
+        self._open.append(question)
+        self._changed.set()
+        try:
+            return await question.answer
+        finally:
+            if question in self._open:
+                self._open.remove(question)
+
+    def answer(self, question: OpenQuestion, given: ElicitationAnswer) -> bool:
+        """Answer a question; False if it is void, because its session with the server has ended."""
+        if question.answer.done():
+            return False
+        # Removed here, because `ask` continues later.
+        self._open.remove(question)
+        question.answer.set_result(types.ElicitResult(action=given.action, content=given.content))
+        return True
+
+    async def report(self, progress: float, total: float | None, message: str | None) -> None:
+        """Report progress to the newest task."""
+        if self.on_progress is not None:
+            await self.on_progress(progress, total, message)
+
+    async def step(self) -> OpenQuestion | types.CallToolResult:
+        """Wait for the call's next question or its result; cancelling this cancels the call. Raises its errors."""
+        assert self._task is not None
+        changed: asyncio.Task[bool] | None = None
+        try:
+            while not self._task.done() and not self._open:
+                self._changed.clear()
+                changed = asyncio.create_task(self._changed.wait())
+                await asyncio.wait({self._task, changed}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+        except asyncio.CancelledError:
+            if changed is not None:
+                changed.cancel()
+            self._task.cancel()
+            raise
+        if not self._task.done():
+            return self._open[0]
+        if self._task.cancelled():
+            raise McpCallError("The call was cancelled while its server waited for an answer.", may_have_run=True)
+        return self._task.result()
+
+    def cancel(self) -> None:
+        """Cancel the call; the server is notified."""
+        if self.expires is not None:
+            self.expires.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _graph(wave: str) -> str:
+    return wave.rsplit("/", 3)[0]
+
+
+class SuspendedCalls:
+    """The calls of one server that a later task may continue."""
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
+        self._calls: dict[str, SuspendedCall] = {}
+
+    def take(self, key: str) -> SuspendedCall | None:
+        """Return the call of a key to continue it; None if there is none."""
+        call = self._calls.get(key)
+        if call is not None and call.expires is not None:
+            call.expires.cancel()
+            call.expires = None
+        return call
+
+    def add(self, call: SuspendedCall) -> None:
+        """Add a call that has started, and end those of the session's earlier waves, which cannot continue any more."""
+        for other in [*self._calls.values()]:
+            is_earlier = other.wave != call.wave and _graph(other.wave) == _graph(call.wave)
+            if other.session_id == call.session_id and is_earlier and other.expires is not None:
+                self.end(other)
+        self._calls[call.key] = call
+
+    def leave(self, call: SuspendedCall) -> None:
+        """Keep a call that waits for an answer, for a limited time."""
+        call.on_progress = None
+        call.expires = asyncio.get_running_loop().call_later(self._keep_s, self._expire, call)
+
+    def end(self, call: SuspendedCall) -> None:
+        """Remove a call, and cancel it if it still runs."""
+        call.cancel()
+        self._calls.pop(call.key, None)
+
+    def close(self) -> None:
+        """End all calls."""
+        for call in [*self._calls.values()]:
+            self.end(call)
+
+    def _expire(self, call: SuspendedCall) -> None:
+        logger.warning("A call was cancelled, because its question had no answer within %g s", self._keep_s)
+        self.end(call)
