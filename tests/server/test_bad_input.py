@@ -39,6 +39,7 @@ OPERATIONS = [
     "GET /v1/responses/{response_id}",
     "GET /v1/responses/{response_id}/input_items",
     "DELETE /v1/responses/{response_id}",
+    "POST /agui",
     "POST /sessions/{session_id}/abort",
     "POST /sessions/{session_id}/follow_up",
     "POST /sessions/{session_id}/fork",

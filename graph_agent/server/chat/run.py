@@ -108,6 +108,8 @@ logger = logging.getLogger(__name__)
 
 _RESULTS = ("tool_result", "delegation_response")
 _CALL_EVENTS = ("plan", "tool_call", "delegation_request", *_RESULTS)
+COMMENTARY = "commentary "
+"""Beginning of the message ids of texts that an earlier run of the same request has emitted."""
 _MOST_WAITING = 256
 """Parts queued for a slow client; when the queue is full, the run waits."""
 
@@ -117,6 +119,8 @@ class AnswerText:
     """A piece of the answer."""
 
     text: str
+    message_id: str | None = None
+    """Id of its message in the session; None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,8 @@ class CallEvents:
     """New events of the session's history, in order: plans with calls, and their calls if the run shows them."""
 
     events: list[StoredEvent]
+    message_id: str | None = None
+    """Id of the message with the calls of the plan among them; None without a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +203,14 @@ class ServerRun:
         self._publish: Callable[[LivePart], None] = _ignore
         self._sent: dict[str | None, list[str]] = {}
         """Message id → the text of the message that was emitted, in pieces."""
+        self._message_id: str | None = None
+        """Id of the newest of these messages; None before the first."""
         self._emitted_plan = False
         """Whether text was emitted since the newest plan."""
         self._unsent = ""
         """Text of the newest plan with calls that no model streamed; empty once it is emitted."""
+        self._plan_id: str | None = None
+        """Id of the message with the newest plan's calls; None before the first."""
         self._open_calls: dict[str, datetime] = {}
         self._control = RunControl()
         self._parts: asyncio.Queue[Part | BaseException] = asyncio.Queue(_MOST_WAITING)
@@ -338,7 +348,7 @@ class ServerRun:
 
     async def _put_text(self, text: str) -> None:
         self._publish({"type": "text", "text": text})
-        await self._put(AnswerText(text))
+        await self._put(AnswerText(text, self._message_id))
 
     async def _put(self, part: Part | BaseException) -> None:
         if not self._closed:
@@ -374,7 +384,7 @@ class ServerRun:
         is_begun = not (is_input or new_user_messages(state.values.get("messages", []), _input_of(state.values) or ""))
         if not self._sent and is_begun:
             for number, text in enumerate(commentary_of(self.spec, state, before)):
-                await self._on_text(text, f"commentary {number}")
+                await self._on_text(text, f"{COMMENTARY}{number}")
         return before
 
     async def _before_request(self, state: StateSnapshot) -> Mapping[str, Any]:
@@ -416,7 +426,7 @@ class ServerRun:
                             if event["type"] in _RESULTS:
                                 ended = {"id": event["id"], "status": event["status"], "ts": event["ts"]}
                                 self._publish({"type": "call", **ended})
-                        await self._emit_calls(events)
+                        await self._emit_calls(events, _planned_message(payload))
                 elif isinstance(payload, dict) and payload.get("type") == "progress":
                     await self._emit(ProgressUpdate(payload))
 
@@ -424,12 +434,18 @@ class ServerRun:
         # Text before calls, and an answer superseded by steering, are separate messages.
         if self._sent and message_id not in self._sent:
             await self._emit(MessageBreak())
+        self._message_id = message_id
         self._sent.setdefault(message_id, []).append(text)
         self._emitted_plan = True
         await self._pieces.add(text)
 
-    async def _emit_calls(self, events: list[StoredEvent]) -> None:
-        """Emit plans with calls, and events about calls if they are shown, after plan text that was not streamed."""
+    async def _emit_calls(self, events: list[StoredEvent], message_id: str | None) -> None:
+        """Emit plans with calls, and events about calls if they are shown, after plan text that was not streamed.
+
+        Args:
+            message_id: Id of the message with the calls; None if there is none.
+        """
+        self._plan_id = message_id or self._plan_id
         plans = [event for event in events if event["type"] == "plan"]
         with_calls = [plan for plan in plans if plan["calls"]]
         for plan in with_calls:
@@ -437,13 +453,15 @@ class ServerRun:
             if self.spec.shows_calls:
                 await self._send_plan()
         if shown := events if self.spec.shows_calls else with_calls:
-            await self._emit(CallEvents(shown))
+            await self._emit(CallEvents(shown, message_id))
         if plans:
             self._emitted_plan = False
 
     async def _send_plan(self) -> None:
         if self._unsent:
-            await self._on_text(self._unsent, f"plan {len(self._sent)}")
+            # A message that was streamed already has its text from the model.
+            known = self._plan_id if self._plan_id not in self._sent else None
+            await self._on_text(self._unsent, known or f"plan {len(self._sent)}")
             self._unsent = ""
 
     async def _clean_up(self, status: str) -> None:
@@ -483,6 +501,16 @@ def _call_events(updates: Mapping[str, Any]) -> list[StoredEvent]:
     for change in updates.values():
         events += change.get("events", ()) if isinstance(change, dict) else ()
     return [event for event in events if event["type"] in _CALL_EVENTS]
+
+
+def _planned_message(updates: Mapping[str, Any]) -> str | None:
+    """Return the id of the message with calls in one item of LangGraph's `updates` stream; None without one."""
+    for change in updates.values():
+        written = change.get("messages") if isinstance(change, dict) else None
+        for message in reversed(written) if isinstance(written, list) else ():
+            if isinstance(message, AIMessage) and message.tool_calls:
+                return message.id
+    return None
 
 
 def _input_of(values: Mapping[str, Any]) -> str | None:

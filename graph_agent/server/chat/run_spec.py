@@ -324,7 +324,7 @@ def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSna
             "request for them in a new message, without the question.",
             param="messages",
         )
-    content = _merge_content([message for message in new_messages(request.messages) if message.type == "human"])
+    content = merge_content([message for message in new_messages(request.messages) if message.type == "human"])
     answer: Any = {"decisions": content if isinstance(content, str) else "", "decided_by": caller.person}
     answers = {asked[0].id: answer}
     if len(asked) > 1 or "call_ids" not in asked[0].value:
@@ -338,7 +338,7 @@ def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSna
 
 def _answer_question(spec: RunSpec, request: ChatRequest, state: StateSnapshot, asked: Interrupt) -> RunSpec:
     """Return the run that receives a user message as the answer to a question; JSON in it counts as its value."""
-    content = _merge_content([message for message in new_messages(request.messages) if message.type == "human"])
+    content = merge_content([message for message in new_messages(request.messages) if message.type == "human"])
     answer = parse_answer(content) if isinstance(content, str) else content
     return _with_input(spec, Command(resume={asked.id: answer}), request.context(), state)
 
@@ -364,7 +364,7 @@ async def _resume(
     offered = {tool["function"]["name"] for tool in request.client_tools}
     calls = {one.value["id"]: one.value["name"] for one in waiting.values() if one.value["name"] not in offered}
     context = {**request.context(), **({"client_calls": calls} if calls else {})}
-    notes = _steering_notes(_merge_content(user_messages), answers)
+    notes = steering_notes(merge_content(user_messages), answers)
     return _with_input(spec, Command(resume=answers), context, state, notes)
 
 
@@ -394,7 +394,7 @@ def _has_received(spec: RunSpec, state: StateSnapshot, result_ids: Collection[st
     return spec.token is not None or spec.call_token is not None or settled >= set(result_ids)
 
 
-def _merge_content(messages: Sequence[HumanMessage]) -> Any:
+def merge_content(messages: Sequence[HumanMessage]) -> Any:
     """Merge the contents of messages into one: text, or content blocks if any message has blocks."""
     if all(isinstance(message.content, str) for message in messages):
         return "\n\n".join(message.text for message in messages if message.text.strip())
@@ -404,7 +404,7 @@ def _merge_content(messages: Sequence[HumanMessage]) -> Any:
     return blocks
 
 
-def _steering_notes(content: Any, answers: Collection[str]) -> tuple[ControlMessage, ...]:
+def steering_notes(content: Any, answers: Collection[str]) -> tuple[ControlMessage, ...]:
     """Return user messages sent with tool results as a steering note, for after the wave and before the next plan.
 
     The key is a hash of content and answers, so that a repeated request adds the note only once.

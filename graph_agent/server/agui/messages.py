@@ -1,0 +1,335 @@
+"""Converts messages between AG-UI and the session's history, and names calls and results by ids that do not repeat."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, assert_never
+
+from ag_ui.core import (
+    AssistantMessage,
+    AudioPart,
+    DeveloperMessage,
+    DocumentPart,
+    FileSource,
+    FunctionCall,
+    ImagePart,
+    Message,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UrlSource,
+    UserMessage,
+    VideoPart,
+)
+from ag_ui.core import ContentPart as Content
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.messages import ToolCall as LangChainCall
+from langchain_core.messages import ToolMessage as LangChainResult
+
+from graph_agent._internal.text import as_text, text_of
+from graph_agent.models.errors import public_text
+from graph_agent.server.chat.schemas import document, image
+from graph_agent.server.problems import ProblemError
+from graph_agent.state.events import StoredEvent
+from graph_agent.state.messages import CONTEXT_MARK
+from graph_agent.types import HIDDEN_ID_PREFIX
+
+
+class CallNames:
+    """Names the calls of a session for the client.
+
+    A model may use the id of a call again in a later step, and a client takes an id twice for one call. The first call
+    with an id keeps it; the next ones are named `<id>#2`, `<id>#3`.
+
+    Args:
+        messages: The session's messages before the run.
+    """
+
+    def __init__(self, messages: Iterable[AnyMessage]) -> None:
+        self._seen = Counter(
+            call["id"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls
+        )
+
+    def plan(self, id_: str) -> str:
+        """Return the name of a call that is new."""
+        self._seen[id_] += 1
+        return self.of(id_)
+
+    def of(self, id_: str) -> str:
+        """Return the name of the newest call with an id."""
+        return id_ if self._seen[id_] < 2 else f"{id_}#{self._seen[id_]}"
+
+
+def result_id(call_name: str, given: Mapping[str, str]) -> str:
+    """Return the id of the message with a call's result.
+
+    Args:
+        given: Name of a call → id of the client's own message with its result.
+    """
+    return given.get(call_name, f"{call_name}-result")
+
+
+def given_results(messages: Sequence[Message]) -> dict[str, ToolMessage]:
+    """Return a request's results by the names of their calls; the last one counts."""
+    return {message.tool_call_id: message for message in messages if isinstance(message, ToolMessage)}
+
+
+def new_inputs(messages: Sequence[Message], known: Iterable[str]) -> list[UserMessage]:
+    """Return the user messages at the end of a request that the session does not have.
+
+    Clients send their whole history with every run. Messages of an interface itself, such as activities, do not end
+    the search, and neither do results of calls.
+
+    Args:
+        known: Ids of the session's messages.
+    """
+    ids, found = set(known), list[UserMessage]()
+    for message in reversed(messages):
+        if isinstance(message, AssistantMessage) or message.id in ids:
+            break
+        if isinstance(message, UserMessage):
+            found.append(message)
+    return found[::-1]
+
+
+def instructions_of(messages: Sequence[Message], context: Iterable[tuple[str, str]]) -> str:
+    """Return a request's system messages and its context, as the run's instructions.
+
+    Args:
+        context: Description and value of each piece of context.
+    """
+    texts = [message.content for message in messages if isinstance(message, SystemMessage | DeveloperMessage)]
+    pieces = [f"{description}: {value}" for description, value in context]
+    return "\n\n".join([text for text in texts if text.strip()] + pieces)
+
+
+def conversation_of(messages: Sequence[Message]) -> list[AnyMessage]:
+    """Return a request's whole conversation for a new session, without calls that have no result.
+
+    Raises:
+        ProblemError: If a message has content that no model can receive.
+    """
+    results, found = given_results(messages), list[AnyMessage]()
+    for message in messages:
+        if isinstance(message, UserMessage):
+            found.append(user_message(message))
+        elif isinstance(message, AssistantMessage):
+            calls = [call for call in message.tool_calls or () if call.id in results]
+            if message.content or calls:
+                found.append(AIMessage(message.content or "", id=message.id, tool_calls=[*map(_call, calls)]))
+                found += [_result(results[call.id], call.function.name) for call in calls]
+    return found
+
+
+def user_message(message: UserMessage) -> HumanMessage:
+    """Return a user's message for the session, with the client's id.
+
+    Raises:
+        ProblemError: If it has content that no model can receive, or its id is reserved.
+    """
+    if message.id.startswith(HIDDEN_ID_PREFIX):
+        raise ProblemError(
+            "invalid", f"messages: an id may not begin with {HIDDEN_ID_PREFIX!r}: {message.id!r}.", param="messages"
+        )
+    content = message.content
+    if isinstance(content, str):
+        return HumanMessage(content, id=message.id)
+    blocks: list[Any] = [_block(part) for part in content]
+    return HumanMessage(blocks, id=message.id)
+
+
+def result_content(message: ToolMessage) -> str | list[Any]:
+    """Return the content of a client's result.
+
+    Raises:
+        ProblemError: If it has content that no model can receive.
+    """
+    if isinstance(message.content, str):
+        return message.content or message.error or ""
+    return [_block(part) for part in message.content]
+
+
+def _block(part: Content) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    source = part.source
+    if isinstance(source, FileSource):
+        raise ProblemError(
+            "invalid", "A file at a provider cannot be read here; send its bytes in base64.", param="messages"
+        )
+    if isinstance(source, UrlSource):
+        if isinstance(part, ImagePart):
+            return image(url=source.value)
+        raise ProblemError("invalid", "Only an image may be given by an address; send the bytes.", param="messages")
+    match part:
+        case ImagePart():
+            return image(mime_type=source.mime_type, base64=source.value)
+        case DocumentPart():
+            return document(mime_type=source.mime_type, base64=source.value)
+        case AudioPart():
+            return {**document(mime_type=source.mime_type, base64=source.value), "type": "audio"}
+        case VideoPart():
+            return {**document(mime_type=source.mime_type, base64=source.value), "type": "video"}
+        case _:
+            assert_never(part)
+
+
+def _call(call: ToolCall) -> LangChainCall:
+    try:
+        arguments = json.loads(call.function.arguments or "{}")
+    except ValueError:
+        arguments = {}
+    return LangChainCall(
+        name=call.function.name, args=arguments if isinstance(arguments, dict) else {}, id=call.id, type="tool_call"
+    )
+
+
+def _result(message: ToolMessage, name: str) -> LangChainResult:
+    return LangChainResult(
+        result_content(message),
+        tool_call_id=message.tool_call_id,
+        id=message.id,
+        name=name,
+        status="error" if message.error else "success",
+    )
+
+
+def snapshot_of(
+    messages: Sequence[AnyMessage], events: Sequence[StoredEvent], request: Sequence[Message]
+) -> list[Message]:
+    """Return a session's messages for the client; the request's own instructions come first.
+
+    Messages that are for the model alone are left out, and results are whole, as in the events.
+
+    Args:
+        messages: The session's messages.
+        events: The session's events.
+        request: The messages of the request.
+    """
+    names = CallNames(())
+    contents = _contents(events)
+    given = {name: message.id for name, message in given_results(request).items()}
+    found: list[Message] = [each for each in request if isinstance(each, SystemMessage | DeveloperMessage)]
+    for message in messages:
+        id_ = message.id or ""
+        if id_.startswith(HIDDEN_ID_PREFIX) or CONTEXT_MARK in message.additional_kwargs:
+            continue
+        if isinstance(message, HumanMessage):
+            found.append(UserMessage(id=id_, content=_shown_content(message.content)))
+        elif isinstance(message, AIMessage):
+            calls = [
+                ToolCall(
+                    id=names.plan(call["id"] or ""),
+                    function=FunctionCall(name=call["name"], arguments=json_of(call["args"])),
+                )
+                for call in message.tool_calls
+            ]
+            text = public_text(message.text)
+            if calls or text:
+                found.append(AssistantMessage(id=id_, content=text or None, tool_calls=calls or None))
+        elif isinstance(message, LangChainResult):
+            name = names.of(message.tool_call_id)
+            text = contents[name] if name in contents else public_text(text_of(message.content))
+            error = text if message.status == "error" else None
+            found.append(ToolMessage(id=result_id(name, given), tool_call_id=name, content=text, error=error))
+    return found
+
+
+def _contents(events: Sequence[StoredEvent]) -> dict[str, str]:
+    """Return the whole results of calls, by the names of the calls."""
+    names, contents = CallNames(()), dict[str, str]()
+    for event in events:
+        if event["type"] == "plan":
+            for call in event["calls"]:
+                names.plan(call["id"])
+        elif event["type"] in ("tool_result", "delegation_response"):
+            contents[names.of(event["id"])] = content_text(event)
+    return contents
+
+
+def content_text(event: StoredEvent) -> str:
+    """Return the text of a result's event."""
+    content = event["content"]
+    return public_text(content if isinstance(content, str) else as_text(content))
+
+
+def _shown_content(content: str | list[Any]) -> str | list[Content]:
+    if isinstance(content, str):
+        return content
+    parts: list[Content] = []
+    for block in content:
+        kind = block.get("type") if isinstance(block, dict) else "text"
+        if kind == "text":
+            parts.append(TextPart(text=block if isinstance(block, str) else str(block.get("text", ""))))
+        elif kind == "image" and "url" in block:
+            parts.append(ImagePart(source={"type": "url", "value": block["url"]}))  # type: ignore[arg-type]  # parsed
+        elif kind in _PARTS and "base64" in block:
+            source = {"type": "data", "value": block["base64"], "mimeType": block.get("mime_type", "")}
+            parts.append(_PARTS[kind](source=source))
+    return parts
+
+
+_PARTS: dict[str, Any] = {"image": ImagePart, "file": DocumentPart, "audio": AudioPart, "video": VideoPart}
+
+
+def json_of(value: Any) -> str:
+    """Return a call's arguments as JSON."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+class ClientView:
+    """The messages that the client has, as it builds them from the events of a run.
+
+    A client keeps the messages of a snapshot that it has in its own order, and appends the others.
+
+    Args:
+        messages: The messages of the request.
+    """
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._order = [message.id for message in messages]
+        self._results = {message.id for message in messages if isinstance(message, ToolMessage)}
+        self._callers = {
+            call.id: message.id
+            for message in messages
+            if isinstance(message, AssistantMessage)
+            for call in message.tool_calls or ()
+        }
+
+    def add(self, id_: str) -> None:
+        """Record a message of the agent."""
+        if id_ not in self._order:
+            self._order.append(id_)
+
+    def add_call(self, name: str, parent: str) -> None:
+        """Record a call of a message."""
+        self.add(parent)
+        self._callers.setdefault(name, parent)
+
+    def add_result(self, name: str, id_: str) -> bool:
+        """Record the result of a call, which the client puts behind the calls; return False if it has the result."""
+        if id_ in self._results:
+            return False
+        self._results.add(id_)
+        caller = self._callers.get(name)
+        at = len(self._order) if caller is None else self._order.index(caller) + 1
+        while at < len(self._order) and self._order[at] in self._results:
+            at += 1
+        self._order.insert(at, id_)
+        return True
+
+    def snapshots(self, messages: list[Message]) -> list[list[Message]]:
+        """Return the snapshots after which the client has messages in their order.
+
+        If it lacks an older message, a snapshot of those before removes the later ones first.
+        """
+        ids = [message.id for message in messages]
+        known = set(ids)
+        own = [id_ for id_ in self._order if id_ in known]
+        if own == ids[: len(own)]:
+            return [messages]
+        same = next(at for at, (one, other) in enumerate(zip(own, ids, strict=False)) if one != other)
+        return [messages[:same], messages]

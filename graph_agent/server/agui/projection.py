@@ -1,0 +1,401 @@
+"""Projects the parts of a run to AG-UI events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ag_ui.core import (
+    BaseEvent,
+    CustomEvent,
+    Interrupt,
+    Message,
+    MessagesSnapshotEvent,
+    ReasoningEndEvent,
+    ReasoningMessageContentEvent,
+    ReasoningMessageEndEvent,
+    ReasoningMessageStartEvent,
+    ReasoningStartEvent,
+    RunErrorEvent,
+    RunFinishedCancelledOutcome,
+    RunFinishedEvent,
+    RunFinishedInterruptOutcome,
+    RunFinishedSuccessOutcome,
+    RunStartedEvent,
+    StateSnapshotEvent,
+    StepFinishedEvent,
+    StepStartedEvent,
+    SubagentErrorEvent,
+    SubagentFinishedEvent,
+    SubagentFinishedSuspendedOutcome,
+    SubagentStartedEvent,
+    TextMessageContentEvent,
+    TextMessageEndEvent,
+    TextMessageStartEvent,
+    TokenUsage,
+    ToolCallArgsEvent,
+    ToolCallEndEvent,
+    ToolCallResultEvent,
+    ToolCallStartEvent,
+)
+from langchain_core.messages import AIMessage
+from langgraph.types import StateSnapshot
+
+from graph_agent.server.agui.interrupts import delegations, held_calls, is_client_call, presented
+from graph_agent.server.agui.messages import (
+    CallNames,
+    ClientView,
+    content_text,
+    given_results,
+    json_of,
+    result_id,
+    snapshot_of,
+)
+from graph_agent.server.chat.outcomes import ChatOutcome
+from graph_agent.server.chat.run import (
+    COMMENTARY,
+    AnswerText,
+    CallEvents,
+    MessageBreak,
+    Part,
+    ProgressUpdate,
+    ReasoningPiece,
+)
+from graph_agent.server.problems import ProblemError
+from graph_agent.session.results import open_interrupts, planned_calls, run_result, since_last_input
+from graph_agent.state.call_events import call_name
+from graph_agent.state.events import SUCCESSES, StoredEvent
+from graph_agent.types import NO_USAGE, SessionStatus, Usage
+
+PROTOCOL = "1.0"
+_STOPPED = "The run was stopped before this delegate had answered."
+
+
+@dataclass(frozen=True, slots=True)
+class RunIds:
+    """The ids of a run, and the protocol version of its client."""
+
+    thread_id: str
+    run_id: str
+    is_legacy: bool
+    """Whether the client is older than AG-UI 1.0, which it shows by declaring no version.
+
+    Such a client refuses the outcome `cancelled`, the list of its own calls that wait, and a declared version."""
+
+
+class Projection:
+    """Makes the AG-UI events of one run, in which each start has its end.
+
+    Args:
+        before: The session before the run.
+        request: The messages of the request.
+        own_fields: The agent's own state fields that clients see.
+        client_state: The state in the request; fields that the agent does not have are kept.
+    """
+
+    def __init__(
+        self,
+        ids: RunIds,
+        before: StateSnapshot,
+        request: Sequence[Message],
+        *,
+        own_fields: Sequence[str] = (),
+        client_state: Any = None,
+    ) -> None:
+        messages = before.values.get("messages", [])
+        self._ids = ids
+        self._request = request
+        self._before = before
+        self._own_fields = own_fields
+        self._client_state = client_state if isinstance(client_state, Mapping) else {}
+        self._names = CallNames(messages)
+        self._view = ClientView(request)
+        self._given = {name: message.id for name, message in given_results(request).items()}
+        self._parent: str | None = next(
+            (each.id for each in reversed(messages) if isinstance(each, AIMessage) and each.tool_calls), None
+        )
+        self._text: str | None = None
+        """Id of the open text message; None without one."""
+        self._reasoning: str | None = None
+        """Id of the open reasoning; None without one."""
+        self._reasonings = 0
+        self._texts = 0
+        self._step: str | None = None
+        """Name of the open step; None without one."""
+        self._wave: set[str] = set()
+        """Ids of the open step's calls without a result."""
+        self._subagents: set[str] = set()
+        """Names of the open delegations."""
+        self._announced: set[str] = set()
+        """Ids of the newest plans' calls that the client has."""
+        self._settled = _settled(before)
+        """Ids of calls whose results an earlier run has shown, although the history does not have them yet."""
+
+    def start(self, ignored: Sequence[str] = ()) -> Iterator[BaseEvent]:
+        """Yield the first events.
+
+        Args:
+            ignored: Ids of interrupts that the request answers again.
+        """
+        version = None if self._ids.is_legacy else PROTOCOL
+        yield RunStartedEvent(thread_id=self._ids.thread_id, run_id=self._ids.run_id, protocol_version=version)
+        if ignored:
+            yield CustomEvent(name="resume_ignored", value={"interruptIds": list(ignored)})
+        yield from self._state(self._before)
+
+    def resume(self) -> Iterator[BaseEvent]:
+        """Yield the events that open the step of a run that continues a wave, and the delegations that wait."""
+        events = since_last_input(self._before.values.get("events", []))
+        calls = planned_calls(events)
+        unfinished = [call for call in calls if call.result is None and call.planned["id"] not in self._settled]
+        # The client has every call of the message from the snapshot at the end of the run before.
+        self._announced = {call.planned["id"] for call in calls}
+        if unfinished:
+            step = next((event["step"] for event in reversed(events) if event["type"] == "plan"), 0)
+            yield from self._open_step(step, [call.planned["id"] for call in unfinished])
+        for call in unfinished:
+            if call.started is not None and call.started["type"] == "delegation_request":
+                yield from self._open_subagent(call.planned["id"], call.started["target"])
+
+    def part(self, part: Part) -> Iterator[BaseEvent]:
+        """Yield the events of a part other than the last one."""
+        match part:
+            case AnswerText(text, message_id) if not (message_id or "").startswith(COMMENTARY):
+                yield from self._delta(text, message_id)
+            case MessageBreak():
+                yield from self._close_text()
+            case ReasoningPiece(text):
+                yield from self._reason(text)
+            case CallEvents(events, message_id):
+                self._parent = message_id or self._parent
+                for event in events:
+                    yield from self._call_event(event)
+            case ProgressUpdate(progress):
+                yield CustomEvent(name="progress", value=progress)
+            case _:
+                pass  # the snapshot at the end has the texts of an earlier run
+
+    def end(self, outcome: ChatOutcome, state: StateSnapshot, used_before: Usage = NO_USAGE) -> Iterator[BaseEvent]:
+        """Yield the last events of a run that reached its end.
+
+        Args:
+            outcome: Its outcome, without a problem.
+            state: The session after the run.
+            used_before: Usage of the input that earlier runs have reported.
+        """
+        result = run_result(state)
+        if outcome.rest and not result.interrupts:
+            yield from self._delta(outcome.rest, outcome.reply.id if outcome.reply is not None else None)
+        yield from self.finish(state, used_before, is_aborted=result.status == SessionStatus.ABORTED)
+
+    def finish(
+        self, state: StateSnapshot, used_before: Usage = NO_USAGE, *, is_aborted: bool = False
+    ) -> Iterator[BaseEvent]:
+        """Yield the events that end the run with what the session has; arguments as for `end`."""
+        interrupts = open_interrupts(state)
+        yield from self._close_messages()
+        for call in held_calls(interrupts):
+            yield from self._announce(call["id"], call["name"], call["arguments"])
+        pending = [each.value for each in interrupts if is_client_call(each)]
+        for call in pending:
+            yield from self._announce(call["id"], call["name"], call["arguments"])
+        asked = presented(interrupts, self._names)
+        waiting = {self._names.of(id_): ids for id_, ids in delegations(interrupts).items()}
+        yield from self._close_subagents(waiting)
+        yield from self._close_step()
+        if asked:
+            yield from self._state(state)
+        yield from self._messages(state)
+        used = _usage(state, used_before)
+        if is_aborted and self._ids.is_legacy:
+            yield RunErrorEvent(message="The run was stopped.", code="aborted", usage=used)
+            return
+        yield RunFinishedEvent(
+            thread_id=self._ids.thread_id,
+            run_id=self._ids.run_id,
+            result={"status": run_result(state).status.value, "stopReason": run_result(state).stop_reason},
+            outcome=self._outcome(asked, [self._names.of(call["id"]) for call in pending], is_aborted=is_aborted),
+            usage=used,
+        )
+
+    def _outcome(self, asked: list[Interrupt], pending: list[str], *, is_aborted: bool) -> Any:
+        if asked:
+            return RunFinishedInterruptOutcome(interrupts=asked)
+        if is_aborted:
+            return RunFinishedCancelledOutcome()
+        names = None if self._ids.is_legacy or not pending else pending
+        return RunFinishedSuccessOutcome(pending_tool_call_ids=names)
+
+    def error(self, problem: ProblemError, state: StateSnapshot | None = None) -> Iterator[BaseEvent]:
+        """Yield the events that end the run with an error.
+
+        Args:
+            state: The session after the run; None if it is not known.
+        """
+        yield from self._close_messages()
+        yield from self._close_subagents({})
+        yield from self._close_step()
+        if state is not None:
+            yield from self._messages(state)
+        yield RunErrorEvent(message=problem.message, code=problem.category or problem.kind)
+
+    def _state(self, state: StateSnapshot) -> Iterator[BaseEvent]:
+        if self._own_fields:
+            yield StateSnapshotEvent(snapshot={**self._client_state, **self._fields(state)})
+
+    def _fields(self, state: StateSnapshot) -> dict[str, Any]:
+        return {name: state.values[name] for name in self._own_fields if name in state.values}
+
+    def _messages(self, state: StateSnapshot) -> Iterator[BaseEvent]:
+        found = snapshot_of(state.values.get("messages", []), state.values.get("events", []), self._request)
+        for messages in self._view.snapshots(found):
+            yield MessagesSnapshotEvent(messages=messages)
+
+    def _delta(self, text: str, message_id: str | None) -> Iterator[BaseEvent]:
+        if not text:
+            return
+        yield from self._close_reasoning()
+        if self._text is None or (message_id is not None and message_id != self._text):
+            yield from self._close_text()
+            self._texts += 1
+            self._text = message_id or f"{self._ids.run_id}-text-{self._texts}"
+            self._view.add(self._text)
+            yield TextMessageStartEvent(message_id=self._text, role="assistant")
+        yield TextMessageContentEvent(message_id=self._text, delta=text)
+
+    def _reason(self, text: str) -> Iterator[BaseEvent]:
+        if self._reasoning is None:
+            yield from self._close_text()
+            self._reasonings += 1
+            self._reasoning = f"{self._ids.run_id}-reasoning-{self._reasonings}"
+            yield ReasoningStartEvent(message_id=self._reasoning)
+            yield ReasoningMessageStartEvent(message_id=self._reasoning, role="reasoning")
+        yield ReasoningMessageContentEvent(message_id=self._reasoning, delta=text)
+
+    def _call_event(self, event: StoredEvent) -> Iterator[BaseEvent]:
+        match event["type"]:
+            case "plan":
+                yield from self._close_messages()
+                if event["calls"]:
+                    for call in event["calls"]:
+                        self._names.plan(call["id"])
+                        self._announced.discard(call["id"])
+                        self._settled.discard(call["id"])
+                    yield from self._open_step(event["step"], [call["id"] for call in event["calls"]])
+            case "tool_call":
+                yield from self._announce(event["id"], event["name"], event["arguments"])
+            case "delegation_request":
+                yield from self._announce(event["id"], str(call_name(event)), {"task": event["task"]})
+                if "refused" not in event:
+                    yield from self._open_subagent(event["id"], event["target"])
+            case "tool_result" | "delegation_response":
+                yield from self._result(event)
+
+    def _announce(self, id_: str, name: str, arguments: Any) -> Iterator[BaseEvent]:
+        if id_ in self._announced:
+            return
+        self._announced.add(id_)
+        yield from self._close_messages()
+        call = self._names.of(id_)
+        self._view.add_call(call, self._parent or call)
+        yield ToolCallStartEvent(tool_call_id=call, tool_call_name=name, parent_message_id=self._parent)
+        yield ToolCallArgsEvent(tool_call_id=call, delta=json_of(arguments))
+        yield ToolCallEndEvent(tool_call_id=call)
+
+    def _result(self, event: StoredEvent) -> Iterator[BaseEvent]:
+        if event["id"] in self._settled:
+            return
+        yield from self._announce(event["id"], str(call_name(event)), {})
+        name, text = self._names.of(event["id"]), content_text(event)
+        if name in self._subagents:
+            self._subagents.discard(name)
+            if event["status"] in SUCCESSES:
+                yield SubagentFinishedEvent(subagent_run_id=name)
+            else:
+                yield SubagentErrorEvent(subagent_run_id=name, message=text, code=event["status"])
+        id_ = result_id(name, self._given)
+        # The client has its own results.
+        if self._view.add_result(name, id_):
+            yield ToolCallResultEvent(message_id=id_, tool_call_id=name, content=text, role="tool")
+        self._wave.discard(event["id"])
+        if not self._wave:
+            yield from self._close_step()
+
+    def _open_step(self, number: int, calls: Sequence[str]) -> Iterator[BaseEvent]:
+        yield from self._close_step()
+        self._step, self._wave = f"step {number}", set(calls)
+        yield StepStartedEvent(step_name=self._step)
+
+    def _open_subagent(self, id_: str, target: str) -> Iterator[BaseEvent]:
+        name = self._names.of(id_)
+        if name not in self._subagents:
+            self._subagents.add(name)
+            yield SubagentStartedEvent(
+                subagent_run_id=name, name=target, parent_tool_call_id=name, parent_message_id=self._parent
+            )
+
+    def _close_messages(self) -> Iterator[BaseEvent]:
+        yield from self._close_text()
+        yield from self._close_reasoning()
+
+    def _close_text(self) -> Iterator[BaseEvent]:
+        if self._text is not None:
+            yield TextMessageEndEvent(message_id=self._text)
+            self._text = None
+
+    def _close_reasoning(self) -> Iterator[BaseEvent]:
+        if self._reasoning is not None:
+            yield ReasoningMessageEndEvent(message_id=self._reasoning)
+            yield ReasoningEndEvent(message_id=self._reasoning)
+            self._reasoning = None
+
+    def _close_step(self) -> Iterator[BaseEvent]:
+        if self._step is not None:
+            yield StepFinishedEvent(step_name=self._step)
+            self._step, self._wave = None, set()
+
+    def _close_subagents(self, waiting: Mapping[str, list[str]]) -> Iterator[BaseEvent]:
+        """End the open delegations; those that wait for a person are suspended.
+
+        Args:
+            waiting: Name of the delegation → ids of its AG-UI interrupts.
+        """
+        for name in sorted(self._subagents):
+            if name in waiting:
+                outcome = SubagentFinishedSuspendedOutcome(interrupt_ids=waiting[name])
+                yield SubagentFinishedEvent(subagent_run_id=name, outcome=outcome)
+            else:
+                yield SubagentErrorEvent(subagent_run_id=name, message=_STOPPED, code="stopped")
+        self._subagents.clear()
+
+
+def refused(ids: RunIds, problem: ProblemError) -> list[BaseEvent]:
+    """Return the events of a run that cannot start."""
+    return [
+        RunStartedEvent(thread_id=ids.thread_id, run_id=ids.run_id),
+        RunErrorEvent(message=problem.message, code=problem.kind),
+    ]
+
+
+def _settled(before: StateSnapshot) -> set[str]:
+    # LangGraph repeats the updates of a superstep's finished tasks when it resumes the others.
+    found: set[str] = set()
+    for task in before.tasks:
+        events = task.result.get("events") if isinstance(task.result, Mapping) else None
+        found |= {each["id"] for each in events or () if each["type"] in ("tool_result", "delegation_response")}
+    return found
+
+
+def _usage(state: StateSnapshot, before: Usage) -> list[TokenUsage] | None:
+    """Return the usage of one run; None if no provider reported any."""
+    used: Usage = state.values.get("usage") or NO_USAGE
+    if used["total_tokens"] <= before["total_tokens"]:
+        return None
+    return [
+        TokenUsage(
+            input_tokens=used["input_tokens"] - before["input_tokens"],
+            output_tokens=used["output_tokens"] - before["output_tokens"],
+            total_tokens=used["total_tokens"] - before["total_tokens"],
+        )
+    ]

@@ -1,0 +1,148 @@
+"""Implements AG-UI's endpoint: one POST runs an input of a thread, or resumes it, and streams the events."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AsyncExitStack, ExitStack
+from typing import Annotated, Any
+
+from ag_ui.core import BaseEvent
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from graph_agent._internal.failure_log import log_failure
+from graph_agent.server.admission.body import BodyRoute
+from graph_agent.server.admission.gate import Caller, caller
+from graph_agent.server.agui.projection import Projection, RunIds, refused
+from graph_agent.server.agui.requests import AgentInput, ResolvedRun, resolve
+from graph_agent.server.chat.handler import Chat
+from graph_agent.server.chat.run import RunEnded
+from graph_agent.server.parameters import Services, services
+from graph_agent.server.problems import ProblemError, problem_of_failure
+from graph_agent.server.response_models import ControlError
+from graph_agent.server.sse import EventStream, comment, frame
+from graph_agent.session.built_agent import custom_state_of
+from graph_agent.types import SessionStatus
+
+logger = logging.getLogger(__name__)
+
+_DESCRIPTIONS = {
+    400: "Malformed",
+    401: "Missing or unknown API key",
+    403: "Sent by a page of another origin to a server without keys",
+    408: "The body did not arrive in time",
+    413: "The body is too large",
+    429: "Too many requests",
+    500: "The server failed",
+    503: "The server is stopping, another process holds the session, or the database is locked",
+    507: "The database is full",
+}
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ControlError, "description": what} for status, what in _DESCRIPTIONS.items()
+}
+
+router = APIRouter(tags=["AG-UI"], route_class=BodyRoute)
+
+
+@router.post(
+    "/agui",
+    response_class=Response,
+    responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}, "description": "The run's events"}},
+)
+async def run_agent(
+    body: AgentInput,
+    request: Request,
+    sender: Annotated[Caller, Depends(caller)],
+    server: Annotated[Services, Depends(services)],
+) -> Response:
+    """Run an input of a thread, or resume it, and stream the events of the run."""
+    chat, host = server.chat, server.chat.runs.host
+    server.check_items(body.messages, body.tools)
+    async with AsyncExitStack() as stack:
+        resources = stack.enter_context(ExitStack())
+        resources.enter_context(chat.limits.slot(sender.name))
+        stack.enter_context(chat.runs.metrics.active_requests.track_inprogress())
+        credentials = host.credentials_of(request)
+        resolved: ResolvedRun | ProblemError
+        try:
+            resolved = await resolve(host, sender, body, credentials)
+        except ProblemError as problem:
+            resolved = problem
+        own = AsyncExitStack()
+        return EventStream(
+            _frames(chat, body, resolved, own, resources.pop_all()),
+            send_timeout_s=host.settings.send_timeout_s,
+            close=_closing(own, stack.pop_all()),
+        )
+
+
+def _closing(*stacks: AsyncExitStack) -> Any:
+    async def close() -> None:
+        for stack in stacks:
+            await stack.aclose()
+
+    return close
+
+
+async def _frames(
+    chat: Chat, body: AgentInput, resolved: ResolvedRun | ProblemError, stack: AsyncExitStack, resources: ExitStack
+) -> AsyncGenerator[str, None]:
+    """Stream the events of a run; every end but that of a client that has left is an event.
+
+    Args:
+        resolved: The run, or the reason why there is none.
+        stack: Receives what must be closed after the stream.
+        resources: The request's resources, released before the last event.
+    """
+    ids = RunIds(body.thread_id, body.run_id, body.protocol_version is None)
+    host = chat.runs.host
+    stack.callback(resources.close)
+    if isinstance(resolved, ProblemError):
+        yield _text(refused(ids, resolved))
+        return
+    spec, before = resolved.spec, resolved.before
+    projection = Projection(
+        ids, before, body.messages, own_fields=custom_state_of(spec.graph).outputs, client_state=body.state
+    )
+    yield _text(projection.start(resolved.ignored))
+    try:
+        if not resolved.runs:
+            resources.close()
+            yield _text(projection.finish(before))
+            return
+        run = await stack.enter_async_context(chat.runs.run(spec, streams=True, resources=resources))
+        # AG-UI has no message to stop a run: a client closes its request.
+        stack.callback(lambda: None if run.ended else run.spec.scope.abort())
+        if spec.is_resume and (text := _text(projection.resume())):
+            yield text
+        while True:
+            part = await run.part(host.settings.keepalive_s)
+            match part:
+                case None:
+                    yield comment("still at work")
+                case RunEnded(outcome):
+                    assert run.input.state is not None, "a run that reaches its end reads its state"
+                    run.release()
+                    if outcome.problem is not None:
+                        yield _text(projection.error(outcome.problem, run.input.state))
+                    elif run.input.replayed:
+                        aborted = outcome.status == SessionStatus.ABORTED
+                        yield _text(projection.finish(run.input.state, spec.used_before, is_aborted=aborted))
+                    else:
+                        yield _text(projection.end(outcome, run.input.state, spec.used_before))
+                    return
+                case _:
+                    if text := _text(projection.part(part)):
+                        yield text
+    except ProblemError as problem:
+        resources.close()
+        yield _text(projection.error(problem))
+    except Exception as error:  # noqa: BLE001 - a stream without a last event counts as success for clients
+        log_failure(logger, "A run over AG-UI", error)
+        yield _text(projection.error(problem_of_failure(error)))
+
+
+def _text(events: Iterable[BaseEvent]) -> str:
+    """Return events as one piece of the stream."""
+    return "".join(frame(event.model_dump(mode="json", by_alias=True)) for event in events)
