@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,11 +18,11 @@ from langchain_core.tools import BaseTool, StructuredTool
 
 from benchmarks import harness
 from benchmarks.harness import RATIO_COLUMNS, Scale, Table, Trial, Work, plain, ratio_row
-from benchmarks.long_session import build
+from benchmarks.long_session import BATCH, KEEP, build, build_before_prunings
 from benchmarks.waves import one_wave
 from benchmarks.work import REPLY, CountingModel
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.persistence import open_saver
+from graph_agent.persistence import open_saver, prune
 from graph_agent.server.process.serve import SERVE_THRESHOLDS
 
 _CA = "`create_agent`"
@@ -98,6 +99,33 @@ async def next_inputs(scale: Scale) -> Table:
     return Table("Inputs of a long session", note, RATIO_COLUMNS, rows)
 
 
+def _pruning(file: Path) -> Trial:
+    """One pruning of a copy of a database."""
+
+    @asynccontextmanager
+    async def trial() -> AsyncIterator[Work]:
+        with tempfile.TemporaryDirectory() as folder:
+            copied = shutil.copy(file, Path(folder) / "s.db")
+            yield lambda: prune(f"sqlite:///{copied}", keep_last=KEEP)
+
+    return trial
+
+
+async def prunings(scale: Scale) -> Table:
+    """Compare prunings of a session each time it has grown by 6,000 turns."""
+    rows: list[list[str]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        files = await build_before_prunings(Path(folder), 5, scale.size(BATCH))
+        names = [f"{(number + 1) * 6},000 turns" for number in range(len(files))]
+        costs = await harness.interleaved(
+            {name: _pruning(file) for name, file in zip(names, files, strict=True)}, scale
+        )
+        for name, aim in zip(names, ("", "≤ 1.3", "≤ 1.6", "≤ 1.9", "≤ 2.2"), strict=True):
+            rows.append(ratio_row(name, costs, name, names[0], aim=aim, unit="pruning"))
+    note = "A session in SQLite is pruned whenever it has grown by 6,000 turns, about 14,400 checkpoints."
+    return Table("Prunings of a growing session", note, RATIO_COLUMNS, rows)
+
+
 def _wave(calls: int, *, stored: bool) -> Trial:
     """One wave whose calls all run at once, with the garbage collection of `serve`."""
 
@@ -135,7 +163,7 @@ async def waves(scale: Scale) -> Table:
 
 async def tables(scale: Scale) -> list[Table]:
     """Run all comparisons of this module."""
-    return [await building(scale), await next_inputs(scale), await waves(scale)]
+    return [await building(scale), await next_inputs(scale), await prunings(scale), await waves(scale)]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -27,14 +28,16 @@ from benchmarks.harness import Scale, Table
 from benchmarks.work import REPLY, lookup_tool
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver, prune
+from graph_agent.state.lengths import LENGTHS
 
 _INPUTS, _CALLS = 20, 4
 _TURNS = _INPUTS * (_CALLS + 1)
 """Turns of the part that is repeated: each input makes calls one after the other, and is answered."""
 _REPEATS = 1000
-_BATCH = 60
+BATCH = 60
 """Repetitions between two prunings: as many checkpoints as LangGraph reads at once, as no full copy is among them."""
-_KEEP = 500
+KEEP = 500
+"""Checkpoints that remain after pruning."""
 _PAGE = 50
 _UUID = re.compile(rb"[0-9a-f]{8}(?=-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
 _CALL = re.compile(rb"call_[0-9]{10}")
@@ -83,8 +86,8 @@ async def tables(scale: Scale) -> list[Table]:
         part = await asyncio.to_thread(_Rows, file)
         rates: list[float] = []
         stored = 0
-        for begin in range(0, repeats, _BATCH):
-            end = min(begin + _BATCH, repeats)
+        for begin in range(0, repeats, BATCH):
+            end = min(begin + BATCH, repeats)
             await asyncio.to_thread(part.append, max(begin, 1), end)
             if not begin:
                 written = file.stat().st_size / (end * _TURNS)
@@ -97,7 +100,7 @@ async def tables(scale: Scale) -> list[Table]:
                     ],
                 ]
             began = time.perf_counter()
-            report = await prune(url, keep_last=_KEEP)
+            report = await prune(url, keep_last=KEEP)
             rates.append(report.checkpoints / (time.perf_counter() - began))
             stored = report.size_after
         quick = _in_new_process(url, "open", "page", rounds=rounds)
@@ -113,7 +116,7 @@ async def tables(scale: Scale) -> list[Table]:
         ]
     note = (
         f"{_REPEATS * _TURNS:,} turns in SQLite; replies of 200 and results of 1,000 characters. Pruning keeps "
-        f"{_KEEP} checkpoints. Wall time in a new process, without imports; the fastest of some."
+        f"{KEEP} checkpoints. Wall time in a new process, without imports; the fastest of some."
     )
     return [Table("A long session", note, ["work", "aim", "figure"], rows)]
 
@@ -141,6 +144,20 @@ async def build(file: Path, turns: int) -> None:
     await asyncio.to_thread(part.append, 1, -(-turns // _TURNS))
 
 
+async def build_before_prunings(folder: Path, batches: int, repeats: int) -> list[Path]:
+    """Store a session that is pruned whenever it has grown by some repetitions; return its file before each."""
+    file = folder / "growing.db"
+    await _run_part(f"sqlite:///{file}")
+    part = await asyncio.to_thread(_Rows, file)
+    found: list[Path] = []
+    for batch in range(batches):
+        await asyncio.to_thread(part.append, max(batch * repeats, 1), (batch + 1) * repeats)
+        found.append(Path(shutil.copy(file, folder / f"{batch}.db")))
+        if batch < batches - 1:
+            await prune(f"sqlite:///{file}", keep_last=KEEP)
+    return found
+
+
 class _Rows:
     """The rows of the part that is repeated.
 
@@ -158,18 +175,26 @@ class _Rows:
             self._writes = connection.execute(
                 "SELECT checkpoint_id, task_id, idx, channel, type, value, task_path FROM writes"
             ).fetchall()
-        self._events = sum(len(_unpack(row[5])) for row in self._writes if row[3] == "events")
+        self._lengths = {
+            channel: sum(len(_unpack(row[5])) for row in self._writes if row[3] == channel)
+            for channel in ("events", "messages")
+        }
 
     def append(self, begin: int, end: int) -> None:
         """Append repetitions to the session, each after the one before."""
         with closing(sqlite3.connect(self._file)) as connection, connection:
             for number in range(begin, end):
-                part = _Part(number, number * self._events)
+                part = _Part(number, number * self._lengths["events"])
                 last = _Part(number - 1, 0).id(self._checkpoints[-1][0])
                 connection.executemany(
                     "INSERT INTO checkpoints VALUES ('s', '', ?, ?, 'msgpack', ?, ?)",
                     [
-                        (part.id(id_), part.id(parent) if parent else last, part.checkpoint(stored), metadata)
+                        (
+                            part.id(id_),
+                            part.id(parent) if parent else last,
+                            part.checkpoint(stored),
+                            part.metadata(metadata, self._lengths),
+                        )
                         for id_, parent, stored, metadata in self._checkpoints
                     ],
                 )
@@ -205,6 +230,17 @@ class _Part:
         if isinstance(loop := checkpoint["channel_values"].get("loop"), dict):
             self._count(loop)
         return ormsgpack.packb(checkpoint, option=ormsgpack.OPT_NON_STR_KEYS)
+
+    def metadata(self, stored: bytes, before: dict[str, int]) -> bytes:
+        """Return the metadata of a checkpoint.
+
+        Args:
+            before: The entries of one repetition, by channel.
+        """
+        found = json.loads(stored)
+        lengths = found.get(LENGTHS, {})
+        found[LENGTHS] = {name: length + self._number * before[name] for name, length in lengths.items()}
+        return json.dumps(found).encode()
 
     def write(self, channel: str, stored: bytes) -> bytes:
         """Return the value of a write."""

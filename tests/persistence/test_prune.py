@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager, closing, suppress
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
+from graph_agent.checkpoints.pruning import copies
 from graph_agent.checkpoints.pruning.plan import ANSWERED, Node, Rule, plan_thread
 from graph_agent.checkpoints.pruning.postgres import PostgresTables
 from graph_agent.errors import (
@@ -79,6 +82,44 @@ async def test_a_waiting_session_is_answered_after_pruning(url: str) -> None:
         result = await Session(graph, "s1").resume("yes")
 
     assert (same, result.answer, result.results, removed.checkpoints > 3) == (True, "The end.", {"d2": "Asked."}, True)
+
+
+CHANGES: dict[str, Callable[[list[BaseMessage]], list[BaseMessage]]] = {
+    "nothing": lambda messages: [HumanMessage("More.")],
+    "a message replaced": lambda messages: [HumanMessage("Other.", id=messages[0].id)],
+    "a message twice": lambda messages: [HumanMessage("One.", id="x"), HumanMessage("Two.", id="x")],
+    "a message removed": lambda messages: [RemoveMessage(str(messages[1].id))],
+    "all removed": lambda messages: [RemoveMessage(REMOVE_ALL_MESSAGES), HumanMessage("Anew.")],
+    "an object within": lambda messages: [HumanMessage("At.", additional_kwargs={"at": date(2026, 1, 1)})],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_changed_history_reads_as_before(url: str, change: str) -> None:
+    async with open_saver(url) as saver:
+        for number in range(2):
+            await take_step(saver, "wave", number)
+            state = await agent(saver, []).aget_state(thread())
+            update = {"messages": CHANGES[change](state.values["messages"])}
+            await agent(saver, []).aupdate_state(thread(), update, as_node="finalize")
+            await take_step(saver, "answer", 10 + number)
+            before = await read_all(saver)
+            removed = await prune(url, keep_last=1)
+            after = await read_all(saver)
+
+            assert (removed.checkpoints > 5, differences(before, after)) == (True, [])
+
+
+async def test_a_history_that_only_grew_is_copied_as_it_is_stored(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_saver(url) as saver:
+        for number, step in enumerate(("wave", "delegate", "answer")):
+            await take_step(saver, step, number)
+        before = await read_all(saver)
+        monkeypatch.setattr(copies, "delta_values", None)  # constructs messages
+        removed = [(await prune(url, keep_last=keep)).checkpoints > 0 for keep in (3, 1)]
+        after = await read_all(saver)
+
+    assert (removed, differences(before, after)) == ([True, True], [])
 
 
 async def test_every_branch_remains(url: str) -> None:

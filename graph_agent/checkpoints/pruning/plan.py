@@ -14,6 +14,7 @@ Answers of inputs with an id are stored apart from the checkpoints that produced
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -81,6 +82,8 @@ class Node:
     """Bytes of the checkpoint and its writes."""
     writes: int = 0
     """Number of its stored writes."""
+    delta_writes: tuple[tuple[str, int], ...] = ()
+    """Delta channel and number of its stored writes."""
     delta_bytes: int = 0
     """Bytes of its writes to delta channels, its full copies included."""
 
@@ -141,6 +144,25 @@ class NamespacePlan:
     def parents_first(self) -> list[str]:
         """Return the ids of all checkpoints, each after its ancestors."""
         return _descendants_first(self.nodes)[::-1]
+
+    def writes_since(self, node_id: str, newest: str) -> Counter[str] | None:
+        """Return the number of writes of each delta channel between a checkpoint and one of its descendants.
+
+        Returns:
+            The writes that only the descendant's history has; None if it is no descendant, or if a full copy is stored
+            between them.
+        """
+        found, passed, at = Counter[str](), set[str](), self.nodes[newest].parent
+        while at in self.nodes and at not in passed:
+            passed.add(at)
+            node = self.nodes[at]
+            found.update(dict(node.delta_writes))
+            if at == node_id:
+                return found
+            if node.stored:
+                return None
+            at = node.parent
+        return None
 
     def remaining_ancestor(self, node_id: str, removed: set[str]) -> str | None:
         """Return the nearest ancestor that is not removed; None if there is none.
@@ -337,25 +359,16 @@ def agent_deltas(versions: Iterable[str]) -> frozenset[str]:
     return names & CHANNELS.keys() if _MARK in names else frozenset()
 
 
-async def full_copies(saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: str, channels: Iterable[str]) -> Copies:
-    """Return a serialized full copy of delta channels at a checkpoint, by channel.
+async def delta_values(
+    saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: str, channels: Iterable[str]
+) -> dict[str, Any]:
+    """Return the values of delta channels at a checkpoint.
 
     Args:
         channels: Names in `CHANNELS`; none of them has a stored value in the checkpoint.
     """
-    values = await delta_values(saver, at, checkpoint_id, channels)
-    return {name: saver.serde.dumps_typed(delta_snapshot(value)) for name, value in values.items()}
-
-
-async def delta_values(
-    saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: str, channels: Iterable[str]
-) -> dict[str, Any]:
-    """Behaves like `full_copies`, but not serialized."""
-    config: RunnableConfig = {
-        "configurable": {"thread_id": at[0], "checkpoint_ns": at[1], "checkpoint_id": checkpoint_id}
-    }
     names = sorted(channels)
-    histories = await saver.aget_delta_channel_history(config=config, channels=names)
+    histories = await saver.aget_delta_channel_history(config=config_at(at, checkpoint_id), channels=names)
     return {name: replay_delta(CHANNELS[name], histories[name]) for name in names}
 
 
@@ -365,7 +378,7 @@ _INTERNAL = ("__", "branch:")
 
 async def has_answer(saver: BaseCheckpointSaver[Any], thread_id: str, checkpoint_id: str) -> bool:
     """Whether an input ended with a checkpoint of the root namespace, so that no task starts from it."""
-    found = await saver.aget_tuple(_at(thread_id, checkpoint_id))
+    found = await saver.aget_tuple(config_at((thread_id, ""), checkpoint_id))
     if found is None:
         return False
     values = found.checkpoint["channel_values"]
@@ -380,7 +393,7 @@ async def answer_of(
     Args:
         checkpoint_id: The last checkpoint of the input.
     """
-    found = await saver.aget_tuple(_at(thread_id, checkpoint_id))
+    found = await saver.aget_tuple(config_at((thread_id, ""), checkpoint_id))
     assert found is not None  # the session is locked
     own = {name: delta_snapshot(value) for name, value in (await _own_history(saver, thread_id, found)).items()}
     values = {name: each for name, each in found.checkpoint["channel_values"].items() if not name.startswith(_INTERNAL)}
@@ -435,5 +448,6 @@ def _entries(writes: list[tuple[str, str, Any]], channel: str) -> list[Any]:
     return [each for value in written for each in (value if isinstance(value, list) else [value])]
 
 
-def _at(thread_id: str, checkpoint_id: str) -> RunnableConfig:
-    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", "checkpoint_id": checkpoint_id}}
+def config_at(at: At, checkpoint_id: str) -> RunnableConfig:
+    """Return the config that addresses a checkpoint."""
+    return {"configurable": {"thread_id": at[0], "checkpoint_ns": at[1], "checkpoint_id": checkpoint_id}}

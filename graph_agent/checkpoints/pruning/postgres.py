@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, LiteralString
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, DeltaChannelHistory
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.postgres.base import PRUNE_DELETE_THREADS_SQL
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from psycopg import AsyncConnection
@@ -15,7 +16,8 @@ from psycopg_pool import AsyncConnectionPool
 
 from graph_agent.checkpoints.format import FORMAT_KEY
 from graph_agent.checkpoints.postgres_writer import Recorder
-from graph_agent.checkpoints.pruning.plan import At, Copies, Node
+from graph_agent.checkpoints.pruning.copies import OpaqueSerializer
+from graph_agent.checkpoints.pruning.plan import At, Copies, Node, config_at
 from graph_agent.checkpoints.pruning.tables import (
     LEFTOVER,
     METADATA,
@@ -143,6 +145,13 @@ class PostgresTables:
         """Return all writes of a thread; those of one task are in their order."""
         rows = await self._query(_STORED_WRITES, [thread_id])
         return [StoredWrite(**{**row, "value": bytes(row["value"])}) for row in rows]
+
+    async def opaque_history(
+        self, at: At, checkpoint_id: str, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Return the history of delta channels, with objects as they are stored."""
+        saver = AsyncPostgresSaver(self._pool, serde=OpaqueSerializer())
+        return await saver.aget_delta_channel_history(config=config_at(at, checkpoint_id), channels=channels)
 
     def recorder(self, serde: SerializerProtocol) -> tuple[BaseCheckpointSaver[Any], list[Statement]]:
         """Return a saver that stores nothing, and the list of statements that its blocking writes add to."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ormsgpack
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, DeltaChannelHistory
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.sqlite import SqliteSaver
 
 from graph_agent._internal.sync_bridge import call_in_thread
-from graph_agent.checkpoints.pruning.plan import At, Copies, Node
+from graph_agent.checkpoints.history_cache import paused_collection
+from graph_agent.checkpoints.pruning.copies import OpaqueSerializer
+from graph_agent.checkpoints.pruning.plan import At, Copies, Node, config_at
 from graph_agent.checkpoints.pruning.tables import (
     LEFTOVER,
     METADATA,
@@ -70,8 +73,8 @@ _NOTE = (
 )
 _INCREMENTAL = 2
 """The value of `PRAGMA auto_vacuum` for files from which pages can be freed in small steps."""
-_PAGES = 2000
-"""Pages freed per step."""
+_PAGES = 500
+"""Pages freed per step; other processes cannot write for about 20 ms."""
 
 
 class SqliteTables:
@@ -91,6 +94,18 @@ class SqliteTables:
     async def stored_writes(self, thread_id: str) -> list[StoredWrite]:
         """Return all writes of a thread; those of one task are in their order."""
         return await self._in_thread(lambda db: [StoredWrite(*row) for row in db.execute(_STORED_WRITES, (thread_id,))])
+
+    async def opaque_history(
+        self, at: At, checkpoint_id: str, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Return the history of delta channels, with objects as they are stored."""
+
+        def read(db: sqlite3.Connection) -> Mapping[str, DeltaChannelHistory]:
+            with paused_collection():
+                saver, config = SqliteSaver(db, serde=OpaqueSerializer()), config_at(at, checkpoint_id)
+                return saver.get_delta_channel_history(config=config, channels=channels)
+
+        return await self._in_thread(read)
 
     def recorder(self, serde: SerializerProtocol) -> tuple[BaseCheckpointSaver[Any], list[Statement]]:
         """Return a saver that stores nothing, and the list of statements that its blocking writes add to."""
@@ -181,7 +196,7 @@ class SqliteTables:
 
 
 def _load(db: sqlite3.Connection, thread_id: str) -> dict[str, list[Node]]:
-    with _transaction(db, "BEGIN"):
+    with _transaction(db, "BEGIN"), paused_collection():
         written: dict[tuple[str, str], dict[str, tuple[int, int]]] = {}
         for namespace, id_, channel, number, size in db.execute(_WRITES, (thread_id,)):
             written.setdefault((namespace, id_), {})[channel] = number, size
@@ -238,7 +253,8 @@ def _reclaim(db: sqlite3.Connection, *, idle: bool) -> None:
         [[mode]] = db.execute("PRAGMA auto_vacuum").fetchall()
         if mode == _INCREMENTAL:
             while db.execute("PRAGMA freelist_count").fetchone()[0]:
-                db.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
+                # `execute` would run one step of the statement, which frees one page.
+                db.executescript(f"PRAGMA incremental_vacuum({_PAGES})")
         elif idle:
             # From now on, pages can be freed in small steps.
             db.execute(f"PRAGMA auto_vacuum = {_INCREMENTAL}")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, DeltaChannelHistory
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import TASKS
 
@@ -121,6 +121,16 @@ class Tables(Protocol):
         """Return all writes of a thread; those of one task are in their order."""
         ...
 
+    async def opaque_history(
+        self, at: At, checkpoint_id: str, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Return the history of delta channels as a saver returns it, with objects as they are stored.
+
+        Raises:
+            ValueError: If a value is no msgpack, or damaged.
+        """
+        ...
+
     async def store(self, statements: Sequence[Statement], confirm: Confirm = no_check) -> None:
         """Execute statements of a recorder, in one transaction."""
         ...
@@ -193,6 +203,11 @@ def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
     def share(names: frozenset[str]) -> frozenset[str]:
         return shared.setdefault(names, names)
 
+    counts: dict[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]] = {}
+
+    def share_counts(found: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+        return counts.setdefault(found, found)
+
     nodes: dict[str, list[Node]] = {namespace: [] for namespace in deltas}
     for row in found:
         own = agent_deltas(row.versions)
@@ -219,6 +234,7 @@ def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
                 input_id=row.metadata.get(INPUT_ID),
                 size=row.size + sum(size for _, size in writes.values()),
                 writes=sum(number for number, _ in writes.values()),
+                delta_writes=share_counts(tuple((name, writes[name][0]) for name in sorted(names & writes.keys()))),
                 delta_bytes=sum(size for name, (_, size) in writes.items() if name in names)
                 + (row.size if row.values & names else 0),
             )

@@ -13,6 +13,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from graph_agent.checkpoints.pruning.copies import FullCopies
 from graph_agent.checkpoints.pruning.plan import (
     ANSWERED,
     At,
@@ -20,8 +21,6 @@ from graph_agent.checkpoints.pruning.plan import (
     Node,
     Rule,
     answer_of,
-    delta_values,
-    full_copies,
     has_answer,
     plan_thread,
 )
@@ -217,20 +216,16 @@ class _Progress:
         if not removed:
             return
         newest, doomed = max(plan.nodes), {node.id for node in removed}
-        # The history of the newest is whole, or the session is damaged, and then nothing of it is changed. It is read
-        # after that of the newest fold, which the saver keeps, so that only the writes between them are read.
-        is_whole = newest in plan.folds
+        # The history of the newest is whole, or the session is damaged, and then nothing of it is changed.
+        full_copies = FullCopies(self._tables, self._saver, at, plan)
+        if newest not in plan.folds:
+            await full_copies.check_newest()
         for checkpoint_id, channels in reversed(plan.folds.items()):
-            copies = await full_copies(self._saver, at, checkpoint_id, channels)
-            if not is_whole:
-                await delta_values(self._saver, at, newest, plan.nodes[newest].foldable)
-                is_whole = True
+            copies = await full_copies.make(checkpoint_id, channels)
             async with self._held(at[0]) as confirm:
                 self.bytes -= await self._tables.add_copies(
                     at, checkpoint_id, copies, dry_run=self._dry_run, confirm=confirm
                 )
-        if not is_whole:
-            await delta_values(self._saver, at, newest, plan.nodes[newest].foldable)
         orphans = [id_ for id_ in plan.kept if plan.nodes[id_].parent in doomed]
         children = Counter(node.parent for node in plan.nodes.values())
         gone = set[str]()
