@@ -13,6 +13,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from graph_agent.checkpoints.open import open_saver
+from graph_agent.checkpoints.pruning.marks import Mark
 from graph_agent.checkpoints.pruning.plan import Rule
 from graph_agent.checkpoints.pruning.tables import Tables
 from graph_agent.checkpoints.pruning.threads import PrunedSession, by_number, prune_thread, rule, total
@@ -23,6 +24,8 @@ from graph_agent.runs.registry import is_idle
 
 DEFAULT_AGE = timedelta(days=30)
 """Age from which checkpoints are removed if no rule is given."""
+_MARKS = 500
+"""Marks of pruned sessions stored at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +84,37 @@ async def prune(
     keep = _rule(keep_last, older_than)
     async with open_tables(url, folder) as (tables, saver):
         place = await database_key(saver)
-        stored = await tables.threads()
+        stored = {state.id: state for state in await tables.threads()}
         chosen = sorted(stored) if sessions is None else list(dict.fromkeys(sessions))
-        if unknown := [id_ for id_ in chosen if id_ not in set(stored)]:
+        if unknown := [id_ for id_ in chosen if id_ not in stored]:
             raise ConfigError(f"There is no session {unknown[0]!r} to prune; `graph-agent sessions` lists them.")
         before = await tables.size()
-        found = [await prune_thread(tables, saver, place, id_, keep, dry_run=dry_run) for id_ in chosen]
+        found: list[PrunedSession] = []
+        reasons, marks = Counter[str](), dict[str, Mark]()
+        for id_ in chosen:
+            if (unchanged := stored[id_].unchanged_since(keep)) is not None:
+                reasons.update(unchanged.reasons)
+                continue
+            found.append(await prune_thread(tables, saver, place, id_, keep, dry_run=dry_run, marks=marks))
+            reasons.update(found[-1].reasons)
+            if len(marks) >= _MARKS and not dry_run:
+                await tables.mark(marks)
+                marks.clear()
+        if marks and not dry_run:
+            await tables.mark(marks)
         shown = tuple(each for each in found if each.checkpoints or each.bytes or each.skipped)
         if not dry_run and any(each.checkpoints or each.bytes for each in found):
-            idle = True
-            for id_ in stored:
-                idle = idle and await is_idle(saver, id_)
-            await tables.reclaim(idle=idle)
-        reasons = sum((Counter(each.reasons) for each in found), Counter[str]())
+            await tables.reclaim(lambda: _are_idle(saver, stored))
         return PruneReport(
             shown, by_number(reasons), *total(found), before, before if dry_run else await tables.size(), dry_run
         )
+
+
+async def _are_idle(saver: BaseCheckpointSaver[Any], ids: Iterable[str]) -> bool:
+    for id_ in ids:
+        if not await is_idle(saver, id_):
+            return False
+    return True
 
 
 def _rule(keep_last: int | None, older_than: timedelta | None) -> Rule:

@@ -23,6 +23,7 @@ from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_
 from graph_agent.checkpoints.pruning import copies
 from graph_agent.checkpoints.pruning.plan import ANSWERED, Node, Rule, plan_thread
 from graph_agent.checkpoints.pruning.postgres import PostgresTables
+from graph_agent.checkpoints.pruning.sqlite import SqliteTables
 from graph_agent.errors import (
     ConfigError,
     InputConflictError,
@@ -120,6 +121,40 @@ async def test_a_history_that_only_grew_is_copied_as_it_is_stored(url: str, monk
         after = await read_all(saver)
 
     assert (removed, differences(before, after)) == ([True, True], [])
+
+
+async def test_unchanged_sessions_are_not_read_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    for tables in (SqliteTables, PostgresTables):
+        load = tables.load
+
+        def record(self: Any, thread_id: str, load: Any = load) -> Any:
+            read.append(thread_id)
+            return load(self, thread_id)
+
+        monkeypatch.setattr(tables, "load", record)
+
+    async def reads(**rule: Any) -> tuple[list[str], dict[str, int]]:
+        read.clear()
+        report = await prune(url, **rule)
+        return [*read], dict(report.reasons)
+
+    async with open_saver(url) as saver:
+        for session in ("s1", "s2"):
+            await Session(create_graph_agent(ScriptedChatModel(["Hi."]), checkpointer=saver), session).run("Hello.")
+        dry = await reads(keep_last=1, dry_run=True)
+        first, again, more = await reads(keep_last=1), await reads(keep_last=1), await reads(keep_last=9)
+        await Session(create_graph_agent(ScriptedChatModel(["Hi."]), checkpointer=saver), "s2").run("Again.")
+        changed = await reads(older_than=timedelta(days=1))
+        young = await reads(older_than=timedelta(hours=1))
+        old = await reads(older_than=timedelta())
+        await saver.adelete_thread("s1")
+        await Session(create_graph_agent(ScriptedChatModel(["Hi."]), checkpointer=saver), "s1").run("Hello.")
+        anew = await reads(keep_last=1)
+
+    both = {"the newest": 2, "the first of a session": 2}
+    assert (dry, first, again, more) == ((["s1", "s2"], both), (["s1", "s2"], both), ([], both), ([], both))
+    assert (changed[0], young[0], old, anew) == (["s2"], [], (["s2"], both), (["s1"], both))
 
 
 async def test_every_branch_remains(url: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, LiteralString
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, DeltaChannelHistory
@@ -17,6 +17,7 @@ from psycopg_pool import AsyncConnectionPool
 from graph_agent.checkpoints.format import FORMAT_KEY
 from graph_agent.checkpoints.postgres_writer import Recorder
 from graph_agent.checkpoints.pruning.copies import OpaqueSerializer
+from graph_agent.checkpoints.pruning.marks import MARK, Mark, ThreadState
 from graph_agent.checkpoints.pruning.plan import At, Copies, Node, config_at
 from graph_agent.checkpoints.pruning.tables import (
     LEFTOVER,
@@ -36,7 +37,17 @@ UNCLEANED = ""
 """Channel of the note that a namespace may hold values that no checkpoint refers to."""
 _IN: LiteralString = "thread_id = %s AND checkpoint_ns = %s"
 _AT: LiteralString = f"{_IN} AND checkpoint_id = %s"
-_THREADS: LiteralString = "SELECT DISTINCT thread_id FROM checkpoints"
+_THREADS: LiteralString = (
+    "SELECT c.thread_id, c.newest, c.number, w.blob FROM (SELECT thread_id, max(checkpoint_id) AS newest,"
+    " count(*) AS number FROM checkpoints GROUP BY thread_id) c LEFT JOIN checkpoint_writes w"
+    f" ON w.thread_id = c.thread_id AND w.checkpoint_ns = '' AND w.checkpoint_id = ''"
+    f" AND w.task_id = '{MARK}' AND w.idx = 0"
+)
+_MARK: LiteralString = (
+    "INSERT INTO checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob)"
+    f" VALUES (%s, '', '', '{MARK}', 0, '{MARK}', 'json', %s)"
+    " ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET blob = EXCLUDED.blob"
+)
 _ROWS: LiteralString = (
     "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint ->> 'ts' AS ts,"
     " coalesce((checkpoint ->> 'v')::int, 1) AS v,"
@@ -124,9 +135,13 @@ class PostgresTables:
     def __init__(self, pool: AsyncConnectionPool[AsyncConnection[DictRow]]) -> None:
         self._pool = pool
 
-    async def threads(self) -> list[str]:
-        """Return the ids of all threads."""
-        return [row["thread_id"] for row in await self._query(_THREADS, [])]
+    async def threads(self) -> list[ThreadState]:
+        """Return all threads, by one query."""
+        return [ThreadState(*row.values()) for row in await self._query(_THREADS, [])]
+
+    async def mark(self, marks: Mapping[str, Mark]) -> None:
+        """Store the marks of threads, in one transaction."""
+        await self.store([(_MARK, [(id_, mark.to_json()) for id_, mark in marks.items()])])
 
     async def load(self, thread_id: str) -> dict[str, list[Node]]:
         """Return the checkpoints of a thread by namespace."""
@@ -222,7 +237,7 @@ class PostgresTables:
         [row] = await self._query(_SIZE, [])
         return row["size"] or 0
 
-    async def reclaim(self, *, idle: bool) -> None:
+    async def reclaim(self, is_idle: Callable[[], Awaitable[bool]]) -> None:
         """Make the space of removed rows reusable, and return free space at the end of the tables."""
         async with self._pool.connection() as connection:
             await connection.execute(f"VACUUM {_TABLES}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent.checkpoints.history_cache import paused_collection
 from graph_agent.checkpoints.pruning.copies import OpaqueSerializer
+from graph_agent.checkpoints.pruning.marks import MARK, Mark, ThreadState
 from graph_agent.checkpoints.pruning.plan import At, Copies, Node, config_at
 from graph_agent.checkpoints.pruning.tables import (
     LEFTOVER,
@@ -39,9 +40,13 @@ T = TypeVar("T")
 _IN = "thread_id = ? AND checkpoint_ns = ?"
 _AT = f"{_IN} AND checkpoint_id = ?"
 _THREADS = (
-    "WITH RECURSIVE ids(id) AS (SELECT min(thread_id) FROM checkpoints UNION ALL"
-    " SELECT (SELECT min(thread_id) FROM checkpoints WHERE thread_id > id) FROM ids WHERE id IS NOT NULL)"
-    " SELECT id FROM ids WHERE id IS NOT NULL"
+    "SELECT c.thread_id, c.newest, c.number, w.value FROM (SELECT thread_id, max(checkpoint_id) AS newest,"
+    " count(*) AS number FROM checkpoints GROUP BY thread_id) c LEFT JOIN writes w ON w.thread_id = c.thread_id"
+    f" AND w.checkpoint_ns = '' AND w.checkpoint_id = '' AND w.task_id = '{MARK}' AND w.idx = 0"
+)
+_MARK = (
+    "INSERT OR REPLACE INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
+    f" VALUES (?, '', '', '{MARK}', 0, '{MARK}', 'json', ?)"
 )
 _ROWS = (
     "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata FROM checkpoints"
@@ -83,9 +88,13 @@ class SqliteTables:
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    async def threads(self) -> list[str]:
-        """Return the ids of all threads."""
-        return await self._in_thread(lambda db: [id_ for (id_,) in db.execute(_THREADS)])
+    async def threads(self) -> list[ThreadState]:
+        """Return all threads, by one query."""
+        return await self._in_thread(lambda db: [ThreadState(*row) for row in db.execute(_THREADS)])
+
+    async def mark(self, marks: Mapping[str, Mark]) -> None:
+        """Store the marks of threads, in one transaction."""
+        await self.store([(_MARK, [(id_, mark.to_json()) for id_, mark in marks.items()])])
 
     async def load(self, thread_id: str) -> dict[str, list[Node]]:
         """Return the checkpoints of a thread by namespace."""
@@ -183,8 +192,10 @@ class SqliteTables:
         files = (self._file, self._file.with_name(self._file.name + "-wal"))
         return await call_in_thread(lambda: sum(file.stat().st_size for file in files if file.exists()))
 
-    async def reclaim(self, *, idle: bool) -> None:
+    async def reclaim(self, is_idle: Callable[[], Awaitable[bool]]) -> None:
         """Free pages in small steps if the file supports it; else rewrite it if no run is under way."""
+        in_steps = await self._in_thread(lambda db: db.execute("PRAGMA auto_vacuum").fetchone()[0] == _INCREMENTAL)
+        idle = in_steps or await is_idle()
         await self._in_thread(lambda db: _reclaim(db, idle=idle))
 
     async def _in_thread(self, work: Callable[[sqlite3.Connection], T]) -> T:

@@ -11,6 +11,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import TASKS
 
 from graph_agent.checkpoints.format import FORMAT, FORMAT_KEY
+from graph_agent.checkpoints.pruning.marks import Mark, ThreadState
 from graph_agent.checkpoints.pruning.plan import At, Copies, Node, agent_deltas
 from graph_agent.errors import OperatorError
 from graph_agent.runs.input_ids import INPUT_ID
@@ -105,8 +106,12 @@ class Tables(Protocol):
         """
         ...
 
-    async def threads(self) -> list[str]:
-        """Return the ids of all threads."""
+    async def threads(self) -> list[ThreadState]:
+        """Return all threads, by one query."""
+        ...
+
+    async def mark(self, marks: Mapping[str, Mark]) -> None:
+        """Store the marks of threads, in one transaction."""
         ...
 
     async def load(self, thread_id: str) -> dict[str, list[Node]]:
@@ -175,11 +180,11 @@ class Tables(Protocol):
         """Return the bytes that the database takes on disk."""
         ...
 
-    async def reclaim(self, *, idle: bool) -> None:
+    async def reclaim(self, is_idle: Callable[[], Awaitable[bool]]) -> None:
         """Return free space to the file system as far as that is possible without blocking runs.
 
         Args:
-            idle: Whether no run is under way, so that the database may be rewritten.
+            is_idle: Whether no run is under way, so that the database may be rewritten; called only if it must be.
         """
         ...
 

@@ -14,6 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from graph_agent.checkpoints.pruning.copies import FullCopies
+from graph_agent.checkpoints.pruning.marks import Mark, mark_of
 from graph_agent.checkpoints.pruning.plan import (
     ANSWERED,
     At,
@@ -82,12 +83,20 @@ def rule(keep_last: int = 1, not_before: datetime | None = None) -> Rule:
 
 
 async def prune_thread(
-    tables: Tables, saver: BaseCheckpointSaver[Any], place: Hashable, thread_id: str, keep: Rule, *, dry_run: bool
+    tables: Tables,
+    saver: BaseCheckpointSaver[Any],
+    place: Hashable,
+    thread_id: str,
+    keep: Rule,
+    *,
+    dry_run: bool,
+    marks: dict[str, Mark] | None = None,
 ) -> PrunedSession:
     """Prune one thread; at every moment, each stored checkpoint reads as before.
 
     Args:
         place: The identity of the database, for the locks of sessions.
+        marks: Receives the mark of the thread, which the caller stores.
     """
     if not await is_idle(saver, thread_id):
         return PrunedSession(thread_id, skipped=_RUNNING)
@@ -114,6 +123,8 @@ async def prune_thread(
         skipped = _CHANGED
     except DamagedSessionError as error:
         skipped = str(error)
+    if marks is not None and skipped is None and (mark := mark_of(plans, keep, done.checkpoints)) is not None:
+        marks[thread_id] = mark
     stored = sum(len(plan.nodes) for plan in plans.values())
     reasons = Counter(reason for plan in plans.values() for reason in plan.reasons.values())
     if done.answers:
