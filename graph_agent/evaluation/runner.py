@@ -9,21 +9,22 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from graph_agent._internal.failure_log import exception_text, mask_named_secrets
 from graph_agent.approvals import HeldCall, approve, edit, reject, respond
 from graph_agent.checkpoints.urls import MEMORY
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError, GraphAgentError, InputError
-from graph_agent.evaluation.cases import Case, Judge, Turn
+from graph_agent.evaluation.cases import Case, Judge
 from graph_agent.evaluation.checks import NO_MEASURES, Failure, Measures, Score, check_run
-from graph_agent.models.scripted import MOCK_VARIABLE
+from graph_agent.models.scripted import MOCK_VARIABLE, MockChatModel, mock_model_from_env
 from graph_agent.session.results import RunResult, since_last_input
 from graph_agent.session.session import Session
 from graph_agent.session.trace import spans_of
@@ -32,11 +33,21 @@ from graph_agent.spec.factory import open_agent
 from graph_agent.spec.imports import load_attribute
 from graph_agent.state.events import Event
 from graph_agent.testing.calls import WaveCall, wave_calls
+from graph_agent.testing.recording import usage_of
 from graph_agent.types import SessionStatus
 
 _CONTEXT = {"on_failure": "answer"}
 """A failure is an outcome of a case, not an exception."""
 _NAME_CHARS = 40
+_script: ContextVar[MockChatModel] = ContextVar("graph_agent_trial_script")
+"""The replies of `DEBUG_MOCK_RESPONSES` that the current trial has not used yet."""
+
+
+class _TrialModel(MockChatModel):
+    """Gives each trial all replies of `DEBUG_MOCK_RESPONSES`, whichever trials run at the same time."""
+
+    def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
+        return _script.get()._reply(messages, stop, kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +150,10 @@ async def opened(plan: Plan) -> AsyncIterator[Runner]:
         if answer.python is not None:
             load_attribute(answer.python, plan.folder)
     judges = {_judge_key(answer.judge): answer.judge for answer in answers if answer.judge is not None}
+    mocked = mock_model_from_env() and _TrialModel(responses=[])
     async with AsyncExitStack() as stack:
         agents = {
-            label: await stack.enter_async_context(open_agent(spec, today=plan.today, db=plan.db))
+            label: await stack.enter_async_context(open_agent(spec, today=plan.today, db=plan.db, model=mocked))
             for label, spec in plan.agents.items()
         }
         default = next(iter(plan.agents.values()))
@@ -209,15 +221,16 @@ class Runner:
         session = Session(self.agents[trial.agent], trial.session_id, on_approval=_decider(case))
         is_stored, failures = False, list[Failure]()
         try:
-            inputs = sum(event["type"] == "user_message" for event in await session.events())
+            events = await session.events()
+            if (model := mock_model_from_env()) is not None:
+                _script.set(MockChatModel(responses=model.responses[usage_of(events)["model_calls"] :]))
+            inputs = sum(event["type"] == "user_message" for event in events)
             ended = await session.status() not in (SessionStatus.CREATED, SessionStatus.RUNNING)
             is_stored = ended and inputs == len(case.turns)
             for number, turn in enumerate(case.turns, 1):
                 state = case.state if number == 1 else None
-                context = {**_CONTEXT, **case.context}
-                results.append(
-                    await session.run(_messages(turn), context=context, state=state, input_id=f"turn-{number}")
-                )
+                context, given = {**_CONTEXT, **case.context}, [HumanMessage(content=turn)]  # type: ignore[arg-type]  # of content blocks, it takes any mapping
+                results.append(await session.run(given, context=context, state=state, input_id=f"turn-{number}"))
                 if results[-1].interrupts:
                     break
         except Exception as error:  # noqa: BLE001 - whatever a trial raises is its outcome; the others run on
@@ -226,17 +239,8 @@ class Runner:
         calls, measures = wave_calls(results), _measures(results)
         if not failures:
             failures = await check_run(case, results, calls, measures, self._judge_of(trial), self.plan.folder)
-        return Trial(
-            case,
-            trial.agent,
-            trial.number,
-            trial.session_id,
-            tuple(failures),
-            tuple(results),
-            tuple(calls),
-            measures,
-            is_stored,
-        )
+        outcome: dict[str, Any] = {"failures": tuple(failures), "results": tuple(results), "calls": tuple(calls)}
+        return replace(trial, **outcome, measures=measures, is_stored=is_stored)
 
     def _judge_of(self, trial: Trial) -> Callable[[Judge, RunResult], Any]:
         async def ask(judge: Judge, last: RunResult) -> Score:
@@ -256,10 +260,6 @@ class Runner:
 
     async def _delete(self, graph: CompiledAgentGraph, session_id: str) -> None:
         await graph.checkpointer.adelete_thread(session_id)  # type: ignore[union-attr]  # the plan has a database
-
-
-def _messages(turn: Turn) -> list[HumanMessage]:
-    return [HumanMessage(content=turn)]  # type: ignore[arg-type]  # of content blocks, it takes any mapping
 
 
 def _measures(results: Sequence[RunResult]) -> Measures:

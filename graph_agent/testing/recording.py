@@ -301,7 +301,7 @@ class _InputReader:
             answer=text_of(answers[-1]["content"]) if answers and status != "RUNNING" else "",
             status=SessionStatus(status),
             stop_reason=_stop_reason(self._events, status),
-            usage=_usage_of(self._events),
+            usage=usage_of(self._events),
         )
 
     def _calls(self) -> list[tuple[int, RecordedCall]]:
@@ -442,8 +442,8 @@ def _usage_in(record: ModelCallRecord) -> dict[str, int] | None:
     return {"input_tokens": given, "output_tokens": made, "total_tokens": given + made}
 
 
-def _usage_of(events: Iterable[StoredEvent]) -> Usage:
-    """Return the usage of an input as the sum of what its events report."""
+def usage_of(events: Iterable[Mapping[str, Any]]) -> Usage:
+    """Return the usage of events as the sum of what its events report."""
     total: Usage = NO_USAGE
     for entry in events:
         for record in entry.get("model_calls", ()):

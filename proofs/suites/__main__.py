@@ -1,5 +1,7 @@
 """Makes an environment with the benchmarks, and replays them there: `python -m proofs.suites [N]`, N items of each.
 
+Without N, all items are replayed, and docs/benchmarks-public.md is written.
+
 The packages of the benchmarks have their tasks, so that nothing is copied, and no model and no network is needed.
 tau2-bench is not replayed: PyPI has no package of it (`tau2` is another project), and its tasks are in its repository.
 """
@@ -12,6 +14,7 @@ import sys
 from pathlib import Path
 
 from proofs.pains.environments import FOLDER
+from proofs.suites import page
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -37,9 +40,19 @@ def python() -> Path:
 
 def main() -> None:
     """Replay each benchmark; the status is 1 if one fails."""
-    commands = [[str(python()), "-m", f"proofs.suites.{name}", *sys.argv[1:]] for name in SUITES]
-    runs = [subprocess.run(command, cwd=ROOT, check=False) for command in commands]
-    sys.exit(any(run.returncode for run in runs))
+    lines: list[str] = []
+    has_failed = False
+    for name in SUITES:
+        command = [str(python()), "-m", f"proofs.suites.{name}", *sys.argv[1:]]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
+            assert run.stdout is not None
+            for line in run.stdout:
+                print(line, end="", flush=True)
+                lines.append(line)
+        has_failed |= run.returncode != 0
+    if len(sys.argv) == 1:
+        page.write(lines, [BFCL, *(HERE / "requirements.txt").read_text().split()])
+    sys.exit(has_failed)
 
 
 if __name__ == "__main__":

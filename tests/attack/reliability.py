@@ -53,6 +53,7 @@ without faults.
 |---|---|---|---|---|---|---|
 {repeats}
 
+<!-- not run: takes an hour -->
 ```console
 make attack SCALE={scale} SEED={seed} REPORT=docs/reliability.md
 ```

@@ -150,3 +150,30 @@ def test_the_outcome_is_written_as_junit_xml(tmp_path: Path) -> None:
         ("short", ["failure", "system-out"]),
         ("undecided", ["error", "system-out"]),
     ]
+
+
+def test_a_script_begins_anew_for_each_run(tmp_path: Path) -> None:
+    cases = "".join(
+        f"""
+  - name: case {number}
+    input: Pay 5.
+    approvals: {{pay: approve}}
+    expect: {{calls: [pay], answer: {{equals: You paid 5.}}}}
+"""
+        for number in range(3)
+    )
+    folder = folder_of(tmp_path, cases)
+    done = run_cli(folder, "eval", "cases.yaml", "--json", "--repeat", "2", "-n", "6", script=PAYS)
+
+    assert (done.returncode, json.loads(done.stdout)["agents"][0]["passed"]) == (0, 6), done.stdout + done.stderr
+
+
+def test_a_script_goes_on_after_the_replies_of_an_interrupted_run(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "\n  - {name: pays, input: Pay 5., approvals: {pay: approve}}\n")
+    # The process ends in the call, whose reply is stored.
+    (folder / "my_tools.py").write_text("import os\n" + TOOLS.replace("    with", "    os._exit(3)\n    with"))
+    killed = run_cli(folder, "eval", "cases.yaml", "--json", script=PAYS)
+    (folder / "my_tools.py").write_text("import os\n" + TOOLS.replace("    with", "    os.getpid()\n    with"))
+    _, made = outcome(folder, script=PAYS)
+
+    assert (killed.returncode, made["trials"][0]["answer"]) == (3, "You paid 5.")

@@ -31,7 +31,7 @@ NOT_RUN = {
     "it is the configuration of another program": 2,
     "these are other programs": 1,
     "installs other frameworks": 1,
-    "installs packages": 5,  # the extras of the README may be a second block there
+    "installs packages": 6,  # the extras of the README may be a second block there
     "installs packages, and opens a browser": 1,
     "is a configuration of Prometheus": 2,
     "its commands have tests of their own": 9,
@@ -42,6 +42,7 @@ NOT_RUN = {
     "needs a Restate server": 1,
     "needs LangGraph's server": 1,
     "rendered by the tests of the manifests": 1,
+    "takes an hour": 1,
 }
 """The accepted reasons for a block that is not run, and the number of blocks that may have each."""
 
