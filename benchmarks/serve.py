@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from socket import create_server
 
-import psutil  # type: ignore[import-untyped] # it has no types of its own
+import psutil
 
 from benchmarks import harness
 from benchmarks.harness import Scale, Spread, Table, milliseconds, quartiles

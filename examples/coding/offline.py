@@ -26,10 +26,10 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 
 
 STEPS = [
-    [call("list_files"), call("run", command="python3 -m unittest -q")],
-    [call("read_file", path="prices.py"), call("run", command="pip install pytest")],
+    [call("list_files"), call("run_command", command="python3 -m unittest -q")],
+    [call("read_file", path="prices.py"), call("run_command", command="pip install pytest")],
     [call("edit_file", path="prices.py", old="* percent", new="* percent // 100")],
-    [call("run", command="python3 -m unittest -q")],
+    [call("run_command", command="python3 -m unittest -q")],
 ]
 REPLIES = [
     *(json.dumps({"tool_calls": calls}) for calls in STEPS),

@@ -26,6 +26,7 @@ from graph_agent.settings.config import LoopConfig
 from graph_agent.spec.credentials import CredentialSource, check_sources, keys_from, loop_fields_from
 from graph_agent.spec.delegates import DelegateSpec, SkillSpec
 from graph_agent.spec.hooks import HookSpec, MiddlewareSpec
+from graph_agent.workspace.shell import Shell
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
@@ -38,6 +39,23 @@ SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
 
 _Rule = Annotated[str, Field(min_length=1)]
 _Folder = Annotated[str, Field(min_length=1)]
+
+
+class WorkspaceSpec(BaseModel):
+    """A folder whose files the agent reads and writes, and in which it runs commands; see `workspace_tools`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, json_schema_extra=describe_fields)
+
+    folder: str = "."
+    """The folder, relative to the file."""
+    write: bool = True
+    """Whether `write_file` and `edit_file` are among its tools."""
+    shell: bool | Shell = False
+    """Whether `run_command` is among them, and how it runs commands."""
+    approve_edits: bool = False
+    """Whether a person must approve each call of `write_file` and `edit_file`."""
+    protected: list[str] = [".git"]
+    """Paths below the folder that are never written, each with all that is below it."""
 
 
 class AgentSpec(BaseModel):
@@ -58,6 +76,8 @@ class AgentSpec(BaseModel):
     """Prompt name → prompt file, in place of the built-in prompt."""
     tools: list[str] = []
     """Tools, each `module:attribute`: a LangChain tool, or a function with type hints and a docstring."""
+    workspace: WorkspaceSpec | None = None
+    """Folder for the tools of `graph_agent.workspace`; none by default. Needs the extra `workspace`."""
     mcp_servers: dict[str, dict[str, Any]] = {}
     """Server name → connection, as for `open_mcp_tools`.
 

@@ -33,7 +33,7 @@ from graph_agent.models.scripted import MockChatModel, mock_model_from_env
 from graph_agent.prompts import PromptTemplate, read_prompt_file
 from graph_agent.settings.config import LoopConfig
 from graph_agent.settings.response_format import ResponseSchema
-from graph_agent.spec.agent_file import SYSTEM_VARIABLES, TODAY_VARIABLE, AgentSpec, load_spec
+from graph_agent.spec.agent_file import SYSTEM_VARIABLES, TODAY_VARIABLE, AgentSpec, WorkspaceSpec, load_spec
 from graph_agent.spec.credentials import read_credentials
 from graph_agent.spec.delegates import OpenedAgent
 from graph_agent.spec.hooks import HookSpec, load_hook
@@ -201,6 +201,9 @@ def _build(
     with located(f"Agent file {spec.path}"), _approve_located(spec):
         model = _model(spec) if mocked is None else mocked
         tools.extend(_each("tools", spec.tools, lambda name: _tool(name, spec)))
+        if spec.workspace is not None:
+            with located("workspace"):
+                tools.extend(_workspace(spec.workspace, spec.folder))
         return create_graph_agent(
             model,
             tools=tools,
@@ -255,6 +258,13 @@ def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any
         with located(f"{field}.{at}"):
             built.append(build(one))
     return built
+
+
+def _workspace(given: WorkspaceSpec, folder: Path) -> list[BaseTool]:
+    from graph_agent.workspace import workspace_tools
+
+    options = {name: getattr(given, name) for name in type(given).model_fields if name != "folder"}
+    return workspace_tools(folder / given.folder, **options)
 
 
 def _tool(name: str, spec: AgentSpec) -> BaseTool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil  # type: ignore[import-untyped] # it has no types of its own
+import psutil
 import pytest
 import yaml
 from langgraph.checkpoint.memory import InMemorySaver

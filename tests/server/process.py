@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil  # type: ignore[import-untyped] # it has no types of its own
+import psutil
 import yaml
 
 from tests.support.warm_process import Process, start_python

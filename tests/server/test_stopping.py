@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil  # type: ignore[import-untyped] # it has no types of its own
+import psutil
 import pytest
 
 from tests.server.process import eventually, serving

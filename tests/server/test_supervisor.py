@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil  # type: ignore[import-untyped] # it has no types of its own
+import psutil
 import pytest
 import uvicorn
 

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import psutil  # type: ignore[import-untyped] # it has no types of its own
+import psutil
 import pytest
 
 from graph_agent.compiled import CompiledAgentGraph

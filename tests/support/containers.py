@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil  # type: ignore[import-untyped] # it has no types of its own
+import psutil
 import yaml
 
 from tests.support.image import read_stages

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil  # type: ignore[import-untyped] # it has no types of its own
+import psutil
 import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
