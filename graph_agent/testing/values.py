@@ -273,7 +273,7 @@ def _member(members: list[Any]) -> str:
 
 
 def _literals(member: Any) -> Callable[[str], bool]:
-    """Return a function that tells whether a member of a set contains a character."""
+    """Return a function that returns whether a member of a set contains a character."""
     operation, given = member
     match str(operation):
         case "LITERAL":

@@ -113,7 +113,7 @@ class CommandRunner:
         defaults = {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb"}
         # With a pipe of asyncio's own, `wait` would return only when no process has the pipe open any more.
         ours, theirs = os.pipe()
-        pipe = open(ours, "rb", buffering=0)  # noqa: SIM115 - the transport closes it
+        pipe = os.fdopen(ours, "rb", buffering=0)
         try:
             process = await asyncio.create_subprocess_exec(
                 *(*self._prefix, "/bin/sh", "-c", command),

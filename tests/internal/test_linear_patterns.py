@@ -40,9 +40,10 @@ _UNTRUSTED = frozenset(
     {
         ("_internal/json_schema.py", "regex.compile(pattern, cache_pattern=False)"),
         ("testing/calls.py", "re.search(given, actual)"),
+        ("workspace/tools.py", "regex.compile(expression)"),
     }
 )
-"""Patterns of others: a schema's are searched with a time limit, see `test_schema_check.py`; those of a test are
+"""Patterns of others: those of schemas and models are searched with a time limit (`test_schema_check.py`); a test's is
 its author's.
 """
 

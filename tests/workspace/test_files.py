@@ -20,7 +20,7 @@ SECRET = "the secret"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A workspace beside a file that must not be read."""
+    """A workspace, and outside of it a file that must not be read."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret.txt").write_text(SECRET)
     inside = tmp_path / "inside"
@@ -174,12 +174,15 @@ def test_what_is_no_text_file_is_refused_with_its_reason(folder: Path, path: str
         use(folder, "read_file", path=path)
 
 
-@pytest.mark.parametrize("path", [".git", ".git/hooks/pre-commit", ".GIT/config", "src/../.git/config", "to-git/config"])
+GIT = [".git", ".git/hooks/pre-commit", ".GIT/config", "src/../.git/config", "to-git/config"]
+
+
+@pytest.mark.parametrize("path", GIT)
 def test_files_that_git_would_run_are_not_written(folder: Path, path: str) -> None:
     (folder / ".git").mkdir()
     (folder / "to-git").symlink_to(".git")
 
-    with pytest.raises(ToolException, match="protected|is a folder"):
+    with pytest.raises(ToolException, match=r"protected|is a folder"):
         use(folder, "write_file", path=path, text="[core]\nfsmonitor = touch /tmp/owned\n")
 
     assert ([*(folder / ".git").iterdir()], (folder / ".GIT").exists()) == ([], False)
