@@ -29,7 +29,7 @@ from graph_agent.models.errors import (
     describe_model_error,
 )
 from graph_agent.models.sanitize import SafeMessages, sanitized
-from graph_agent.planning.compaction import compacted_view, shorten, summarized_view
+from graph_agent.planning.compaction import compacted_view, is_kept_note, shorten, summarized_view
 from graph_agent.planning.kept_results import with_kept_results
 from graph_agent.prompts import Prompts
 from graph_agent.settings.config import LoopConfig, Planner, Price
@@ -255,7 +255,9 @@ class RequestState:
         )
         if cuts := self.loop.get("truncations"):
             view = with_cuts(view, cuts)
-        return view if kept_from is None and messages is whole else with_kept_results(view, whole, self.window)
+        if (kept_from is None and messages is whole) or self.loop.get("recovery", {}).get("unkept"):
+            return view
+        return with_kept_results(view, whole, self.window)
 
     @property
     def prepared_history(self) -> SafeMessages:
@@ -366,6 +368,9 @@ class RequestState:
     def _shorten(self, window: int | None) -> bool:
         request = self._request()
         found = shorten(request, window)
+        if found is None and any(map(is_kept_note, request)):
+            self.record(unkept=True)
+            return True
         if found is None:
             return False
         recovery = self.loop.get("recovery", {})

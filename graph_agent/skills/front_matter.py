@@ -113,7 +113,7 @@ def _split(text: str, where: str) -> tuple[str, str]:
         raise ConfigError(f"{where}: the first line is {_shown(lines[0])}; begin the file with the line '---'.")
     for at, line in enumerate(lines[1:], 1):
         if line.rstrip() == _FENCE:
-            return "\n".join(lines[1:at]), "\n".join(lines[at + 1 :]).strip()
+            return "\n".join([*lines[1:at], ""]), "\n".join(lines[at + 1 :]).strip()
     raise ConfigError(f"{where}: the front matter has no end; close it with the line '---'.")
 
 

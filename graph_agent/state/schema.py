@@ -59,6 +59,8 @@ class Recovery(TypedDict, total=False):
     """A warning was emitted that requests omit the older part of the history."""
     unsummarized: bool
     """A summary failed, so that none is requested again."""
+    unkept: bool
+    """Nothing else could be left out, so that requests do not repeat kept results."""
     cut: bool
     """A warning was emitted that requests truncate results further."""
     too_long: int

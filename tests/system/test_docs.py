@@ -15,14 +15,17 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import skills_ref
 import yaml
 
+from graph_agent.skills import read_skill
 from scripts.docs_tabs import with_tabs
 from tests.support.doc_pages import ROOT, PageRun, assert_shown, read_blocks
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
-WRITTEN = [page for page in PAGES if "reference" not in page.parts]
+SKILLS = sorted((ROOT / "skills").glob("*/SKILL.md"))
+WRITTEN = [*(page for page in PAGES if "reference" not in page.parts), *SKILLS]
 NOT_RUN = {
     "a patch of LangGraph": 1,
     "a picture": 2,
@@ -56,6 +59,13 @@ def test_every_block_runs_and_prints_what_the_page_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     PageRun(page, tmp_path, monkeypatch).run()
+
+
+@pytest.mark.parametrize("page", SKILLS, ids=page_id)
+def test_a_skill_for_coding_agents_is_valid_and_short(page: Path) -> None:
+    skill = read_skill(page.parent)
+
+    assert (skills_ref.validate(page.parent), len(skill.body) < 5_000, len(SKILLS)) == ([], True, 3)
 
 
 def test_a_block_is_left_out_only_for_an_accepted_reason() -> None:
