@@ -77,6 +77,8 @@ class SkillSet:
         self._found: Found = {}
         self._skills: dict[str, Skill] = {}
         self._faults: dict[Path, str] = {}
+        self.section = ""
+        """The section of the system prompt that describes the skills; empty without any."""
         for folder in folders:
             if not folder.is_dir():
                 what = "is no folder" if folder.exists() else "is not there"
@@ -94,13 +96,6 @@ class SkillSet:
     def names(self) -> list[str]:
         """The skills' names, sorted."""
         return sorted(skill.name for skill in self._skills.values())
-
-    @property
-    def section(self) -> str:
-        """The section of the system prompt that describes the skills; empty without any."""
-        if not self._skills:
-            return ""
-        return _HEAD + "\n".join(describe(self._skills[key]) for key in sorted(self._skills))
 
     def find(self, name: str) -> Skill | None:
         """Return the skill of a name; None without one."""
@@ -161,6 +156,8 @@ class SkillSet:
                 continue
             skills[key] = skill
         self._found, self._skills, self._faults = found, skills, faults
+        lines = [describe(skills[key]) for key in sorted(skills)]
+        self.section = _HEAD + "\n".join(lines) if lines else ""
 
 
 def skills_in(folder: Path) -> Found:
