@@ -12,10 +12,11 @@ from langgraph.types import Command
 from graph_agent._compat import read_state
 from graph_agent.deps import AgentDeps, Task
 from graph_agent.execution.run_call import CallTimer, CallToRun, call_to_run, run_call
+from graph_agent.execution.sampling import sampling
 from graph_agent.state.channels import after_wave
 from graph_agent.state.events import SUCCESSES, event
 from graph_agent.tools.truncation import truncate_output
-from graph_agent.types import Call
+from graph_agent.types import NO_USAGE, Call
 
 
 async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:
@@ -29,7 +30,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     if not isinstance(to_run, CallToRun):
         return Command(update=to_run)
     call = to_run.call
-    with CallTimer() as timer:
+    with CallTimer() as timer, sampling(task) as sampler:
         output, approvals = await run_call(task, call, timer)
         timer.report(call["name"], output.status, output.content)
     content, truncated = truncate_output(output.content, task.settings, task.deps.toolbox.marks(call["name"]), call)
@@ -59,6 +60,8 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
         ("wave_finished", True),
         *output.writes,
     ]
+    if sampler.usage != NO_USAGE:
+        update.append(("usage", sampler.usage))
     if output.messages or output.handoff is not None:
         update.append(("remote", after_wave(call["id"], list(output.messages), output.handoff)))
     return Command(update=update)

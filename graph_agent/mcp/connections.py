@@ -10,6 +10,11 @@ Connections have the keys of langchain-mcp-adapters, and keys of our own for eve
   logs the line; default `"error"`;
 - `elicitation`: `"ask"` makes a server's question an interrupt of the agent, `"repeat"` also calls a writing tool again
   for an answer that arrives after its process has ended, `"refuse"` declares questions as unsupported; default `"ask"`;
+- `sampling`: `"model"` answers the server's requests to a model with the agent's, `"refuse"` declares them as
+  unsupported; default `"refuse"`;
+- `sampling_max_tokens`: maximum tokens of one such reply; default 4,096;
+- `roots`: folders that the server is told of; default none;
+- `oauth`, over HTTP: True or the settings of OAuth (`graph_agent.mcp.oauth.OAuthSettings`); default none;
 - `answer_timeout_s`: seconds that a call stays open for the answer to its question; default 3,600.
 """
 
@@ -22,6 +27,8 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
 import httpx
+import mcp.types as types
+from pydantic import FileUrl
 
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.mcp.messages import MAX_MESSAGE_BYTES
@@ -39,12 +46,14 @@ TRANSPORTS: dict[str, Transport] = {
 }
 COMMON_KEYS = {
     *("transport", "tool_prefix", "connect_timeout_s", "pin_tools", "required", "max_message_bytes", "stray_output"),
-    *("elicitation", "answer_timeout_s"),
+    *("elicitation", "answer_timeout_s", "sampling", "sampling_max_tokens", "roots"),
 }
 STRAY_OUTPUT = ("error", "ignore")
 ELICITATION = ("ask", "repeat", "refuse")
+SAMPLING = ("refuse", "model")
 ANSWER_TIMEOUT_S = 3_600.0
-_HTTP = {"url", "headers", "timeout", "sse_read_timeout", "httpx_client_factory", "auth", "session_kwargs"}
+SAMPLING_MAX_TOKENS = 4_096
+_HTTP = {"url", "headers", "timeout", "sse_read_timeout", "httpx_client_factory", "auth", "session_kwargs", "oauth"}
 TRANSPORT_KEYS: dict[Transport, set[str]] = {
     "stdio": {"command", "args", "env", "cwd", "encoding", "encoding_error_handler", "session_kwargs"},
     "streamable_http": {*_HTTP, "terminate_on_close"},
@@ -67,6 +76,15 @@ class ServerConfig:
     ignores_stray_output: bool = False
     elicitation: str = "ask"
     answer_timeout_s: float = ANSWER_TIMEOUT_S
+    sampling: str = "refuse"
+    sampling_max_tokens: int = SAMPLING_MAX_TOKENS
+    roots: tuple[types.Root, ...] | None = None
+
+    @property
+    def start_timeout_s(self) -> float:
+        """Seconds for the server to start, with those that a person may take to authorize the client."""
+        person_s: float = getattr(self.options.get("auth"), "person_s", 0.0)
+        return self.connect_timeout_s + person_s
 
 
 def check_connections(
@@ -108,6 +126,9 @@ def _check(name: Any, connection: Any) -> ServerConfig:
         max_message_bytes=_bytes(name, "max_message_bytes", connection.get("max_message_bytes")),
         ignores_stray_output=_choice(name, "stray_output", connection.get("stray_output"), STRAY_OUTPUT) == "ignore",
         elicitation=_choice(name, "elicitation", connection.get("elicitation"), ELICITATION),
+        sampling=_choice(name, "sampling", connection.get("sampling"), SAMPLING),
+        sampling_max_tokens=_tokens(name, connection.get("sampling_max_tokens")),
+        roots=None if connection.get("roots") is None else read_roots(name, connection["roots"]),
         answer_timeout_s=_seconds(name, "answer_timeout_s", connection.get("answer_timeout_s", ANSWER_TIMEOUT_S)),
     )
 
@@ -142,11 +163,26 @@ def _check_http(name: str, transport: str, options: dict[str, Any]) -> None:
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
         _refuse(name, f"transport {transport!r} needs 'url', beginning with http:// or https://; got {url!r}.")
     _check_texts(name, "headers", options.get("headers", {}))
+    if options.get("oauth") not in (None, False):
+        _set_oauth(name, options)
     for key in ("timeout", "sse_read_timeout"):
         if key in options:
             options[key] = _seconds(name, key, options[key])
     if not isinstance(options.get("auth", httpx.Auth()), httpx.Auth):
         _refuse(name, f"'auth' must be an httpx.Auth; got {type(options['auth']).__name__}.")
+
+
+def _set_oauth(name: str, options: dict[str, Any]) -> None:
+    # Imported here: only servers with OAuth need it.
+    from graph_agent.mcp.oauth import FileOAuth, read_oauth
+
+    if "auth" in options:
+        _refuse(name, "give one of 'auth' and 'oauth'.")
+    try:
+        settings = read_oauth(options.pop("oauth"))
+    except ValueError as error:
+        _refuse(name, str(error))
+    options["auth"] = FileOAuth(name, options["url"], settings)
 
 
 def _check_texts(name: str, key: str, value: Any) -> None:
@@ -177,6 +213,22 @@ def _bytes(name: str, key: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1024:
         _refuse(name, f"{key!r} must be a whole number of bytes, 1024 or more; got {value!r}.")
     return value
+
+
+def _tokens(name: str, value: Any) -> int:
+    if value is None:
+        return SAMPLING_MAX_TOKENS
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        _refuse(name, f"'sampling_max_tokens' must be a whole number, 1 or more; got {value!r}.")
+    return value
+
+
+def read_roots(name: str, value: Any) -> tuple[types.Root, ...]:
+    """Return folders as roots; a relative one is relative to the working folder. Raises `ConfigError`."""
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str | Path) for each in value):
+        _refuse(name, f"'roots' must be a list of folders, such as ['docs']; got {value!r}.")
+    folders = [Path(each).expanduser().resolve() for each in value]
+    return tuple(types.Root(uri=FileUrl(folder.as_uri()), name=folder.name) for folder in folders)
 
 
 def _choice(name: str, key: str, value: Any, known: tuple[str, ...]) -> str:

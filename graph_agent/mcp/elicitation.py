@@ -32,11 +32,15 @@ from graph_agent.checkpoints.reading import load, running_checkpoint
 from graph_agent.errors import DecisionError
 from graph_agent.mcp.loop_bridge import LoopBridge
 from graph_agent.mcp.messages import McpCallError, UrlsRequiredError
+from graph_agent.mcp.questions import NO_SAMPLING, UNSUPPORTED
+from graph_agent.mcp.sampling import MAX_SAMPLES, answer_with, refused
 from graph_agent.mcp.server import Server, is_repeatable
-from graph_agent.mcp.suspended import Asked, OpenQuestion, SuspendedCall
+from graph_agent.mcp.suspended import Asked, OpenQuestion, Reply, SuspendedCall
+from graph_agent.models.sampling import current_sampler
 from graph_agent.parsing.call import key_of_current_call, running_call
 from graph_agent.runs.run import run_of
-from graph_agent.types import Call
+from graph_agent.types import NO_USAGE, Call
+from graph_agent.usage import add_usage
 
 _MAX_REFUSALS = 5
 """Calls that a server may refuse, one after the other, until an address is opened."""
@@ -60,9 +64,10 @@ async def call_and_ask(
         ToolException: If its answer is a protocol error.
     """
     running, key = running_call(), key_of_current_call()
-    if not server.asks_people or running is None or key is None or checkpointer_of(config := get_config()) is None:
+    if not (server.asks_people or server.samples) or running is None or key is None:
         return await bridge.run(lambda: server.call(tool, arguments, on_progress, meta))
     session_id, call, wave = running
+    config = get_config()
 
     async def take() -> SuspendedCall | None:
         return server.suspended.take(key)
@@ -112,8 +117,9 @@ async def _call(
             suspended.refused = True
             for params in error.elicitations:
                 answer = await suspended.ask(params)
-                if answer.action != "accept":
-                    raise ToolException(f"{error} The person did not open {params.url}: {answer.action}.") from None
+                action = answer.action if isinstance(answer, types.ElicitResult) else "it cannot be asked"
+                if action != "accept":
+                    raise ToolException(f"{error} The person did not open {params.url}: {action}.") from None
             suspended.refused = False
 
 
@@ -128,6 +134,8 @@ class _Conversation:
         self._bridge = bridge
         self._call = call
         self._suspended = suspended
+        self._sampler = current_sampler.get()
+        self._can_ask = server.asks_people and checkpointer_of(get_config()) is not None
 
     async def run(self, *, continued: bool) -> types.CallToolResult:
         """Return the result of the call. Raises `GraphInterrupt` for a question without an answer.
@@ -135,6 +143,7 @@ class _Conversation:
         Args:
             continued: Whether an earlier task of this process has made the call.
         """
+        self._report_usage()
         try:
             if continued:
                 await self._repeat_interrupts()
@@ -142,8 +151,16 @@ class _Conversation:
                 outcome = await self._bridge.run(self._suspended.step)
                 if isinstance(outcome, types.CallToolResult):
                     break
-                await self._answer(outcome)
+                if isinstance(outcome.params, types.CreateMessageRequestParams):
+                    await self._reply(outcome, await self._sample(outcome.params))
+                elif self._can_ask:
+                    await self._answer(outcome)
+                else:
+                    await self._reply(outcome, UNSUPPORTED)
         except GraphBubbleUp:
+            # The interrupted task reports nothing, so the next one does.
+            if self._sampler is not None:
+                self._suspended.usage = self._sampler.usage
             await self._bridge.run(self._leave)
             raise
         except BaseException:
@@ -195,15 +212,32 @@ class _Conversation:
                 return await self._give(question, value["questions"][-1], valid)
 
     async def _give(self, question: OpenQuestion, digest: str, answer: ElicitationAnswer) -> None:
-        async def give() -> bool:
-            return self._suspended.answer(question, answer)
-
-        if not await self._bridge.run(give):
+        if not await self._reply(question, types.ElicitResult(action=answer.action, content=answer.content)):
             # The server's session has ended, and a repeated call asks the question again.
             self._suspended.answers.setdefault(digest, []).append(answer.as_value())
 
+    async def _reply(self, question: OpenQuestion, reply: Reply) -> bool:
+        async def give() -> bool:
+            return self._suspended.answer(question, reply)
+
+        return await self._bridge.run(give)
+
+    def _report_usage(self) -> None:
+        if self._sampler is not None:
+            self._sampler.usage = add_usage(self._sampler.usage, self._suspended.usage)
+            self._suspended.usage = NO_USAGE
+
+    async def _sample(self, params: types.CreateMessageRequestParams) -> Reply:
+        self._suspended.samples += 1
+        if self._sampler is None or not self._server.samples:
+            return NO_SAMPLING
+        if self._suspended.samples > MAX_SAMPLES:
+            return refused(f"This call has made {MAX_SAMPLES} requests to the model, which is its limit.")
+        return await answer_with(self._sampler, params, self._server.config)
+
     def _request(self, question: OpenQuestion) -> ElicitationRequest:
         params = question.params
+        assert not isinstance(params, types.CreateMessageRequestParams)
         schema = params.requestedSchema if isinstance(params, types.ElicitRequestFormParams) else None
         url = params.url if isinstance(params, types.ElicitRequestURLParams) else None
         before = [each.value["questions"][-1] for each in self._suspended.asked]

@@ -6,6 +6,7 @@ import asyncio
 import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -15,8 +16,8 @@ from langchain_core.tools import BaseTool
 from langchain_mcp_adapters.sessions import Connection
 
 from graph_agent._internal.failure_log import IN_HISTORY, get_logger
-from graph_agent.errors import ConfigError, McpServerError
-from graph_agent.mcp.connections import check_connections
+from graph_agent.errors import ConfigError, McpServerError, did_you_mean
+from graph_agent.mcp.connections import check_connections, read_roots
 from graph_agent.mcp.loop_bridge import LoopBridge
 from graph_agent.mcp.server import Server
 from graph_agent.mcp.session import ElicitationHandler, elicitation_for
@@ -52,6 +53,15 @@ class McpTools(list[BaseTool]):
     def pending(self) -> bool:
         """Whether a server has announced a change that the list does not contain yet."""
         return self._opening is not None and any(server.relisting for server in self._opening.servers)
+
+    async def set_roots(self, server: str, folders: Sequence[str | Path]) -> None:
+        """Offer other folders to a server that was opened with `roots`; it is notified.
+
+        Raises:
+            ConfigError: If there is no such server, or it was opened without `roots`.
+        """
+        if self._opening is not None:
+            await self._opening.set_roots(server, folders)
 
     async def wait_for_changes(self) -> None:
         """Wait up to five seconds for pending changes; may be awaited in any event loop."""
@@ -160,6 +170,14 @@ class _Opening:
                 await asyncio.wait(tasks, timeout=_SETTLE_S)
 
         await self._bridge.run(wait)
+
+    async def set_roots(self, name: str, folders: Sequence[str | Path]) -> None:
+        """Offer other folders to a server. Raises `ConfigError`."""
+        servers = {server.config.name: server for server in self.servers}
+        if name not in servers:
+            raise ConfigError(f"There is no MCP server {name!r}; {did_you_mean(name, servers)}")
+        roots = read_roots(name, list(folders))
+        await self._bridge.run(lambda: servers[name].set_roots(roots))
 
     def _current(self) -> Iterator[McpTool]:
         for server in self.servers:

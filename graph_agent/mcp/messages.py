@@ -181,6 +181,10 @@ class NotStartedError(Exception):
     """A server process could not be started; the message names the connection key and the fix."""
 
 
+class AuthorizationNeededError(Exception):
+    """A server refuses the client until a person authorizes it; the message contains the fix."""
+
+
 class LostCallError(Exception):
     """Internal to this package: a call was lost, and the retry policy has not been applied yet."""
 
@@ -198,7 +202,7 @@ def root_cause(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(root_cause(leaf) for leaf in leaves(error)))
     text = str(error).strip()
-    if isinstance(error, NotStartedError):
+    if isinstance(error, NotStartedError | AuthorizationNeededError):
         return text
     if isinstance(error, OSError) and error.filename:
         return f"{error.strerror}: {error.filename!r}"

@@ -15,12 +15,14 @@ from typing import Any
 import mcp.types as types
 
 from graph_agent._internal.failure_log import get_logger
-from graph_agent.mcp.suspended import Asker
+from graph_agent.mcp.suspended import Asker, QuestionParams, Reply
 
 logger = get_logger("graph_agent.mcp")
 
 UNSUPPORTED = types.ErrorData(code=types.INVALID_REQUEST, message="Elicitation not supported")
 """The SDK's own answer of a client without a callback."""
+NO_SAMPLING = types.ErrorData(code=types.INVALID_REQUEST, message="Sampling not supported")
+"""The same for sampling."""
 VOID = types.ErrorData(code=types.INVALID_REQUEST, message="The call of this question has ended.")
 
 
@@ -67,11 +69,22 @@ class Questions:
         self, question: types.RequestId, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
         """Ask the person of the call that the question belongs to, and wait for the answer."""
+        reply = await self._ask(question, params)
+        return reply if isinstance(reply, types.ElicitResult | types.ErrorData) else UNSUPPORTED
+
+    async def sample(
+        self, question: types.RequestId, params: types.CreateMessageRequestParams
+    ) -> types.CreateMessageResult | types.ErrorData:
+        """Ask the model of the agent that made the call, and wait for its reply."""
+        reply = await self._ask(question, params)
+        return reply if isinstance(reply, types.CreateMessageResult | types.ErrorData) else UNSUPPORTED
+
+    async def _ask(self, question: types.RequestId, params: QuestionParams) -> Reply:
         origin = self._origins.pop(question, None)
         while True:
             call = origin or await self._find()
             if call is None or call.asker is None:
-                return UNSUPPORTED
+                return UNSUPPORTED if not isinstance(params, types.CreateMessageRequestParams) else NO_SAMPLING
             call.questions += 1
             answer = asyncio.ensure_future(call.asker(params))
             outcomes: set[asyncio.Future[Any]] = {answer, call.answered}

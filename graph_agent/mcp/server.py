@@ -12,7 +12,7 @@ from mcp.client.session import ElicitationFnT
 from mcp.shared.session import ProgressFnT
 
 from graph_agent._internal.failure_log import get_logger
-from graph_agent.errors import McpServerError
+from graph_agent.errors import ConfigError, McpServerError
 from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.messages import Loss, LostCallError, McpCallError
 from graph_agent.mcp.server_connection import ServerConnection
@@ -45,6 +45,9 @@ class Server:
         """Calls that wait for the answer of a person."""
         self.asks_people = elicit is None and config.elicitation != "refuse"
         """Whether its questions become interrupts."""
+        self.samples = config.sampling == "model"
+        """Whether its requests to a model are answered."""
+        self.roots = config.roots
         self._on_tools = on_tools
         self._elicit = elicit
         self._context = copy_context()
@@ -111,6 +114,20 @@ class Server:
             return False
         return self._open
 
+    async def set_roots(self, roots: tuple[types.Root, ...]) -> None:
+        """Offer other folders, and notify the server.
+
+        Raises:
+            ConfigError: If the server was opened without `roots`, so that it does not support changes.
+        """
+        if self.config.roots is None:
+            raise ConfigError(
+                f"MCP server {self.config.name!r} was opened without 'roots'; set it, at least to an empty list."
+            )
+        self.roots = roots
+        if self._link is not None:
+            await self._link.announce_roots(roots)
+
     async def close(self) -> None:
         """Close all sessions concurrently; running calls fail."""
         self._closed = True
@@ -140,6 +157,7 @@ class Server:
 
     def _new_link(self) -> ServerConnection:
         link = ServerConnection(self.config, self._elicit, self._context.copy(), self._update_tools)
+        link.roots = self.roots
         self._links = {link, *(old for old in self._links if not old.closed)}
         link.ended.add_done_callback(lambda ended: self._on_ended(link, ended.result()))
         return link

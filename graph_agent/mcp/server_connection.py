@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
@@ -168,6 +168,8 @@ class ServerConnection:
         self.tools: dict[str, types.Tool] = {}
         self.changes_tools = False
         """Whether the server announces tool changes; set when the session has opened."""
+        self.roots: Sequence[types.Root] | None = config.roots
+        """The folders that the server is offered; None if it is offered none."""
         self.failure: str | None = None
         self.opened: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()
@@ -187,7 +189,7 @@ class ServerConnection:
         # The SDK does not clean up after a cancelled process start, so the start, of milliseconds, is not cancelled.
         self._may_cancel = config.transport != "stdio"
         self._notifications: set[asyncio.Task[None]] = set()
-        self._timer = loop.call_later(config.connect_timeout_s, self._on_connect_timeout)
+        self._timer = loop.call_later(config.start_timeout_s, self._on_connect_timeout)
         self._owner = loop.create_task(self._own(), name=f"mcp-{config.name}", context=context)
 
     @property
@@ -298,6 +300,10 @@ class ServerConnection:
             options["elicitation_callback"] = self._elicit
         elif self._config.elicitation != "refuse":
             options["elicitation_callback"] = self._ask
+        if self._config.sampling == "model":
+            options["sampling_callback"] = self._sample
+        if self.roots is not None:
+            options["list_roots_callback"] = self._list_roots
         closed = functools.partial(self._end, "it closed the connection")
         taps = IncomingTap(incoming, closed, self._on_unreadable), OutgoingTap(outgoing)
         session = await stack.enter_async_context(Session(*taps, on_tools_changed=self._on_tools_changed, **options))
@@ -382,6 +388,20 @@ class ServerConnection:
     ) -> types.ElicitResult | types.ErrorData:
         return await self._questions.ask(context.request_id, params)
 
+    async def _sample(
+        self, context: RequestContext[ClientSession, Any], params: types.CreateMessageRequestParams
+    ) -> types.CreateMessageResult | types.ErrorData:
+        return await self._questions.sample(context.request_id, params)
+
+    async def _list_roots(self, context: RequestContext[ClientSession, Any]) -> types.ListRootsResult:
+        return types.ListRootsResult(roots=list(self.roots or ()))
+
+    async def announce_roots(self, roots: Sequence[types.Root]) -> None:
+        """Offer other roots, and notify the server."""
+        self.roots = roots
+        if self._session is not None and self.usable:
+            await self._session.send_roots_list_changed()
+
     def _on_unreadable(self, error: UnreadableError) -> None:
         """Fail the running calls, since the message may be the reply to any of them."""
         logger.warning("MCP server %r: %s", self._config.name, error.reason)
@@ -422,7 +442,7 @@ class ServerConnection:
 
     def _on_connect_timeout(self) -> None:
         stray = f"; {self._stray}" if self._stray else ""
-        self._abandon(f"it did not come up within {self._config.connect_timeout_s:g} s{stray}")
+        self._abandon(f"it did not come up within {self._config.start_timeout_s:g} s{stray}")
 
     def _abandon(self, reason: str) -> None:
         self._fail(reason, self._log.last_lines())

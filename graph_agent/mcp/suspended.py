@@ -15,12 +15,16 @@ import mcp.types as types
 from mcp.shared.session import ProgressFnT
 
 from graph_agent._internal.failure_log import get_logger
-from graph_agent.approvals.elicitation import ElicitationAnswer, ElicitationRequest
+from graph_agent.approvals.elicitation import ElicitationRequest
 from graph_agent.mcp.messages import McpCallError
+from graph_agent.types import NO_USAGE, Usage
 
 logger = get_logger("graph_agent.mcp")
 
-Asker = Callable[[types.ElicitRequestParams], Awaitable[types.ElicitResult]]
+QuestionParams = types.ElicitRequestParams | types.CreateMessageRequestParams
+"""A question to a person, or to the agent's model."""
+Reply = types.ElicitResult | types.CreateMessageResult | types.ErrorData
+Asker = Callable[[QuestionParams], Awaitable[Reply]]
 """Answers one question of a server; cancelled when the question is void."""
 
 
@@ -28,8 +32,8 @@ Asker = Callable[[types.ElicitRequestParams], Awaitable[types.ElicitResult]]
 class OpenQuestion:
     """A question of the server that has no answer yet."""
 
-    params: types.ElicitRequestParams
-    answer: asyncio.Future[types.ElicitResult]
+    params: QuestionParams
+    answer: asyncio.Future[Reply]
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +63,10 @@ class SuspendedCall:
     """Cancels the call if no answer arrives; None while a task waits for it."""
     refused: bool = False
     """Whether the server has refused the call, which has not run, until its open questions are answered."""
+    samples: int = 0
+    """Number of requests to the agent's model."""
+    usage: Usage = field(default_factory=lambda: NO_USAGE)
+    """Usage of these requests that no task has reported yet."""
     on_progress: ProgressFnT | None = None
     """Receives the progress of the call, in the newest task."""
     _task: asyncio.Task[types.CallToolResult] | None = None
@@ -71,7 +79,7 @@ class SuspendedCall:
         # Retrieved here, because no task may come back for the error.
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    async def ask(self, params: types.ElicitRequestParams) -> types.ElicitResult:
+    async def ask(self, params: QuestionParams) -> Reply:
         """Wait for the answer to a question of the server."""
         question = OpenQuestion(params, asyncio.get_running_loop().create_future())
         self._open.append(question)
@@ -82,13 +90,13 @@ class SuspendedCall:
             if question in self._open:
                 self._open.remove(question)
 
-    def answer(self, question: OpenQuestion, given: ElicitationAnswer) -> bool:
+    def answer(self, question: OpenQuestion, reply: Reply) -> bool:
         """Answer a question; False if it is void, because its session with the server has ended."""
         if question.answer.done():
             return False
         # Removed here, because `ask` continues later.
         self._open.remove(question)
-        question.answer.set_result(types.ElicitResult(action=given.action, content=given.content))
+        question.answer.set_result(reply)
         return True
 
     async def report(self, progress: float, total: float | None, message: str | None) -> None:

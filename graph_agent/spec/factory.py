@@ -369,6 +369,8 @@ def mcp_connections(spec: AgentSpec, environment: Mapping[str, str]) -> dict[str
 
 def _located(name: str, raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return a connection whose process starts in the agent file's folder, so that relative arguments resolve there."""
+    if isinstance(roots := raw.get("roots"), list):
+        raw = {**raw, "roots": [str(spec.folder / root) if isinstance(root, str) else root for root in roots]}
     if raw.get("transport") != "stdio":
         return _with_variables(name, raw)
     return {
@@ -387,6 +389,10 @@ def _with_variables(server: str, raw: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(headers := raw.get("headers"), Mapping):
             connection["headers"] = {
                 name: expand(text) if isinstance(text, str) else text for name, text in headers.items()
+            }
+        if isinstance(oauth := raw.get("oauth"), Mapping):
+            connection["oauth"] = {
+                name: expand(value) if isinstance(value, str) else value for name, value in oauth.items()
             }
     except ValueError as error:
         fix = "set it, or write a default: '${NAME:-default}'"

@@ -19,6 +19,8 @@ from graph_agent.mcp.connections import (
     COMMON_KEYS,
     CONNECT_TIMEOUT_S,
     ELICITATION,
+    SAMPLING,
+    SAMPLING_MAX_TOKENS,
     STRAY_OUTPUT,
     TRANSPORT_KEYS,
     TRANSPORTS,
@@ -75,6 +77,40 @@ _CONNECTION: dict[str, dict[str, Any]] = {
         "default": ELICITATION[0],
         "description": "For a question that the server asks a person during a call: make it an interrupt, also repeat "
         "a writing call that was lost before the answer, or refuse it.",
+    },
+    "sampling": {
+        "enum": [*SAMPLING],
+        "default": SAMPLING[0],
+        "description": "For a request of the server to a model: refuse it, or answer it with the agent's model.",
+    },
+    "sampling_max_tokens": {
+        "type": "integer",
+        "minimum": 1,
+        "default": SAMPLING_MAX_TOKENS,
+        "description": "Maximum tokens of one such reply.",
+    },
+    "roots": {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": "Folders that the server is told of, relative to the agent file.",
+    },
+    "oauth": {
+        "anyOf": [
+            {"type": "boolean"},
+            {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {
+                    "scopes": {"type": "array", "items": {"type": "string"}},
+                    "client_id": {"type": "string"},
+                    "client_secret": {"type": "string"},
+                    "store": {"type": "string"},
+                    "redirect_port": {"type": "integer", "minimum": 0, "maximum": 65535},
+                },
+            },
+        ],
+        "description": "Whether to authorize with OAuth, or its settings: the scopes, a client that is registered "
+        "already, the folder of the tokens, and the port of the redirect.",
     },
     "answer_timeout_s": {
         "type": "number",

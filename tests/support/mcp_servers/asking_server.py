@@ -97,6 +97,29 @@ async def wait(line: str) -> str:
     return "waited"
 
 
+@server.tool(structured_output=False)
+async def summarise(text: str, context: Ctx, times: int = 1) -> str:
+    """Summarise with the client's model."""
+    message = types.SamplingMessage(role="user", content=types.TextContent(type="text", text=text))
+    for _ in range(times):
+        reply = await context.session.create_message([message], max_tokens=100_000, system_prompt="Be short.")
+    return f"{reply.content.text} ({reply.stopReason})" if isinstance(reply.content, types.TextContent) else "?"
+
+
+@server.tool(structured_output=False)
+async def summarise_and_ask(text: str, context: Ctx) -> str:
+    """Summarise, then ask the person."""
+    summary = await summarise(text, context)
+    answer = await context.elicit(f"Send {summary}?", Confirmation)
+    return f"{summary}: {answer.action}"
+
+
+@server.tool(structured_output=False)
+async def roots(context: Ctx) -> str:
+    """Return the client's folders."""
+    return " ".join(str(root.uri) for root in (await context.session.list_roots()).roots)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--transport", default="stdio")
