@@ -36,7 +36,9 @@ class TaskSampler:
         if has_budget(settings):
             state = read_state(task.config, ["usage", "messages"])
             usage = add_usage(state.get("usage"), self.usage)
-            if (met := budget_met(spent(task.run, task.loop, usage, state["messages"], settings), settings)) is not None:
+            if (
+                met := budget_met(spent(task.run, task.loop, usage, state["messages"], settings), settings)
+            ) is not None:
                 raise LimitMetError(*met)
         limit = min(max_tokens, settings.max_output_tokens or max_tokens)
         narrowed = {"max_output_tokens": limit}

@@ -13,6 +13,7 @@ Connections have the keys of langchain-mcp-adapters, and keys of our own for eve
 - `sampling`: `"model"` answers the server's requests to a model with the agent's, `"refuse"` declares them as
   unsupported; default `"refuse"`;
 - `sampling_max_tokens`: maximum tokens of one such reply; default 4,096;
+- `resources` and `prompts`: True to offer the server's resources or prompts as tools; default False;
 - `roots`: folders that the server is told of; default none;
 - `oauth`, over HTTP: True or the settings of OAuth (`graph_agent.mcp.oauth.OAuthSettings`); default none;
 - `answer_timeout_s`: seconds that a call stays open for the answer to its question; default 3,600.
@@ -47,6 +48,7 @@ TRANSPORTS: dict[str, Transport] = {
 COMMON_KEYS = {
     *("transport", "tool_prefix", "connect_timeout_s", "pin_tools", "required", "max_message_bytes", "stray_output"),
     *("elicitation", "answer_timeout_s", "sampling", "sampling_max_tokens", "roots"),
+    *("resources", "prompts"),
 }
 STRAY_OUTPUT = ("error", "ignore")
 ELICITATION = ("ask", "repeat", "refuse")
@@ -79,6 +81,8 @@ class ServerConfig:
     sampling: str = "refuse"
     sampling_max_tokens: int = SAMPLING_MAX_TOKENS
     roots: tuple[types.Root, ...] | None = None
+    resources: bool = False
+    prompts: bool = False
 
     @property
     def start_timeout_s(self) -> float:
@@ -128,6 +132,8 @@ def _check(name: Any, connection: Any) -> ServerConfig:
         elicitation=_choice(name, "elicitation", connection.get("elicitation"), ELICITATION),
         sampling=_choice(name, "sampling", connection.get("sampling"), SAMPLING),
         sampling_max_tokens=_tokens(name, connection.get("sampling_max_tokens")),
+        resources=_flag(name, "resources", connection.get("resources")),
+        prompts=_flag(name, "prompts", connection.get("prompts")),
         roots=None if connection.get("roots") is None else read_roots(name, connection["roots"]),
         answer_timeout_s=_seconds(name, "answer_timeout_s", connection.get("answer_timeout_s", ANSWER_TIMEOUT_S)),
     )

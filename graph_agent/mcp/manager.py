@@ -19,6 +19,7 @@ from graph_agent._internal.failure_log import IN_HISTORY, get_logger
 from graph_agent.errors import ConfigError, McpServerError, did_you_mean
 from graph_agent.mcp.connections import check_connections, read_roots
 from graph_agent.mcp.loop_bridge import LoopBridge
+from graph_agent.mcp.resources import listing_tools
 from graph_agent.mcp.server import Server
 from graph_agent.mcp.session import ElicitationHandler, elicitation_for
 from graph_agent.mcp.tools import McpTool, to_langchain_tool
@@ -132,6 +133,8 @@ class _Opening:
         self.servers: list[Server] = []
         self.tools = McpTools()
         self._bridge = LoopBridge()
+        self._listing: dict[str, list[McpTool]] = {}
+        """Tools for resources and prompts, by server."""
         self._converted: dict[tuple[str, str], tuple[types.Tool, McpTool]] = {}
         """Converted tools by server and tool name, with the definition that each was converted from."""
 
@@ -187,6 +190,10 @@ class _Opening:
                     converted = tool, to_langchain_tool(server, tool, self._bridge, self.tools)
                     self._converted[server.config.name, name] = converted
                 yield converted[1]
+            if server.capabilities.resources is not None or server.capabilities.prompts is not None:
+                if server.config.name not in self._listing:
+                    self._listing[server.config.name] = listing_tools(server, self._bridge, self.tools)
+                yield from self._listing[server.config.name]
 
     async def _states(self) -> dict[str, bool]:
         # An agent without any tool of this list does not follow it, and would not offer the tools of a late server.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
-from typing import Any
+from typing import Any, TypeVar
 
 import mcp.types as types
+from mcp import ClientSession
 from mcp.client.session import ElicitationFnT
 from mcp.shared.session import ProgressFnT
 
@@ -18,6 +19,7 @@ from graph_agent.mcp.messages import Loss, LostCallError, McpCallError
 from graph_agent.mcp.server_connection import ServerConnection
 from graph_agent.mcp.suspended import Asker, SuspendedCalls
 
+T = TypeVar("T")
 logger = get_logger("graph_agent.mcp")
 
 
@@ -39,6 +41,8 @@ class Server:
         self.config = config
         self.tools: dict[str, types.Tool] = {}
         """The tools listed last, by name; empty before the first session."""
+        self.capabilities = types.ServerCapabilities()
+        """Its capabilities; empty before the first session."""
         self.changes_tools = False
         """Whether it announces tool changes and they are applied."""
         self.suspended = SuspendedCalls(config.answer_timeout_s)
@@ -59,7 +63,7 @@ class Server:
     async def open(self) -> list[types.Tool]:
         """Open the first session and return the server's tools. Raises `McpServerError`."""
         link = await self._usable_link()
-        self.tools = link.tools
+        self.tools, self.capabilities = link.tools, link.capabilities
         self.changes_tools = link.changes_tools and not self.config.pin_tools
         self._open = True
         return list(link.tools.values())
@@ -96,6 +100,19 @@ class Server:
             if first_loss is not None or not may_repeat or self._closed:
                 raise McpCallError(self._explain(tool.name, loss), may_have_run=loss.may_have_run)
             first_loss = loss
+
+    async def request(self, work: Callable[[ClientSession], Awaitable[T]]) -> T:
+        """Send requests that only read, on a new session if the old one ended.
+
+        Raises:
+            McpCallError: If the server cannot be reached, or the session ends before the answer.
+            McpError: If the answer is an error.
+        """
+        try:
+            link = await self._usable_link()
+            return await link.request(work)
+        except (LostCallError, McpServerError) as error:
+            raise McpCallError(f"{error} The next call tries again.", may_have_run=False) from None
 
     @property
     def relisting(self) -> asyncio.Task[None] | None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import mcp.types as types
@@ -46,6 +46,8 @@ from graph_agent.mcp.stdio import Incoming, Outgoing
 from graph_agent.mcp.suspended import Asker
 from graph_agent.mcp.transports import ServerLog, open_transport
 from graph_agent.mcp.watched_http import HttpWatch
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -166,6 +168,8 @@ class ServerConnection:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.tools: dict[str, types.Tool] = {}
+        self.capabilities = types.ServerCapabilities()
+        """The server's capabilities; set when the session has opened."""
         self.changes_tools = False
         """Whether the server announces tool changes; set when the session has opened."""
         self.roots: Sequence[types.Root] | None = config.roots
@@ -251,6 +255,23 @@ class ServerConnection:
                 self._notify_cancelled(session, call)
             self._end_when_drained()
 
+    async def request(self, work: Callable[[ClientSession], Awaitable[T]]) -> T:
+        """Send requests other than calls. Raises `LostCallError` if the session ends before the answer."""
+        session = self._session
+        if session is None or self.ended.done():
+            raise LostCallError(Loss(self._reason(), may_have_run=False))
+        answer = asyncio.ensure_future(work(session))
+        outcomes: set[asyncio.Future[Any]] = {answer, self.ended}
+        try:
+            await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise LostCallError(Loss(self._reason(), may_have_run=False))
+            return answer.result()
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            raise LostCallError(Loss(self._reason(), may_have_run=False)) from None
+        finally:
+            answer.cancel()
+
     def retire(self) -> None:
         """Accept no more calls, and close when the running ones have ended."""
         self._retired = True
@@ -307,7 +328,7 @@ class ServerConnection:
         closed = functools.partial(self._end, "it closed the connection")
         taps = IncomingTap(incoming, closed, self._on_unreadable), OutgoingTap(outgoing)
         session = await stack.enter_async_context(Session(*taps, on_tools_changed=self._on_tools_changed, **options))
-        capabilities = (await session.initialize()).capabilities
+        self.capabilities = capabilities = (await session.initialize()).capabilities
         # Listed at every opening, so that a call detects a removed tool and the SDK has the output schemas.
         self._session = session
         if capabilities.tools is not None:

@@ -89,6 +89,16 @@ _CONNECTION: dict[str, dict[str, Any]] = {
         "default": SAMPLING_MAX_TOKENS,
         "description": "Maximum tokens of one such reply.",
     },
+    "resources": {
+        "type": "boolean",
+        "default": False,
+        "description": "Whether to offer the server's resources as tools that list and read them.",
+    },
+    "prompts": {
+        "type": "boolean",
+        "default": False,
+        "description": "Whether to offer the server's prompts as tools that list them and return their text.",
+    },
     "roots": {
         "type": "array",
         "items": {"type": "string"},

@@ -120,6 +120,30 @@ async def roots(context: Ctx) -> str:
     return " ".join(str(root.uri) for root in (await context.session.list_roots()).roots)
 
 
+@server.resource("hotel://rooms/{room}")
+def room(room: str) -> str:
+    """A room."""
+    return f"Room {room} has a view."
+
+
+@server.resource("hotel://house", mime_type="text/plain")
+def house() -> str:
+    """The house."""
+    return "Ten rooms."
+
+
+@server.resource("hotel://picture", mime_type="image/png")
+def picture() -> bytes:
+    """A picture."""
+    return b"12345678"
+
+
+@server.prompt()
+def greet(guest: str) -> str:
+    """Greet a guest."""
+    return f"Write a greeting for {guest}."
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--transport", default="stdio")

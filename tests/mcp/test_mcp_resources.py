@@ -1,0 +1,55 @@
+"""Resources and prompts of a server are tools, if its connection asks for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from langchain_core.tools import ToolException
+
+from graph_agent.mcp import McpTools, open_mcp_tools
+from tests.support.mcp_servers.running import asking
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def tools(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpTools]:
+    folder = tmp_path_factory.mktemp("resources")
+    async with open_mcp_tools({"hotel": asking(folder, resources=True, prompts=True)}) as tools:
+        yield tools
+
+
+async def call(tools: McpTools, tool_name: str, **arguments: Any) -> Any:
+    return await next(tool for tool in tools if tool.name == tool_name).ainvoke(arguments)
+
+
+async def test_resources_are_listed_and_read(tools: McpTools) -> None:
+    listed = [json.loads(line) for line in (await call(tools, "hotel_list_resources")).splitlines()]
+    read = await call(tools, "hotel_read_resource", uri="hotel://rooms/7")
+    binary = await call(tools, "hotel_read_resource", uri="hotel://picture")
+    addresses = [each.get("uri") or each["uriTemplate"] for each in listed]
+    assert addresses == ["hotel://house", "hotel://picture", "hotel://rooms/{room}"]
+    assert (read, binary) == (
+        "Room 7 has a view.",
+        "[hotel://picture: image/png, 8 bytes, which are not text]",
+    )
+
+
+async def test_prompts_are_listed_and_filled_in(tools: McpTools) -> None:
+    listed = json.loads(await call(tools, "hotel_list_prompts"))
+    text = await call(tools, "hotel_get_prompt", name="greet", arguments={"guest": "Ann"})
+    assert (listed["name"], text) == ("greet", "user: Write a greeting for Ann.")
+
+
+async def test_a_missing_resource_is_an_error_result(tools: McpTools) -> None:
+    with pytest.raises(ToolException, match="MCP server 'hotel': Unknown resource: hotel://cellar"):
+        await call(tools, "hotel_read_resource", uri="hotel://cellar")
+
+
+async def test_they_are_marked_as_reading(tools: McpTools) -> None:
+    marks = {"effect": "read", "idempotent": True, "mcp_server": "hotel"}
+    assert [tool.metadata for tool in tools if tool.name.startswith("hotel_")] == [marks] * 4
