@@ -11,8 +11,7 @@ from langgraph.types import Command
 
 from graph_agent._compat import read_state
 from graph_agent.deps import AgentDeps, Task
-from graph_agent.execution.run_call import CallTimer, CallToRun, call_to_run, run_call
-from graph_agent.execution.sampling import sampling
+from graph_agent.execution.run_call import CallTimer, CallToRun, call_to_run, run_call, sampling
 from graph_agent.state.channels import after_wave
 from graph_agent.state.events import SUCCESSES, event
 from graph_agent.tools.truncation import truncate_output

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
-from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, ToolException
 from langgraph.errors import GraphBubbleUp
 
@@ -20,7 +20,7 @@ from graph_agent._internal import telemetry
 from graph_agent._internal.failure_log import get_logger, log_failure, log_fields, log_traceback, log_user_error
 from graph_agent._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent.checkpoints.reading import load
-from graph_agent.deps import Task, work_left_s
+from graph_agent.deps import Task, spent, work_left_s
 from graph_agent.errors import AbandonedCallsError, GraphAgentError, InputError, ToolArgumentsError
 from graph_agent.execution.approvals import answered_approvals, needs_approval, replacement_fault
 from graph_agent.execution.ledger import (
@@ -34,6 +34,8 @@ from graph_agent.execution.ledger import (
     note_started,
 )
 from graph_agent.execution.open_calls import FIELDS, UNKNOWN, current_wave
+from graph_agent.models.client import ModelClient
+from graph_agent.models.sampling import current_sampler
 from graph_agent.parsing.call import current_call
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.state.call_events import CallResult, announce, answer_event, fault_result, result_event, since_plan
@@ -51,7 +53,8 @@ from graph_agent.tools.invoke import (
 )
 from graph_agent.tools.output import cut_short, fault, may_have_run, misfit
 from graph_agent.tools.toolbox import Toolbox
-from graph_agent.types import Call, is_delegation
+from graph_agent.types import NO_USAGE, Call, Usage, is_delegation
+from graph_agent.usage import LimitMetError, add_usage, budget_met, has_budget, usage_of
 
 T = TypeVar("T")
 logger = get_logger(__name__)
@@ -278,6 +281,56 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
             log_traceback(logger, f"Attempt {attempt} of the tool {tool.name!r}", error)
         await asyncio.sleep(retry.wait_s(attempt))
         attempt += 1
+
+
+class TaskSampler:
+    """The current model of a task's run; see `Sampler`."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.usage: Usage = NO_USAGE
+        """Usage of the requests so far."""
+
+    async def sample(
+        self,
+        request: Sequence[BaseMessage],
+        *,
+        max_tokens: int,
+        temperature: float | None = None,
+        stop: Sequence[str] | None = None,
+    ) -> AIMessage:
+        """Send one request; see `Sampler`."""
+        task, settings = self._task, self._task.settings
+        if has_budget(settings):
+            state = read_state(task.config, ["usage", "messages"])
+            usage = add_usage(state.get("usage"), self.usage)
+            if (
+                met := budget_met(spent(task.run, task.loop, usage, state["messages"], settings), settings)
+            ) is not None:
+                raise LimitMetError(*met)
+        limit = min(max_tokens, settings.max_output_tokens or max_tokens)
+        narrowed: dict[str, float] = {"max_output_tokens": limit}
+        if temperature is not None:
+            narrowed["temperature"] = temperature
+        settings = settings.model_copy(update=narrowed)
+        model = (await task.deps.models.chain(settings))[0].client.model
+        client = ModelClient(model, [])
+        if stop:
+            client.options = {"stop": [*stop]}
+        reply = await client.ask("answer", cast("Sequence[AnyMessage]", request), settings, mode="native", quiet=True)
+        self.usage = add_usage(self.usage, usage_of(reply, settings.prices))
+        return reply
+
+
+@contextmanager
+def sampling(task: Task) -> Iterator[TaskSampler]:
+    """Offer the agent's model to the tool call that runs in the context."""
+    sampler = TaskSampler(task)
+    token = current_sampler.set(sampler)
+    try:
+        yield sampler
+    finally:
+        current_sampler.reset(token)
 
 
 async def run_in_slot(task: Task, call: Call, timer: CallTimer, work: Callable[[], Awaitable[T]]) -> T | CallResult:

@@ -14,7 +14,7 @@ Connections have the keys of langchain-mcp-adapters, and keys of our own for eve
   unsupported; default `"refuse"`;
 - `sampling_max_tokens`: maximum tokens of one such reply; default 4,096;
 - `resources` and `prompts`: True to offer the server's resources or prompts as tools; default False;
-- `roots`: folders that the server is told of; default none;
+- `roots`: folders that are announced to the server; default none;
 - `oauth`, over HTTP: True or the settings of OAuth (`graph_agent.mcp.oauth.OAuthSettings`); default none;
 - `answer_timeout_s`: seconds that a call stays open for the answer to its question; default 3,600.
 """

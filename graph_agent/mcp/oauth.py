@@ -1,8 +1,8 @@
 """Authorizes the client at servers that need OAuth, and keeps the tokens in files.
 
-The SDK's provider runs the protocol: discovery, registration, PKCE and refresh. This module stores what it receives, and
-asks the person: at a terminal it prints the address to open and receives the redirect on loopback; elsewhere it raises
-an error with the address, because a request must not wait for a person who may not be there.
+The SDK's provider runs the protocol: discovery, registration, PKCE and refresh. This module stores the tokens, and asks
+the person. At a terminal it prints the address to open, and receives the redirect on loopback. Elsewhere it raises an
+error with the address, because a request must not wait for a person who may not be there.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 from mcp.client.auth import OAuthClientProvider
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthMetadata, OAuthToken
-from pydantic import AnyUrl, ValidationError
+from pydantic import AnyUrl, BaseModel, ValidationError
 
 from graph_agent._internal.failure_log import get_logger
 from graph_agent.mcp.messages import AuthorizationNeededError
 
+Model = TypeVar("Model", bound=BaseModel)
 logger = get_logger("graph_agent.mcp")
 
 AUTHORIZATION_S = 300.0
@@ -122,7 +123,7 @@ class TokenFile:
         self.write(client=client_info.model_dump(mode="json", exclude_none=True))
 
 
-def _parsed(model: Any, value: Any) -> Any:
+def _parsed(model: type[Model], value: Any) -> Model | None:
     try:
         return None if value is None else model.model_validate(value)
     except ValidationError:
@@ -189,7 +190,7 @@ class FileOAuth(OAuthClientProvider):
             self._file.write(metadata=self.context.oauth_metadata.model_dump(mode="json", exclude_none=True))
         if not self._settings.asks:
             raise AuthorizationNeededError(
-                f"it needs authorization, and no person can be asked here. Start the agent once at a terminal, e.g. with "
+                "it needs authorization, and no person can be asked here. Start the agent once at a terminal, e.g. by "
                 f"`graph-agent chat`, and open the address that it prints; the tokens are then in {self._file.path}. "
                 f"The address begins with {url.partition('?')[0]}"
             )

@@ -102,7 +102,7 @@ _CONNECTION: dict[str, dict[str, Any]] = {
     "roots": {
         "type": "array",
         "items": {"type": "string"},
-        "description": "Folders that the server is told of, relative to the agent file.",
+        "description": "Folders that are announced to the server, relative to the agent file.",
     },
     "oauth": {
         "anyOf": [

@@ -34,6 +34,15 @@ def connected(server: HttpServer, store: Path, **oauth: Any) -> dict[str, Any]:
     return {"hotel": server.connection(oauth={"store": str(store), **oauth})}
 
 
+def token_file(store: Path) -> Path:
+    (file,) = store.iterdir()
+    return file
+
+
+def modes(store: Path) -> list[int]:
+    return [stat.S_IMODE(path.stat().st_mode) for path in (store, token_file(store))]
+
+
 async def visit(url: str) -> None:
     """Open an address as a browser would, with its redirects."""
     async with httpx.AsyncClient(follow_redirects=True) as browser:
@@ -49,9 +58,7 @@ async def test_a_person_authorizes_once_and_later_processes_use_the_tokens(
     # No terminal and no `on_url`: a new flow would fail.
     async with open_mcp_tools(connected(server, store)) as tools:
         assert await text(tools, "rooms") == "7, 8"
-    (file,) = store.iterdir()
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(store.stat().st_mode) == 0o700
+    assert modes(store) == [0o700, 0o600]
     assert lines(tmp_path, "effects") == ["register", "authorize", "token"]
 
 
@@ -60,7 +67,7 @@ async def test_an_expired_token_is_refreshed_in_another_process(
 ) -> None:
     async with open_mcp_tools(connected(server, store, on_url=visit)) as tools:
         assert await text(tools, "rooms") == "7, 8"
-    (file,) = store.iterdir()
+    file = token_file(store)
     file.write_text(json.dumps({**json.loads(file.read_text()), "expires_at": 1.0}))
     async with open_mcp_tools(connected(server, store)) as tools:
         assert await text(tools, "rooms") == "7, 8"

@@ -1,4 +1,4 @@
-"""A server's requests to a model are answered by the agent's, and it is told of folders."""
+"""A server's requests to a model are answered by the agent's, and it receives the roots."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from graph_agent.mcp import McpTools, open_mcp_tools
 from tests.support.agents import asks
 from tests.support.mcp_servers.running import asking, text
 
+DOCS = Path("docs").resolve().as_uri()
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -29,7 +30,7 @@ async def tools(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpTo
 
 def reply(content: str, tokens: int) -> AIMessage:
     usage = {"input_tokens": tokens, "output_tokens": 1, "total_tokens": tokens + 1}
-    return AIMessage(content, usage_metadata=usage)  # type: ignore[arg-type]  # pydantic reads the mapping
+    return AIMessage(content, usage_metadata=usage)
 
 
 def agent_of(tools: McpTools, *script: Any, **config: Any) -> tuple[Session, ScriptedChatModel]:
@@ -82,4 +83,4 @@ async def test_roots_are_announced_and_can_change(tools: McpTools, tmp_path: Pat
     after = await text(tools, "roots")
     with pytest.raises(ConfigError, match="There is no MCP server 'crm'"):
         await tools.set_roots("crm", [])
-    assert (before, after) == (Path("docs").resolve().as_uri(), tmp_path.as_uri())
+    assert (before, after) == (DOCS, tmp_path.as_uri())
