@@ -111,11 +111,23 @@ _CONNECTION: dict[str, dict[str, Any]] = {
                 "type": "object",
                 "additionalProperties": False,
                 "properties": {
-                    "scopes": {"type": "array", "items": {"type": "string"}},
-                    "client_id": {"type": "string"},
-                    "client_secret": {"type": "string"},
-                    "store": {"type": "string"},
-                    "redirect_port": {"type": "integer", "minimum": 0, "maximum": 65535},
+                    "scopes": {
+                        "type": "array",
+                        "items": {"type": "string"},
+                        "description": "The requested scopes; absent for those that the server advertises.",
+                    },
+                    "client_id": {
+                        "type": "string",
+                        "description": "Id of a client that is registered already; absent to register one.",
+                    },
+                    "client_secret": {"type": "string", "description": "Its secret; may refer to a variable."},
+                    "store": {"type": "string", "description": "Folder of the tokens."},
+                    "redirect_port": {
+                        "type": "integer",
+                        "minimum": 0,
+                        "maximum": 65_535,
+                        "description": "Port of the redirect on 127.0.0.1; 0 for a free one.",
+                    },
                 },
             },
         ],
