@@ -44,6 +44,7 @@ NOT_RUN = {
     "needs Python 3.12, PostgreSQL and Redis": 1,
     "needs a Restate server": 1,
     "needs LangGraph's server": 1,
+    "needs Node.js; the tests run this client": 1,
     "rendered by the tests of the manifests": 1,
     "takes an hour": 1,
 }
