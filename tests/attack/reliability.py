@@ -47,6 +47,12 @@ graph-agent {version}; {runs} from {first} to {last}; Python {pythons}; {machine
 Attacks without turns send one input again after each fault, and compare its history and effects with those of a run
 without faults.
 
+## Found and fixed
+
+- In 0.2.0, with seed 1 at scale 5, two of 233 turns on four machines were *invented*: a request sent again after a kill
+  between the first two checkpoints of its input got the answer to the turn before, then its own. After the fix, the
+  attack on machines was repeated; its counts above are those of the repetition, with more load and fewer turns.
+
 ## Repeat it
 
 | date | scale | seed | attacks | faults | violations | unfinished |
