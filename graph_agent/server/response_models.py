@@ -6,6 +6,7 @@ models.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -53,6 +54,29 @@ class ControlError(_Reply):
 
     error: str
     kind: str
+
+
+_CONTROL_ERRORS = {
+    400: "Malformed",
+    401: "Missing or unknown API key",
+    403: "Sent by a page of another origin to a server without keys",
+    408: "The body did not arrive in time",
+    413: "The body is too large",
+    429: "Too many requests",
+    500: "The server failed",
+    503: "The server is stopping, another process holds the session, or the database is locked",
+    507: "The database is full",
+}
+
+
+def control_errors(more: Mapping[int, str] | None = None) -> dict[int | str, dict[str, Any]]:
+    """Return OpenAPI's description of the errors that every route with a `ControlError` has.
+
+    Args:
+        more: Status → description of further ones; None if there are none.
+    """
+    found = sorted({**_CONTROL_ERRORS, **(more or {})}.items())
+    return {status: {"model": ControlError, "description": what} for status, what in found}
 
 
 class Completion(_Reply):

@@ -35,7 +35,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         stats = terminalreporter.stats
         failed = [each.nodeid for key in ("failed", "error") for each in stats.get(key, [])]
         tests = [*failed, *(each.nodeid for each in stats.get("passed", []))]
-        run = reliability.run_of(rows, tests, failed, config.getoption("keyword"))
+        run = reliability.run_of(rows, tests, failed, config.getoption("keyword") or "")
         reliability.record(Path(report.FILE), run)
         terminalreporter.write_line(f"written: {report.FILE}")
     elif report.FILE:

@@ -1,4 +1,4 @@
-"""The page of all recorded runs of `make attack`, and the record of them in a JSON file beside it."""
+"""The page of all recorded runs of `make attack`, and the record of them in a JSON file with its name."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ without faults.
 - In 0.2.0, with seed 1 at scale 5, two of 233 turns on four machines were *invented*: a request sent again after a kill
   between the first two checkpoints of its input got the answer to the turn before, then its own. After the fix, the
   attack on machines was repeated; its counts above are those of the repetition, with more load and fewer turns.
+  So few turns alone do not show the fix; a test in `tests/server/test_idempotency.py` kills at that place.
 
 ## Repeat it
 
@@ -64,7 +65,7 @@ without faults.
 make attack SCALE={scale} SEED={seed} REPORT=docs/reliability.md
 ```
 
-A run replaces the recorded run of its seed; the record is `reliability.json`, beside this page. `ATTACK=two_workers`
+A run replaces the recorded run of its seed; the record is `reliability.json`, in the same folder. `ATTACK=two_workers`
 chooses attacks by a part of the name of their test, and replaces only these. The seed decides all random choices; the
 moment at which a signal arrives depends on the machine. An attack is unfinished if its test failed with another error
 than a violation.
@@ -134,7 +135,7 @@ def run_of(rows: Sequence[Row], tests: Sequence[str], failed: Sequence[str], cho
 
 
 def record(page: Path, run: Run) -> None:
-    """Add a run to the record beside a page, and write the page from all runs of its version.
+    """Add a run to the record of a page, and write the page from all runs of its version.
 
     A run replaces that of its seed; one of chosen attacks replaces these attacks only, if the scales are the same.
     """

@@ -135,7 +135,7 @@ def response_schema(call: HeldCall) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ResumeAnswers:
-    """What a resume says about a session's questions."""
+    """The answers of a resume to a session's questions."""
 
     answers: dict[str, Any]
     """Answers by interrupt id of the graph; empty if no question is open."""

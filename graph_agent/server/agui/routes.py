@@ -20,27 +20,14 @@ from graph_agent.server.chat.handler import Chat
 from graph_agent.server.chat.run import RunEnded
 from graph_agent.server.parameters import Services, services
 from graph_agent.server.problems import ProblemError, problem_of_failure
-from graph_agent.server.response_models import ControlError
+from graph_agent.server.response_models import control_errors
 from graph_agent.server.sse import EventStream, comment, frame
 from graph_agent.session.built_agent import custom_state_of
 from graph_agent.types import SessionStatus
 
 logger = logging.getLogger(__name__)
 
-_DESCRIPTIONS = {
-    400: "Malformed",
-    401: "Missing or unknown API key",
-    403: "Sent by a page of another origin to a server without keys",
-    408: "The body did not arrive in time",
-    413: "The body is too large",
-    429: "Too many requests",
-    500: "The server failed",
-    503: "The server is stopping, another process holds the session, or the database is locked",
-    507: "The database is full",
-}
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ControlError, "description": what} for status, what in _DESCRIPTIONS.items()
-}
+_ERRORS = control_errors()
 
 router = APIRouter(tags=["AG-UI"], route_class=BodyRoute)
 

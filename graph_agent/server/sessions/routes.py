@@ -16,33 +16,18 @@ from graph_agent.server.parameters import Services, services
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.response_models import (
     Accepted,
-    ControlError,
     EventList,
     ForkedSession,
     SessionIds,
     SessionInfo,
     SessionList,
     SessionSummaries,
+    control_errors,
 )
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.server.sse import EventStream
 
-_DESCRIPTIONS = {
-    400: "Malformed",
-    401: "Missing or unknown API key",
-    403: "Sent by a page of another origin to a server without keys",
-    404: "No such session",
-    408: "The body did not arrive in time",
-    409: "The session's state does not allow this",
-    413: "The body is too large",
-    429: "Too many requests",
-    500: "The server failed",
-    503: "The server is stopping, another process holds the session, or the database is locked",
-    507: "The database is full",
-}
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ControlError, "description": what} for status, what in _DESCRIPTIONS.items()
-}
+_ERRORS = control_errors({404: "No such session", 409: "The session's state does not allow this"})
 _SessionId = Annotated[str, Path(pattern=SESSION_ID, description="The session.")]
 
 router = APIRouter(tags=["Sessions"], responses=_ERRORS, route_class=BodyRoute)

@@ -101,7 +101,8 @@ async def wait(line: str) -> str:
 async def summarise(text: str, context: Ctx, times: int = 1) -> str:
     """Summarise with the client's model."""
     message = types.SamplingMessage(role="user", content=types.TextContent(type="text", text=text))
-    for _ in range(times):
+    reply = await context.session.create_message([message], max_tokens=100_000, system_prompt="Be short.")
+    for _ in range(times - 1):
         reply = await context.session.create_message([message], max_tokens=100_000, system_prompt="Be short.")
     return f"{reply.content.text} ({reply.stopReason})" if isinstance(reply.content, types.TextContent) else "?"
 
