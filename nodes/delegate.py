@@ -112,7 +112,14 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
     result = replace(result, usage=tally.usage)
     events = [*to_run.events, *progress.events]
     update = delegation_update(
-        call, result, settings, task.step, events, waited=waiting, answer=answer, times=timer.fields(task, call)
+        call,
+        result,
+        settings,
+        task.step,
+        events,
+        waited=waiting,
+        answer=answer,
+        times=timer.fields(task, call, result.status),
     )
     return Command(update=update)
 

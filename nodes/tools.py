@@ -48,7 +48,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
         status=output.status,
         content=output.content,
         truncated=truncated,
-        **timer.fields(task, call),
+        **timer.fields(task, call, output.status),
     )
     recorded |= output.stored
     if "decided_by" in recorded and (by := [each["decided_by"] for each in approvals if "decided_by" in each]):

@@ -40,7 +40,7 @@ from graph_agent.parsing.call import current_call
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.state.call_events import CallResult, announce, answer_event, fault_result, result_event, since_plan
 from graph_agent.state.custom_state import CustomState
-from graph_agent.state.events import ResultStatus, StoredEvent, seconds_since
+from graph_agent.state.events import NOT_RUN, ResultStatus, StoredEvent, seconds_since
 from graph_agent.tools.client import call_client_tool
 from graph_agent.tools.invoke import (
     CommandScope,
@@ -168,9 +168,10 @@ class CallTimer:
         if end is not None:
             end(status, content)
 
-    def fields(self, task: Task, call: Call) -> dict[str, float]:
+    def fields(self, task: Task, call: Call, status: ResultStatus) -> dict[str, float]:
         """Return the fields that the event of its result has; empty for a call that did not run."""
-        if self._started is None:
+        # Middleware and checks of arguments take place within the time of a call that is then prevented.
+        if self._started is None or status in NOT_RUN:
             return {}
         # A call that suppresses its cancellation is left to itself, and has no end.
         seconds = (self._ended or time.monotonic()) - self._started

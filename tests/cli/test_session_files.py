@@ -291,6 +291,6 @@ async def test_the_command_prune_reports_each_session(tmp_path: Path) -> None:
     assert (totals["checkpoints"], totals["bytes"]) == (session["checkpoints"], session["bytes"])
     assert shown.stdout.startswith(
         "Removed 0 checkpoints with 0 writes: 0 B of stored data.\n"
-        "2 checkpoints remain: 1 the newest; 1 younger than the limit.\nThe database takes "
+        "2 checkpoints remain: 1 the first of a session; 1 the newest.\nThe database takes "
     )
     assert [each.returncode for each in wrong] == [2, 2, 2]

@@ -19,8 +19,9 @@ from graph_agent.spec.factory import mcp_connections
 from scripts.reference.environment import options_of
 from tests.support.cli import run_cli
 
-WITHOUT_VARIABLE = {"settings", "list_settings", "verbose", "url", "push_notifications", "drain_s"}
-"""Options of other variables (`--set`, `--url`, `--drain-s`, `--push-notifications`), and those that only report."""
+WITHOUT_VARIABLE = {"settings", "list_settings", "verbose", "url", "push_notifications", "drain_s", "record"}
+"""Options with a variable of a setting or key (`--set`, `--url`, `--drain-s`, `--push-notifications`, `--record`), and
+those that only report."""
 VALUES: dict[str, Any] = {"public_url": "https://a.example", "cors_origins": ["https://b.example"]} | {
     "credential_headers": {"token": "X-User-Token"},
     "session_header": "X-Conversation",
