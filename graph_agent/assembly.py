@@ -39,6 +39,7 @@ from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.custom_state import HookedPlanState, custom_state
 from graph_agent.state.schema import AgentState, LoopState, PlanState
 from graph_agent.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
+from graph_agent.tools.background import wait_tools
 from graph_agent.tools.read_result import with_read_result
 from graph_agent.tools.toolbox import Toolbox
 from graph_agent.types import Call, is_delegation
@@ -100,8 +101,9 @@ def assemble(
     own = custom_state(state_schema, [one.state_schema for one in admitted], jumps=jumps)
     added = checked_tools([tool for one in admitted for tool in one.tools])
     opened = _skills(skills)
-    given = with_read_result([*added, *checked_tools(tools), *(opened or ())], config)
-    toolbox = Toolbox(given, checked_delegates(delegates), templates, registered.offered, own)
+    agents = checked_delegates(delegates)
+    given = with_read_result([*added, *checked_tools(tools), *(opened or ()), *wait_tools(agents)], config)
+    toolbox = Toolbox(given, agents, templates, registered.offered, own)
     config = _with_approvals(config, toolbox)
     prompt = system_prompt_source(system_prompt, own.current)
     if opened is not None:

@@ -10,7 +10,7 @@ from langchain_core.messages import AnyMessage
 
 from graph_agent.settings.config import Price
 from graph_agent.state.call_events import CallResult
-from graph_agent.state.channels import RemoteTask
+from graph_agent.state.channels import BackgroundTask, RemoteTask
 from graph_agent.state.events import StoredEvent
 from graph_agent.types import NO_USAGE, Usage
 from graph_agent.usage import RemainingBudget
@@ -39,6 +39,8 @@ class Delegation:
     """Prices of its models; empty for unknown."""
     context_id: str = ""
     """The session's existing conversation with the delegate; empty before the first delegation."""
+    background: bool = False
+    """Whether the model asked for the task to run in the background; only for a `BackgroundDelegate`."""
     report_progress: Callable[[str], None] = field(default=lambda text: None, repr=False, compare=False)
     """Called with a line on the delegate's progress."""
     watch: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
@@ -61,6 +63,8 @@ class DelegationResult(CallResult):
     """The conversation to continue at the next delegation; empty if there is none."""
     waiting: RemoteTask | None = None
     """The task that waits for a person, whose call has no result yet; None otherwise."""
+    background: BackgroundTask | None = None
+    """The task that runs on in the background; None otherwise."""
     history: list[StoredEvent] = field(default_factory=list)
     """The delegate's own events, if it is a graph of this process."""
     approvals: list[StoredEvent] = field(default_factory=list)
@@ -121,4 +125,32 @@ class LateDelegate(Protocol):
         Returns:
             Whether the description has changed.
         """
+        ...
+
+
+@runtime_checkable
+class BackgroundDelegate(Protocol):
+    """A delegate whose tasks may go on after the run that delegated them.
+
+    Its `run` starts the task and returns a result with `background` if `Delegation.background` is set.
+    """
+
+    @property
+    def background(self) -> bool:
+        """Whether the model may run tasks in the background."""
+        ...
+
+    async def collect(self, id_: str, task: BackgroundTask) -> DelegationResult | None:
+        """Return the result of a task that has ended; a task that no process runs is continued.
+
+        Args:
+            id_: The call's id.
+
+        Returns:
+            None while the task runs. A result with `background` has the new question of a task that waits for a person.
+        """
+        ...
+
+    async def wait(self, task: BackgroundTask) -> None:
+        """Wait until no process runs the task."""
         ...

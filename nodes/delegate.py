@@ -146,6 +146,7 @@ async def _run(task: Task, call: Call, answer: Any, progress: ProgressReporter, 
         prices=settings.prices,
         context_id=conversation_id_of(task.state.get("remote"), delegate.name),
         report_progress=progress,
+        background=call["arguments"].get("background") is True and getattr(delegate, "background", False),
         watch=progress.pass_on if configurable.get(WATCHED) else None,
         record_usage=tally,
     )

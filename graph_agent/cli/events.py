@@ -143,7 +143,7 @@ def _content(event: Mapping[str, Any]) -> str:
             return f"{event['name']} {event['status']}: {compact(text_of(event['content']))}"
         case "delegation_request":
             return f"{event['target']}: {compact(event['task'])}{_refused(event)}"
-        case "delegation_response":
+        case "delegation_response" | "background_result":
             return f"{event['target']} {event['status']}: {compact(text_of(event['content']))}"
         case "approval_request":
             calls = "; ".join(f"{call['name']} {compact(call['arguments'])}" for call in event["calls"])

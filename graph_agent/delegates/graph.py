@@ -200,20 +200,8 @@ class DelegatedGraph:
         if continues and is_agent:
             history = _events_of(await self._snapshot(config))
         approvals = _approvals(history[task.get("copied", 0) if task else 0 :])
-        result = self._result(state, usage, is_agent=is_agent)
+        result = agent_result(self.name, state, usage, is_agent=is_agent)
         return replace(result, history=history, approvals=approvals)
-
-    def _result(self, state: Mapping[str, Any], usage: Usage, *, is_agent: bool) -> DelegationResult:
-        answer = next((message for message in reversed(state["messages"]) if isinstance(message, AIMessage)), None)
-        value = _structured(state.get("structured_response"))
-        if is_agent and state.get("status") == SessionStatus.FAILED:
-            failed = f"The delegate {self.name!r} failed. {answer.text if answer else ''}".rstrip()
-            return DelegationResult(failed, "error", usage)
-        text = (answer.text if answer is not None else "") or (as_text(value) if value is not None else "")
-        if not text:
-            return DelegationResult(f"The delegate {self.name!r} gave no answer.", "error", usage)
-        content = _with_cut_off_note(answer) if answer is not None and answer.text else text
-        return DelegationResult(content, usage=usage, value=value)
 
     async def _waiting(
         self, raised: GraphInterrupt, config: RunnableConfig, task: RemoteTask | None
@@ -368,3 +356,21 @@ def _with_cut_off_note(answer: AIMessage) -> str:
     """Return the answer's text, with a note if it was cut off."""
     cut = answer_cut_off(answer)
     return answer.text if cut is None else f"{answer.text}\n\n[This answer was cut off {cause_of(cut, answer)}.]"
+
+
+def agent_result(name: str, state: Mapping[str, Any], usage: Usage, *, is_agent: bool = True) -> DelegationResult:
+    """Return the answer in the final state of a delegate's graph.
+
+    Args:
+        is_agent: Whether the graph is an agent of this package, whose state has a status.
+    """
+    answer = next((message for message in reversed(state["messages"]) if isinstance(message, AIMessage)), None)
+    value = _structured(state.get("structured_response"))
+    if is_agent and state.get("status") == SessionStatus.FAILED:
+        failed = f"The delegate {name!r} failed. {answer.text if answer else ''}".rstrip()
+        return DelegationResult(failed, "error", usage)
+    text = (answer.text if answer is not None else "") or (as_text(value) if value is not None else "")
+    if not text:
+        return DelegationResult(f"The delegate {name!r} gave no answer.", "error", usage)
+    content = _with_cut_off_note(answer) if answer is not None and answer.text else text
+    return DelegationResult(content, usage=usage, value=value)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from langgraph.graph.state import CompiledStateGraph
 
 from graph_agent.errors import ConfigError
+from graph_agent.session.built_agent import builder_of
 
 if TYPE_CHECKING:
+    from graph_agent.delegates.background import BackgroundRuns
     from graph_agent.delegates.graph import DelegatedGraph
     from graph_agent.delegation import Delegation, DelegationResult
-    from graph_agent.state.channels import RemoteTask
+    from graph_agent.state.channels import BackgroundTask, RemoteTask
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,18 @@ class GraphDelegate:
     description: str
     """Its purpose, for the model."""
     graph: CompiledStateGraph[Any, Any, Any, Any]
+    background: bool = False
+    """Whether the model may run tasks in the background, with `background=true`; only for an agent of this package."""
 
     def __post_init__(self) -> None:
         if not hasattr(self.graph, "ainvoke"):
             raise ConfigError(
                 f"The delegate {self.name!r} needs a compiled graph, not {self.graph!r}; compile it first."
+            )
+        if self.background and builder_of(self.graph) is None:
+            raise ConfigError(
+                f"The delegate {self.name!r} has background=True, and its graph {self.graph!r} is no agent; make it "
+                "with create_graph_agent()."
             )
 
     @property
@@ -45,6 +54,8 @@ class GraphDelegate:
 
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Run the graph on the task and return its last message, or the approval request that it waits for."""
+        if delegation.background and (started := await self._in_background.start(delegation)) is not None:
+            return started
         return await self._delegated.run(delegation)
 
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
@@ -57,6 +68,20 @@ class GraphDelegate:
 
     async def withdraw(self, task: RemoteTask) -> None:
         """Do nothing: a waiting run holds no resources."""
+
+    async def collect(self, id_: str, task: BackgroundTask) -> DelegationResult | None:
+        """Behaves like `BackgroundDelegate.collect`."""
+        return await self._in_background.collect(id_, task)
+
+    async def wait(self, task: BackgroundTask) -> None:
+        """Behaves like `BackgroundDelegate.wait`."""
+        await self._in_background.wait(task)
+
+    @property
+    def _in_background(self) -> BackgroundRuns:
+        from graph_agent.delegates.background import BackgroundRuns  # as below
+
+        return BackgroundRuns(self.name, self.graph)
 
     @property
     def _delegated(self) -> DelegatedGraph:

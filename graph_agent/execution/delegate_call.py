@@ -19,7 +19,7 @@ from graph_agent.deps import Task, ToolCallWrapper
 from graph_agent.execution.approvals import approval_events, is_repeated, question_value
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.call_events import OUTCOMES, CallResult, result_event
-from graph_agent.state.channels import RemoteState, RemoteTask
+from graph_agent.state.channels import RemoteChange, RemoteState, RemoteTask
 from graph_agent.state.events import SUCCESSES, StoredEvent, event, stored_value
 from graph_agent.tools.invoke import belongs_to_run
 from graph_agent.tools.output import fenced, source_of
@@ -137,7 +137,7 @@ def delegation_update(
     if waits is not None and is_repeated(waits, waited):
         waits = {**waits, "refused": True}
     tasks = {id_: waits} if waited is not None or waits is not None else {}
-    remote = ("remote", {"contexts": contexts, "open": tasks})
+    remote: tuple[str, RemoteChange] = ("remote", {"contexts": contexts, "open": tasks})
     if result.waiting is not None:
         if "request" not in result.waiting:
             progress.append(event("delegation_progress", step, id=id_, target=name, content=result.waiting["question"]))
@@ -156,9 +156,12 @@ def delegation_update(
         response["untrusted"] = True
     if result.history:
         response["history"] = result.history
+    if result.background is not None:
+        response["background"] = result.background["session_id"]
+        remote[1]["background"] = {id_: result.background}
     update: list[tuple[str, Any]] = [("messages", [message]), ("events", [*progress, response])]
     # Most delegates have no remote state, and an unwritten field takes no space.
-    if contexts or waited is not None:
+    if contexts or waited is not None or result.background is not None:
         update.append(remote)
     return [*update, ("usage", result.usage), ("wave_finished", True)]
 

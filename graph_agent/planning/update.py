@@ -14,6 +14,7 @@ from graph_agent.deps import Task, spent
 from graph_agent.execution.delegate_call import calls_waiting_for_person, unanswered_result
 from graph_agent.execution.open_calls import settle, skipped_result
 from graph_agent.models.stream_watch import StreamWatch
+from graph_agent.planning.background import receive_background
 from graph_agent.planning.plan_edits import start_calls
 from graph_agent.prompts import Prompts
 from graph_agent.runs.inbox import NoteKind
@@ -27,7 +28,7 @@ from graph_agent.state.call_events import (
     results_of_wave,
     since_plan,
 )
-from graph_agent.state.channels import RemoteTask, status_event
+from graph_agent.state.channels import NOTHING_REMOTE, RemoteTask, status_event
 from graph_agent.state.events import SUCCESSES, StoredEvent, event, report_model_calls
 from graph_agent.state.messages import new_user_messages, newest_in_call_order, rewrite
 from graph_agent.state.schema import INITIAL_LOOP, LoopOutcome, LoopState, PlanState, loop_of_new_input
@@ -165,7 +166,10 @@ class PlanUpdate:
         self.changes["usage"] = fresh(NO_USAGE)
 
     async def receive_notes(self, kinds: Sequence[NoteKind]) -> bool:
-        """Receive the notes sent to the session since the last call; True if one of them steers the input."""
+        """Receive what came for the session since the last call; True if there is a message for the model.
+
+        Results of background tasks are received where steering is, but replace no reply of this pass.
+        """
         changed = self.loop.get("config_overrides")
         notes = await listen(self.run, self.loop, kinds, self.loop["step"], self._check_change)
         self.events += notes.events
@@ -174,7 +178,14 @@ class PlanUpdate:
             self.history = [*self.history, message]
         if self.loop.get("config_overrides") is not changed:
             self.settings = self.task.settings_with(self.loop)
-        return bool(notes.messages)
+        steered = bool(notes.messages)
+        if (
+            "steer" in kinds
+            and self.newest_reply is None
+            and (self.state.get("remote") or NOTHING_REMOTE).get("background")
+        ):
+            steered = await receive_background(self) or steered
+        return steered
 
     async def _check_change(self, loop: LoopState) -> None:
         """Raise `ConfigError` if the changed configuration names a model that cannot be built."""
@@ -329,9 +340,13 @@ class PlanUpdate:
         """Add a message to the history."""
         self.changes["messages"] = [*self.changes.get("messages", []), message]
 
-    def count_usage(self, usage: Usage) -> None:
-        """Add the usage of a plan, and its model calls to the turns."""
-        self.loop["turn"] += usage["model_calls"]
+    def count_usage(self, usage: Usage, turns: int | None = None) -> None:
+        """Add usage to that of the input, and its model calls to the turns.
+
+        Args:
+            turns: The turns to add; None for the model calls, which are those of a plan.
+        """
+        self.loop["turn"] += usage["model_calls"] if turns is None else turns
         before = self.changes.get("usage")
         if before is not None:
             usage = fresh(add_usage(before, usage)) if "fresh" in before else add_usage(before, usage)

@@ -11,7 +11,9 @@ from graph_agent._internal.text import text_of
 from graph_agent.state.events import NOT_RUN, ModelCallRecord
 
 SpanKind = Literal["input", "plan", "answer", "model", "tool", "delegation", "wait"]
-NOTED = frozenset({"steering", "summary", "loop_detected", "limit", "middleware", "warning", "error"})
+NOTED = frozenset(
+    {"steering", "background_result", "summary", "loop_detected", "limit", "middleware", "warning", "error"}
+)
 """Types of the events that are notes of their input's span."""
 _CALLS = ("tool_call", "delegation_request")
 _RESULTS = ("tool_result", "delegation_response")
@@ -314,6 +316,8 @@ def _text(entry: Mapping[str, Any]) -> str:
             return f"{entry['reason']}: {entry['limit']:g}"
         case "loop_detected":
             return f"{entry['count']} times: {', '.join(entry['pattern'])}"
+        case "background_result":
+            return f"{entry['target']} {entry['status']}: {text_of(entry['content'])}"
         case "middleware":
             return f"{entry['name']}.{entry['hook']}"
         case "warning" | "error":

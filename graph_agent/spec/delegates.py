@@ -41,6 +41,8 @@ class DelegateSpec(BaseModel):
     """Another agent file, relative to this one; the agent runs in this process, in the database of this one."""
     graph: str | None = None
     """`module:factory` of a compiled graph."""
+    background: bool = False
+    """Whether the model may run the tasks of an agent in this process in the background."""
     url: str | None = None
     """URL of a remote A2A agent or of its card; `${NAME}` or `${NAME:-default}` is read from the environment."""
     auth: dict[str, str] | None = None
@@ -71,6 +73,8 @@ class DelegateSpec(BaseModel):
             )
         if self.url is None and (remote := sorted(self.model_fields_set & _REMOTE)):
             raise ValueError(f"delegate {self.name!r}: {', '.join(remote)} is for a remote agent, with a 'url'")
+        if self.url is not None and self.background:
+            raise ValueError(f"delegate {self.name!r}: background is for an agent in this process, without a 'url'")
         if not self.name and self.agent is None:
             raise ValueError("a delegate has a 'name'; only that of an agent file may be left out")
         return self
@@ -89,7 +93,8 @@ class DelegateSpec(BaseModel):
         from graph_agent.delegates.graph_delegate import GraphDelegate
 
         if opened is not None:
-            return GraphDelegate(self.name or opened.name, self.description or opened.description, opened.graph)
+            name, description = self.name or opened.name, self.description or opened.description
+            return GraphDelegate(name, description, opened.graph, self.background)
         return self._graph(self.graph, folder) if self.graph is not None else self._remote()
 
     def _graph(self, name: str, folder: Path) -> Delegate:
@@ -99,7 +104,7 @@ class DelegateSpec(BaseModel):
             raise ConfigError(f"{name!r} gave {graph!r}; a delegate's factory returns a compiled graph.")
         from graph_agent.delegates.graph_delegate import GraphDelegate
 
-        return GraphDelegate(self.name, self.description, graph)
+        return GraphDelegate(self.name, self.description, graph, self.background)
 
     def _remote(self) -> Delegate:
         try:

@@ -297,6 +297,24 @@ class RemoteTask(TypedDict):
     """The task's usage up to its question, as a `Usage`, which is already counted; absent if not reported."""
 
 
+class BackgroundTask(TypedDict):
+    """A delegate's task that runs in a session of its own, whose result has not been received yet."""
+
+    delegate: str
+    """The delegate's name."""
+    session_id: str
+    """The session that runs the task."""
+    task: str
+    context: list[AnyMessage]
+    """The messages before the task."""
+    budget: dict[str, float | int | None]
+    """The budget of the task (see `RemainingBudget.as_json`)."""
+    depth_left: int
+    """Remaining depth of delegations below this one."""
+    asked: NotRequired[list[str]]
+    """Ids of the interrupts that the delegating session has reported; absent for none."""
+
+
 class AfterWave(TypedDict):
     """Effects of a call that take place after its wave."""
 
@@ -315,6 +333,8 @@ class RemoteState(TypedDict):
     """Call id → its task that waits for a person."""
     after: NotRequired[dict[str, AfterWave]]
     """Call id → its effects after the wave; absent if there are none."""
+    background: NotRequired[dict[str, BackgroundTask]]
+    """Call id → its task in the background; absent if there are none."""
 
 
 class RemoteChange(TypedDict):
@@ -325,6 +345,8 @@ class RemoteChange(TypedDict):
     """Call id → its task; None removes the task."""
     after: NotRequired[dict[str, AfterWave] | None]
     """Effects to add; None removes all."""
+    background: NotRequired[dict[str, BackgroundTask | None]]
+    """Call id → its task in the background; None removes the task."""
 
 
 NOTHING_REMOTE: RemoteState = {"contexts": {}, "open": {}}
@@ -343,6 +365,9 @@ def change_remote(state: RemoteState | None, change: RemoteChange | None) -> Rem
     added = change.get("after", {})
     if added is not None and (after := {**state.get("after", {}), **added}):
         merged["after"] = after
+    running = {**state.get("background", {}), **change.get("background", {})}
+    if background := {id_: task for id_, task in running.items() if task is not None}:
+        merged["background"] = background
     return merged
 
 

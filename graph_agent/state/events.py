@@ -209,6 +209,8 @@ class DelegationResponseEvent(_TimedCall, _Event):
     """The content is untrusted; absent for a delegate of this process."""
     history: NotRequired[list[StoredEvent]]
     """The delegate's own events, if it is a graph of this process; absent if there are none."""
+    background: NotRequired[str]
+    """The session that runs the task, if it was started in the background."""
 
 
 class DelegationProgressEvent(_Event):
@@ -221,6 +223,26 @@ class DelegationProgressEvent(_Event):
     """Name of the delegate."""
     content: str
     """One line of progress."""
+
+
+class BackgroundResultEvent(_Event):
+    """A delegation in the background has ended."""
+
+    type: Literal["background_result"]
+    id: str
+    """Id of the call, as in its `delegation_request`; the call's `delegation_response` is from its start."""
+    target: str
+    """Name of the delegate."""
+    status: ResultStatus
+    """How the delegation ended."""
+    content: str | list[Any]
+    """The whole answer."""
+    encoding: NotRequired[Literal["json"]]
+    """Same as in a `tool_result` event."""
+    value: NotRequired[Any]
+    """Same as in a `tool_result` event."""
+    usage: NotRequired[Usage]
+    """Usage of the delegate, counted in the input that received the result."""
 
 
 class SteeringEvent(_Event):
@@ -409,6 +431,7 @@ Event: TypeAlias = (
     | DelegationRequestEvent
     | DelegationResponseEvent
     | DelegationProgressEvent
+    | BackgroundResultEvent
     | SteeringEvent
     | ApprovalRequestEvent
     | ApprovalDecisionEvent

@@ -51,18 +51,20 @@ async def withdraw(delegates: Mapping[str, Delegate], tasks: Mapping[str, Remote
         logger.warning("A delegate did not withdraw a task that waits for a person within %g s.", _WITHDRAWAL_S)
 
 
+_IN_BACKGROUND = "True to go on at once; the result follows as a notice."
+
+
 def delegate_schema(call_name: str, delegate: Delegate, prompts: Prompts) -> dict[str, Any]:
     """Return a delegate in OpenAI's function format."""
+    properties = {"task": {"type": "string", "description": "The task, complete in itself."}}
+    if getattr(delegate, "background", False):
+        properties["background"] = {"type": "boolean", "description": _IN_BACKGROUND}
     return {
         "type": "function",
         "function": {
             "name": call_name,
             "description": prompts.render("delegate", name=delegate.name, description=delegate.description),
-            "parameters": {
-                "type": "object",
-                "properties": {"task": {"type": "string", "description": "The task, complete in itself."}},
-                "required": ["task"],
-            },
+            "parameters": {"type": "object", "properties": properties, "required": ["task"]},
         },
     }
 

@@ -17,6 +17,7 @@ const NOTICES = {
   loop_detected: ({ pattern, count, repeated }) => `${pattern.join(", ")} repeated ${count} times (${repeated})`,
   limit: ({ reason, limit }) => `${words(reason)} of ${limit} reached`,
   summary: ({ messages }) => `${counted(messages, "older message")} summarized`,
+  background_result: ({ target, status, content }) => `${target}, ${status}: ${asText(content)}`,
   middleware: ({ name, hook, jump_to: target }) => `${name}, ${hook}${target ? `: jumped to ${target}` : ""}`,
   warning: ({ message }) => message,
   error: ({ message }) => message,

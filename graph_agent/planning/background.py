@@ -1,0 +1,91 @@
+"""Receives the results and questions of delegations that run in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import HumanMessage
+
+from graph_agent._internal.failure_log import get_logger, log_failure
+from graph_agent._internal.text import text_of
+from graph_agent.delegation import BackgroundDelegate, DelegationResult
+from graph_agent.runs.run import WorkStoppedError
+from graph_agent.state.channels import NOTHING_REMOTE, BackgroundTask
+from graph_agent.state.events import event, stored_value
+from graph_agent.tools.output import fenced, source_of
+from graph_agent.tools.toolbox import Toolbox
+from graph_agent.tools.truncation import truncate_output
+from graph_agent.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, delegation_name
+
+if TYPE_CHECKING:
+    from graph_agent.planning.update import PlanUpdate
+
+logger = get_logger(__name__)
+
+_ENDED = "[Notice of the framework: the background task {id} of the agent {name!r} has ended: {status}.]\n{content}"
+_ASKS = (
+    "[Notice of the framework: the background task {id} of the agent {name!r} waits for a person, who can answer in "
+    "its session {session!r}.]\n{content}"
+)
+
+
+async def receive_background(update: PlanUpdate) -> bool:
+    """Add a notice for each background task that has ended or asks a person; True if there is one."""
+    changed = update.changes.get("remote", {}).get("background", {})
+    stored: Mapping[str, BackgroundTask] = (update.state.get("remote") or NOTHING_REMOTE).get("background", {})
+    tasks = {id_: task for id_ in stored if (task := changed.get(id_, stored[id_])) is not None}
+    if not tasks:
+        return False
+    try:
+        found = await update.run.stoppable(_collect(update.deps.toolbox, tasks), "Reading background tasks")
+    except WorkStoppedError:
+        return False
+    for id_, result in found.items():
+        _report(update, id_, tasks[id_], result)
+    return bool(found)
+
+
+async def _collect(toolbox: Toolbox, tasks: Mapping[str, BackgroundTask]) -> dict[str, DelegationResult]:
+    async def collect(id_: str, task: BackgroundTask) -> DelegationResult | None:
+        delegate: Any = toolbox.delegates.get(delegation_name(task["delegate"]))
+        if not isinstance(delegate, BackgroundDelegate):
+            return DelegationResult(f"The agent has no delegate {task['delegate']!r} any more.", "unknown")
+        try:
+            return await delegate.collect(id_, task)
+        except Exception as error:  # noqa: BLE001 - a delegate may raise anything; the model must not wait for it
+            log_failure(logger, f"The delegate {task['delegate']!r}", error)
+            return DelegationResult("The task could not be read, so it is not known how it ended.", "unknown")
+
+    results = await asyncio.gather(*(collect(*each) for each in tasks.items()))
+    return {id_: result for id_, result in zip(tasks, results, strict=True) if result is not None}
+
+
+def _report(update: PlanUpdate, id_: str, task: BackgroundTask, result: DelegationResult) -> None:
+    name, step = task["delegate"], update.loop["step"]
+    call: Call = {"id": id_, "name": delegation_name(name), "arguments": {}}
+    # `read_result` would find the result of the call itself, which reports the start.
+    settings = update.settings.model_copy(update={"offload_over_chars": None})
+    content = text_of(truncate_output(result.content, settings, {}, call)[0])
+    if result.untrusted:
+        content = text_of(fenced(content, source_of(name)))
+    if result.background is not None:
+        text = _ASKS.format(id=id_, name=name, session=task["session_id"], content=content)
+        recorded = event("delegation_progress", step, id=id_, target=name, content=text_of(result.content))
+    else:
+        text = _ENDED.format(id=id_, name=name, status=result.status, content=content)
+        stored = {} if result.value is None else stored_value(result.content, result.value)
+        recorded = event(
+            "background_result", step, id=id_, target=name, status=result.status, content=result.content, **stored
+        )
+    if result.usage != NO_USAGE:
+        recorded["usage"] = result.usage
+        update.count_usage(result.usage, turns=0)
+    update.events.append(recorded)
+    message = HumanMessage(text, id=f"{HIDDEN_ID_PREFIX}{uuid.uuid4()}")
+    update.add_message(message)
+    update.history = [*update.history, message]
+    change = update.changes.get("remote", {"contexts": {}, "open": {}})
+    update.changes["remote"] = {**change, "background": {**change.get("background", {}), id_: result.background}}

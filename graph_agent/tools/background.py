@@ -1,0 +1,43 @@
+"""Makes the tool with which a model waits for its delegations in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from langchain_core.tools import BaseTool, StructuredTool
+from pydantic import Field
+
+from graph_agent._compat import read_running_state
+from graph_agent.delegation import BackgroundDelegate, Delegate
+from graph_agent.state.channels import NOTHING_REMOTE, RemoteState
+
+WAIT_TOOL = "wait_for_background"
+_LONGEST_S = 600
+_DESCRIPTION = (
+    "Wait until one of the tasks that you have delegated with background=true ends or asks something. Its result "
+    "follows as a notice."
+)
+
+
+def wait_tools(delegates: Sequence[Delegate]) -> list[BaseTool]:
+    """Return the tool that waits for background tasks; empty if no delegate has any."""
+    known = {each.name: each for each in delegates if isinstance(each, BackgroundDelegate) and each.background}
+
+    async def wait(seconds: Annotated[float, Field(ge=0, le=_LONGEST_S)] = 60) -> str:
+        remote: RemoteState = read_running_state(["remote"]).get("remote") or NOTHING_REMOTE
+        tasks = [task for task in remote.get("background", {}).values() if task["delegate"] in known]
+        if not tasks:
+            return "No task runs in the background."
+        waits = [asyncio.ensure_future(known[task["delegate"]].wait(task)) for task in tasks]
+        try:
+            done, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+        return f"{len(done)} of {len(tasks)} background tasks stopped within {seconds:g} s."
+
+    marks: dict[str, Any] = {"effect": "read", "poll": True, "timeout_s": _LONGEST_S + 60}
+    tool = StructuredTool.from_function(coroutine=wait, name=WAIT_TOOL, description=_DESCRIPTION, metadata=marks)
+    return [tool] if known else []
