@@ -185,18 +185,13 @@ class DelegationRequestEvent(_Event):
     """Same as in a `tool_call` event."""
 
 
-class DelegationResponseEvent(_TimedCall, _Event):
-    """A delegate answered."""
-
-    type: Literal["delegation_response"]
+class _DelegateAnswer(_Event):
     id: str
     """Id of the call, as in its `delegation_request`."""
     target: str
     """Name of the delegate."""
     status: ResultStatus
-    """How the call ended."""
-    decided_by: NotRequired[str]
-    """Same as in a `tool_result` event."""
+    """How the delegation ended."""
     content: str | list[Any]
     """The whole answer."""
     encoding: NotRequired[Literal["json"]]
@@ -205,6 +200,14 @@ class DelegationResponseEvent(_TimedCall, _Event):
     """Same as in a `tool_result` event."""
     usage: NotRequired[Usage]
     """Tokens and model calls of the delegate; absent if it reported none."""
+
+
+class DelegationResponseEvent(_TimedCall, _DelegateAnswer):
+    """A delegate answered."""
+
+    type: Literal["delegation_response"]
+    decided_by: NotRequired[str]
+    """Same as in a `tool_result` event."""
     untrusted: NotRequired[Literal[True]]
     """The content is untrusted; absent for a delegate of this process."""
     history: NotRequired[list[StoredEvent]]
@@ -225,24 +228,10 @@ class DelegationProgressEvent(_Event):
     """One line of progress."""
 
 
-class BackgroundResultEvent(_Event):
-    """A delegation in the background has ended."""
+class BackgroundResultEvent(_DelegateAnswer):
+    """A delegation in the background has ended; its `delegation_response` is from its start."""
 
     type: Literal["background_result"]
-    id: str
-    """Id of the call, as in its `delegation_request`; the call's `delegation_response` is from its start."""
-    target: str
-    """Name of the delegate."""
-    status: ResultStatus
-    """How the delegation ended."""
-    content: str | list[Any]
-    """The whole answer."""
-    encoding: NotRequired[Literal["json"]]
-    """Same as in a `tool_result` event."""
-    value: NotRequired[Any]
-    """Same as in a `tool_result` event."""
-    usage: NotRequired[Usage]
-    """Usage of the delegate, counted in the input that received the result."""
 
 
 class SteeringEvent(_Event):
