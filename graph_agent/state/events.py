@@ -78,14 +78,14 @@ class _Event(TypedDict):
     `agent_response`, or the event that ends an input without either; absent if there were none."""
 
 
-class _TimedCall(TypedDict, total=False):
-    queued_s: float
+class _TimedCall(TypedDict):
+    queued_s: NotRequired[float]
     """Seconds that the call waited for a free slot and for the effect ledger, on the monotonic clock, from the start of
     its task; absent if it did not run in this run of the graph."""
-    duration_s: float
+    duration_s: NotRequired[float]
     """Seconds that the call ran, retries included, on the monotonic clock; it ended just before `ts`. Absent with
     `queued_s`."""
-    waited_s: float
+    waited_s: NotRequired[float]
     """Seconds from the last event of the call before its run, which is its start or its question, to that run, if a
     person has answered in between; of the wall clock. Absent if the call asked no person."""
 
@@ -149,26 +149,29 @@ class ToolCallEvent(_Event):
     """Status of the result that the call gets instead of running; absent for a call that is about to run."""
 
 
-class ToolResultEvent(_TimedCall, _Event):
-    """A tool call has a result."""
-
-    type: Literal["tool_result"]
+class _Outcome(_Event):
     id: str
-    """Id of the call, as in its `tool_call`."""
-    name: str
-    """Name of the tool."""
+    """Id of the call, as in its `tool_call` or `delegation_request`."""
     status: ResultStatus
     """How the call ended."""
-    decided_by: NotRequired[str]
-    """The person, the middleware or `loop_detection` that denied or answered the call; absent for other statuses."""
     content: str | list[Any]
     """The whole output, even if the model sees only a part; of a call that did not run, the reason."""
-    truncated: bool
-    """Whether the model sees only a part."""
     encoding: NotRequired[Literal["json"]]
     """The text of `content` is the JSON of the result's value; absent if the content is the value."""
     value: NotRequired[Any]
     """The result's value, if `content` does not determine it; see `graph_agent.state.events`."""
+
+
+class ToolResultEvent(_TimedCall, _Outcome):
+    """A tool call has a result."""
+
+    type: Literal["tool_result"]
+    name: str
+    """Name of the tool."""
+    decided_by: NotRequired[str]
+    """The person, the middleware or `loop_detection` that denied or answered the call; absent for other statuses."""
+    truncated: bool
+    """Whether the model sees only a part."""
 
 
 class DelegationRequestEvent(_Event):
@@ -185,19 +188,9 @@ class DelegationRequestEvent(_Event):
     """Same as in a `tool_call` event."""
 
 
-class _DelegateAnswer(_Event):
-    id: str
-    """Id of the call, as in its `delegation_request`."""
+class _DelegateAnswer(_Outcome):
     target: str
     """Name of the delegate."""
-    status: ResultStatus
-    """How the delegation ended."""
-    content: str | list[Any]
-    """The whole answer."""
-    encoding: NotRequired[Literal["json"]]
-    """Same as in a `tool_result` event."""
-    value: NotRequired[Any]
-    """Same as in a `tool_result` event."""
     usage: NotRequired[Usage]
     """Tokens and model calls of the delegate; absent if it reported none."""
 

@@ -48,7 +48,8 @@ def _section(event: griffe.Class) -> Iterator[str]:
     type_name = str(event.members["type"].annotation).removeprefix("Literal[").strip("]'\"")  # type: ignore[union-attr]  # each event declares its type as an attribute
     yield f"## {type_name}"
     yield _docstring(event)
-    if rows := list(_fields(event)):
+    owners = [*reversed([base for base in event.mro() if base.name != _COMMON]), event]
+    if rows := [row for owner in owners for row in _fields(owner)]:
         yield table(_HEADER, rows)
 
 
