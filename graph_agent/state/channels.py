@@ -312,7 +312,7 @@ class BackgroundTask(TypedDict):
     depth_left: int
     """Remaining depth of delegations below this one."""
     asked: NotRequired[list[str]]
-    """Ids of the interrupts that the delegating session has reported; absent for none."""
+    """Ids of the interrupts that the delegating session has reported; absent if there are none."""
 
 
 class AfterWave(TypedDict):
