@@ -71,6 +71,32 @@ class DelegationResult(CallResult):
     """The delegate's own approval events since the last question, for the history of the delegating session."""
 
 
+def started_in_background(
+    delegation: Delegation, delegate: str, session_id: str, context: list[AnyMessage]
+) -> DelegationResult:
+    """Return the result of a delegation whose task has been started in the background.
+
+    Args:
+        session_id: The session, or the task of a remote agent.
+        context: The messages that a repeated start needs.
+    """
+    task: BackgroundTask = {
+        "delegate": delegate,
+        "session_id": session_id,
+        "task": delegation.task,
+        "context": context,
+        "budget": delegation.budget.as_json(),
+        "depth_left": delegation.depth_left,
+    }
+    return DelegationResult(_STARTED.format(id=delegation.id), background=task)
+
+
+_STARTED = (
+    "Started in the background as task {id}. Its result follows as a notice; go on with other work, or call "
+    "wait_for_background."
+)
+
+
 class Delegate(Protocol):
     """An agent with a name and a description that answers tasks.
 

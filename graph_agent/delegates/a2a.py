@@ -13,6 +13,7 @@ import anyio
 from a2a.client import Client, ClientConfig, ClientFactory
 from a2a.types import AgentCard, CancelTaskRequest, Message, Part, Role, TaskState
 from a2a.utils.constants import TransportProtocol
+from a2a.utils.errors import TaskNotFoundError
 from langchain_core.messages import AnyMessage, HumanMessage
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -23,9 +24,9 @@ from graph_agent.approvals.requests import ActionRequest, ReviewConfig
 from graph_agent.delegates.a2a_http import A2AAuth, describe, open_http, origin_of, read_card
 from graph_agent.delegates.a2a_parts import EXTENSION, content_of, data_of, data_part, delegation_metadata, read_usage
 from graph_agent.delegates.a2a_task import CANCEL_S, FollowedTask, RemoteTimeoutError
-from graph_agent.delegation import Delegation, DelegationResult
+from graph_agent.delegation import Delegation, DelegationResult, started_in_background
 from graph_agent.errors import OperatorError
-from graph_agent.state.channels import RemoteTask
+from graph_agent.state.channels import BackgroundTask, RemoteTask
 from graph_agent.types import NO_USAGE, Usage
 from graph_agent.usage import add_usage, less_usage
 
@@ -66,6 +67,7 @@ logger = get_logger(__name__)
 
 CARD_TIMEOUT_S = 5.0
 _RETRY_CARD_S = 30.0
+_LOOK_AGAIN_S = 2.0
 _DEFAULT_DESCRIPTION = "A remote agent."
 
 
@@ -120,7 +122,13 @@ class RemoteAgent:
         return None
 
     async def run(self, delegation: Delegation) -> DelegationResult:
-        """Send the task with the latest conversation messages, and wait until it ends or asks a question."""
+        """Send the task with the latest conversation messages, and wait until it ends or asks a question.
+
+        A task in the background has a conversation of its own, and only its start is waited for.
+        """
+        if delegation.background:
+            begun = self._message([*_conversation(delegation.context), Part(text=delegation.task)], delegation)
+            return replace(await self._follow_task(delegation, "", lambda task: task.begin(begun)), context_id="")
         context_id = delegation.context_id if delegation.context_id not in self._busy else ""
         message = self._message([*_conversation(delegation.context), Part(text=delegation.task)], delegation)
         message.context_id = context_id
@@ -140,6 +148,52 @@ class RemoteAgent:
         return await self._follow_task(
             delegation, task["task_id"], lambda remote: remote.answer(message), _counted_usage(task)
         )
+
+    async def collect(self, task: BackgroundTask) -> DelegationResult | None:
+        """Return the result of a task in the background, or its new question; None if there is neither yet."""
+        try:
+            remote = await self._watch(task, until_end=False)
+        except TaskNotFoundError:
+            return DelegationResult(f"The agent {self.name!r} has no such task any more.", "unknown")
+        if remote is None or remote.running:
+            return None
+        result = replace(self._result(remote), context_id="")
+        if result.waiting is None:
+            return result
+        asked = [remote.status.message.message_id]
+        if asked == task.get("asked"):
+            return None
+        return replace(result, waiting=None, usage=NO_USAGE, background={**task, "asked": asked})
+
+    async def wait(self, task: BackgroundTask) -> None:
+        """Wait until a task in the background ends or asks a question, other than one that has been reported."""
+        with suppress(TaskNotFoundError):
+            while True:
+                remote = await self._watch(task, until_end=True)
+                known = task.get("asked")
+                if remote is not None and (known is None or known != [remote.status.message.message_id]):
+                    return
+                await anyio.sleep(_LOOK_AGAIN_S)
+
+    async def _watch(self, task: BackgroundTask, *, until_end: bool) -> FollowedTask | None:
+        """Read a task, or follow it to its end; None if the agent cannot be reached now."""
+        try:
+            async with self._client() as (client, streams):
+                remote = FollowedTask(
+                    client,
+                    streams=streams,
+                    timeout_s=self._timeout_s,
+                    deadline_s=None,
+                    on_progress=lambda text: None,
+                    task_id=task["session_id"],
+                )
+                await remote.watch(until_end=until_end)
+                return remote
+        except TaskNotFoundError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the task goes on, and is read again
+            logger.warning("The agent %r cannot be reached now: %s", self.name, self._safe_text(error))
+            return None
 
     async def withdraw(self, task: RemoteTask) -> None:
         """Cancel a task that waits for an answer; never raises."""
@@ -182,6 +236,8 @@ class RemoteAgent:
             self._attempted_at = None
             logger.warning("The agent %r failed: %s", self.name, self._safe_text(error))
             return self._error(f"failed to answer: {self._safe_text(error)}")
+        if task.running:
+            return started_in_background(delegation, self.name, task.id, [])
         result = self._result(task)
         # A task reports its total usage; the usage up to a question is already counted.
         return replace(result, usage=less_usage(result.usage, counted))

@@ -10,7 +10,7 @@ from graph_agent._internal.extras import missing_extra
 if TYPE_CHECKING:
     from graph_agent.delegates.a2a_http import A2AAuth
     from graph_agent.delegation import Delegation, DelegationResult
-    from graph_agent.state.channels import RemoteTask
+    from graph_agent.state.channels import BackgroundTask, RemoteTask
 
 
 class A2ADelegate:
@@ -28,6 +28,7 @@ class A2ADelegate:
         auth: The environment variable with the agent's token or key.
         max_response_bytes: Maximum bytes of one response; a larger response is refused.
         allowed_origins: Additional addresses that the card may name, e.g. behind a proxy.
+        background: Whether the model may delegate tasks in the background, with `background=true`.
 
     Raises:
         ConfigError: If an address is invalid.
@@ -44,6 +45,7 @@ class A2ADelegate:
         auth: A2AAuth | None = None,
         max_response_bytes: int = 10_000_000,
         allowed_origins: Sequence[str] = (),
+        background: bool = False,
     ) -> None:
         try:
             # Imported here: see the module docstring.
@@ -52,6 +54,7 @@ class A2ADelegate:
             raise missing_extra("A2ADelegate", "server", error) from None
         self.name = name
         self.url = url
+        self.background = background
         self._agent = RemoteAgent(name, url, description, timeout_s, auth, max_response_bytes, allowed_origins)
 
     @property
@@ -70,6 +73,14 @@ class A2ADelegate:
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Send the task with the latest conversation messages, and wait until it ends or asks a question."""
         return await self._agent.run(delegation)
+
+    async def collect(self, id_: str, task: BackgroundTask) -> DelegationResult | None:
+        """Return the result or the question of a task in the background; None while it runs."""
+        return await self._agent.collect(task)
+
+    async def wait(self, task: BackgroundTask) -> None:
+        """Wait until a task in the background ends, or asks a new question."""
+        await self._agent.wait(task)
 
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
         """Send a person's answer to the task that asked the question."""

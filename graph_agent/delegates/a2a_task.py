@@ -166,11 +166,40 @@ class FollowedTask:
             RemoteTimeoutError: If the agent was silent for too long.
             A2AClientError: If the agent could not be reached, or its response could not be parsed.
         """
+        await self._with_timeout(lambda: self._send(message, return_immediately=not self._streams))
+
+    async def begin(self, message: Message) -> None:
+        """Send a message, and return when the agent has named its task, which goes on there.
+
+        Raises:
+            As `start`.
+        """
+        with anyio.CancelScope() as self._timeout:
+            self._reset_timeout()
+            self._stream = EventStream(self._send(message, return_immediately=True))
+            try:
+                while not self.id and self.message is None:
+                    self._apply(await anext(self._stream))
+            finally:
+                await self._close_stream()
+        if self._timeout.cancelled_caught:
+            raise RemoteTimeoutError
+
+    async def watch(self, *, until_end: bool) -> None:
+        """Read the task; with `until_end`, follow it until it ends or asks a person.
+
+        Raises:
+            As `start`.
+        """
+        await self._with_timeout(None)
+        if until_end and self.running:
+            await self._with_timeout(self._subscribe)
+
+    def _send(self, message: Message, *, return_immediately: bool) -> AsyncIterator[StreamResponse]:
         configuration = SendMessageConfiguration(
-            accepted_output_modes=_ACCEPTED_MODES, return_immediately=not self._streams
+            accepted_output_modes=_ACCEPTED_MODES, return_immediately=return_immediately
         )
-        request = SendMessageRequest(message=message, configuration=configuration)
-        await self._with_timeout(lambda: self._client.send_message(request))
+        return self._client.send_message(SendMessageRequest(message=message, configuration=configuration))
 
     async def answer(self, message: Message) -> None:
         """Send the answer if the task still waits for it; a resumed run may send the same answer twice.

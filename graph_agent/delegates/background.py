@@ -20,7 +20,7 @@ from graph_agent._internal.sync_bridge import in_blocking_run
 from graph_agent.approvals.requests import is_approval_request, joined_request
 from graph_agent.approvals.text import question_text
 from graph_agent.delegates.graph import agent_result
-from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
+from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult, started_in_background
 from graph_agent.runs.registry import POLL_S, is_idle
 from graph_agent.session.results import open_interrupts
 from graph_agent.session.session import Session
@@ -31,10 +31,6 @@ from graph_agent.usage import BUDGET_LEFT, add_usage
 
 logger = get_logger(__name__)
 
-_STARTED = (
-    "Started in the background as task {id}. Its result follows as a notice; go on with other work, or call "
-    "wait_for_background."
-)
 _UNFINISHED = frozenset({None, SessionStatus.CREATED.value, SessionStatus.RUNNING.value})
 _running: dict[str, asyncio.Task[None]] = {}
 """Session → its run in this process; asyncio itself keeps no reference to a task."""
@@ -63,16 +59,11 @@ class BackgroundRuns:
             return None
         # The namespace of the node's task is the same after a crash, so that its repetition finds the session.
         node = configurable.get("checkpoint_ns", "").rpartition(":")[2]
-        task: BackgroundTask = {
-            "delegate": self.name,
-            "session_id": f"{delegation.session_id}:{delegation.id}:{node[:8]}",
-            "task": delegation.task,
-            "context": delegation.context,
-            "budget": delegation.budget.as_json(),
-            "depth_left": delegation.depth_left,
-        }
-        self._begin(delegation.id, task)
-        return DelegationResult(_STARTED.format(id=delegation.id), background=task)
+        session_id = f"{delegation.session_id}:{delegation.id}:{node[:8]}"
+        result = started_in_background(delegation, self.name, session_id, delegation.context)
+        assert result.background is not None
+        self._begin(delegation.id, result.background)
+        return result
 
     async def collect(self, id_: str, task: BackgroundTask) -> DelegationResult | None:
         """Behaves like `BackgroundDelegate.collect`."""

@@ -28,7 +28,7 @@ logger = get_logger(__name__)
 _ENDED = "[Notice of the framework: the background task {id} of the agent {name!r} has ended: {status}.]\n{content}"
 _ASKS = (
     "[Notice of the framework: the background task {id} of the agent {name!r} waits for a person, who can answer in "
-    "its session {session!r}.]\n{content}"
+    "{session!r}.]\n{content}"
 )
 
 

@@ -42,7 +42,7 @@ class DelegateSpec(BaseModel):
     graph: str | None = None
     """`module:factory` of a compiled graph."""
     background: bool = False
-    """Whether the model may run the tasks of an agent in this process in the background."""
+    """Whether the model may delegate tasks in the background."""
     url: str | None = None
     """URL of a remote A2A agent or of its card; `${NAME}` or `${NAME:-default}` is read from the environment."""
     auth: dict[str, str] | None = None
@@ -73,8 +73,6 @@ class DelegateSpec(BaseModel):
             )
         if self.url is None and (remote := sorted(self.model_fields_set & _REMOTE)):
             raise ValueError(f"delegate {self.name!r}: {', '.join(remote)} is for a remote agent, with a 'url'")
-        if self.url is not None and self.background:
-            raise ValueError(f"delegate {self.name!r}: background is for an agent in this process, without a 'url'")
         if not self.name and self.agent is None:
             raise ValueError("a delegate has a 'name'; only that of an agent file may be left out")
         return self
@@ -123,7 +121,8 @@ class DelegateSpec(BaseModel):
         except ValidationError as error:
             raise ConfigError(explain(error, f"delegate {self.name!r}: auth", A2AAuth)) from None
         try:
-            return A2ADelegate(self.name, expand(self.url), self.description or None, auth=auth, **given)
+            description = self.description or None
+            return A2ADelegate(self.name, expand(self.url), description, auth=auth, background=self.background, **given)
         except ImportError as error:
             raise missing_extra(f"delegate {self.name!r}", "server", error) from None
         except ValueError as error:

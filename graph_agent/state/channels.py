@@ -298,21 +298,21 @@ class RemoteTask(TypedDict):
 
 
 class BackgroundTask(TypedDict):
-    """A delegate's task that runs in a session of its own, whose result has not been received yet."""
+    """A delegate's task in the background, whose result has not been received yet."""
 
     delegate: str
     """The delegate's name."""
     session_id: str
-    """The session that runs the task."""
+    """The session that runs the task; the task's id at a remote agent."""
     task: str
     context: list[AnyMessage]
-    """The messages before the task."""
+    """The messages before the task; empty for a remote agent."""
     budget: dict[str, float | int | None]
     """The budget of the task (see `RemainingBudget.as_json`)."""
     depth_left: int
     """Remaining depth of delegations below this one."""
     asked: NotRequired[list[str]]
-    """Ids of the interrupts that the delegating session has reported; absent if there are none."""
+    """Ids of the questions that the delegating session has reported; absent if there are none."""
 
 
 class AfterWave(TypedDict):

@@ -206,7 +206,7 @@ class DelegationResponseEvent(_TimedCall, _DelegateAnswer):
     history: NotRequired[list[StoredEvent]]
     """The delegate's own events, if it is a graph of this process; absent if there are none."""
     background: NotRequired[str]
-    """The session that runs the task, if it was started in the background."""
+    """The session or remote task that goes on, if the delegation was started in the background."""
 
 
 class DelegationProgressEvent(_Event):

@@ -141,15 +141,17 @@ async def test_a_question_is_reported_once_and_its_answer_continues_the_task() -
         config=LoopConfig(approve=["echo"]),
         checkpointer=saver,
     )
-    talk = Session(agent_with(child, delegating(), waiting(), "It asks.", "Still.", "Done.", checkpointer=saver), "s1")
+    talk = Session(agent_with(child, delegating(), "Asked.", "It asks.", "Still.", "Done.", checkpointer=saver), "s1")
 
-    answers = [(await talk.run("Ask.")).answer, (await talk.run("And?")).answer]
+    await talk.run("Ask.")
+    await until(lambda: not background_runs())
+    answers = [(await talk.run("And?")).answer, (await talk.run("Now?")).answer]
     waiting_child = await child_of(talk, child)
     await waiting_child.resume(approve())
-    answers.append((await talk.run("Now?")).answer)
+    answers.append((await talk.run("Done?")).answer)
 
     notices = [text for type_, text in dialogue(await stored_messages(talk)) if text.startswith("[Notice")]
-    assert (answers, len(notices), f"in its session {waiting_child.id!r}" in notices[0], notices[1]) == (
+    assert (answers, len(notices), f"can answer in {waiting_child.id!r}" in notices[0], notices[1]) == (
         ["It asks.", "Still.", "Done."],
         2,
         True,

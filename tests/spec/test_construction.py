@@ -333,12 +333,8 @@ def test_a_subclass_of_the_context_keeps_its_own_fields() -> None:
             "name: a\nmodel: x:y\ndelegates: [{name: r, graph: 'm:g', timeout_s: 5}]",
             "delegate 'r': timeout_s is for a remote agent, with a 'url'.",
         ),
-        (
-            "name: a\nmodel: x:y\ndelegates: [{name: r, url: 'http://127.0.0.1:9', background: true}]",
-            "delegate 'r': background is for an agent in this process, without a 'url'.",
-        ),
     ],
-    ids=["typo", "missing", "yaml", "text", "config", "alias", "both names", "path", "delegate", "local", "remote"],
+    ids=["typo", "missing", "yaml", "text", "config", "alias", "both names", "path", "delegate", "local"],
 )
 def test_an_invalid_agent_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "agent.yaml"
