@@ -9,19 +9,24 @@ import functools
 import gc
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, ToolCall
+from langchain_core.messages.ai import UsageMetadata
 from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph.state import CompiledStateGraph
 
 from benchmarks import harness
 from benchmarks.harness import RATIO_COLUMNS, Scale, Table, Trial, Work, plain, ratio_row
 from benchmarks.long_session import BATCH, KEEP, build, build_before_prunings
 from benchmarks.waves import one_wave
 from benchmarks.work import REPLY, CountingModel
-from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver, prune
 from graph_agent.server.process.serve import SERVE_THRESHOLDS
 
@@ -126,19 +131,24 @@ async def prunings(scale: Scale) -> Table:
     return Table("Prunings of a growing session", note, RATIO_COLUMNS, rows)
 
 
+@contextmanager
+def _collecting_as_serve() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*SERVE_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+
+
 def _wave(calls: int, *, stored: bool) -> Trial:
     """One wave whose calls all run at once, with the garbage collection of `serve`."""
 
     @asynccontextmanager
     async def trial() -> AsyncIterator[Work]:
-        thresholds = gc.get_threshold()
-        gc.set_threshold(*SERVE_THRESHOLDS)
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                async with open_saver(f"sqlite:///{folder}/waves.db") as saver:
-                    yield one_wave(calls, _tools(1), saver if stored else None)
-        finally:
-            gc.set_threshold(*thresholds)
+        with _collecting_as_serve(), tempfile.TemporaryDirectory() as folder:
+            async with open_saver(f"sqlite:///{folder}/waves.db") as saver:
+                yield one_wave(calls, _tools(1), saver if stored else None)
 
     return trial
 
@@ -161,9 +171,83 @@ async def waves(scale: Scale) -> Table:
     return Table("Large waves", note, RATIO_COLUMNS, rows)
 
 
+_TOKENS = 100
+"""Tokens of a model call, as the agents of the tables on delegates report them."""
+
+
+def _delegating(delegates: int, levels: int) -> Trial:
+    """One input whose plan delegates to some agents at once, each of which does the same, down to the last level."""
+
+    def reply(text: str, calls: int) -> AIMessage:
+        asked: list[ToolCall] = [
+            {"name": f"delegate_to_{at}", "args": {"task": "Look it up."}, "id": f"c{at}", "type": "tool_call"}
+            for at in range(calls)
+        ]
+        used: UsageMetadata = {"input_tokens": _TOKENS - 10, "output_tokens": 10, "total_tokens": _TOKENS}
+        return AIMessage(text, tool_calls=asked, usage_metadata=used)
+
+    def agent(level: int, saver: InMemorySaver | None = None) -> CompiledStateGraph[Any, Any, Any, Any]:
+        called = [GraphDelegate(f"{at}", "Knows values.", agent(level - 1)) for at in range(delegates if level else 0)]
+        script = [reply("", delegates), reply(REPLY, 0)] if level else [reply(REPLY, 0)]
+        config = LoopConfig(max_delegation_depth=levels, max_parallel_calls=delegates, max_tokens_total=10**9)
+        model = ScriptedChatModel(script, cycle=True)
+        return create_graph_agent(model, delegates=called, config=config, checkpointer=saver)
+
+    calls = sum(2 * delegates**level for level in range(levels)) + delegates**levels
+
+    @asynccontextmanager
+    async def trial() -> AsyncIterator[Work]:
+        session = Session(agent(levels, InMemorySaver()), "s")
+
+        async def work() -> None:
+            result = await session.run("What are the values?")
+            used = result.usage["total_tokens"], result.usage["model_calls"]
+            if (result.answer, used) != (REPLY, (calls * _TOKENS, calls)):
+                raise RuntimeError(f"{calls} model calls of {_TOKENS} tokens were counted as {used}: {result}")
+
+        with _collecting_as_serve():
+            yield work
+
+    return trial
+
+
+async def delegations(scale: Scale) -> Table:
+    """Compare the cost of an agent's model calls in large waves and deep levels of delegates with a small wave."""
+    shapes = {
+        "a wave of 8 delegates": (8, 1),
+        "a wave of 64 delegates": (64, 1),
+        "two levels of 8": (8, 2),
+        "three levels of 4": (4, 3),
+    }
+    sizes = {name: (scale.size(delegates), levels) for name, (delegates, levels) in shapes.items()}
+    agents = {name: sum(each**level for level in range(levels + 1)) for name, (each, levels) in sizes.items()}
+    costs = await harness.interleaved({name: _delegating(*size) for name, size in sizes.items()}, scale)
+    reference, *_ = shapes
+    rows: list[list[str]] = []
+    for name in shapes:
+        factor = agents[reference] / agents[name]
+        cpu = harness.cpu_ratio(costs, name, reference, factor)
+        wall = factor * harness.wall_ratio(costs, name, reference).median
+        each = ratio_row(name, costs, name, reference, per=agents[name], unit="agent")[-1]
+        aim = "" if name == reference else "≤ 1.20"
+        rows.append([name, f"{cpu.median:.2f}", harness.quartiles(cpu), f"{wall:.2f}", aim, each])
+    note = (
+        "One input, with a saver in memory and the garbage collection of `serve`; agents above the last level plan "
+        "one wave and answer. Each run checks that the usage is the sum of all model calls. Ratios to an agent "
+        "of the first row."
+    )
+    return Table("Delegates", note, RATIO_COLUMNS, rows)
+
+
 async def tables(scale: Scale) -> list[Table]:
     """Run all comparisons of this module."""
-    return [await building(scale), await next_inputs(scale), await prunings(scale), await waves(scale)]
+    return [
+        await building(scale),
+        await next_inputs(scale),
+        await prunings(scale),
+        await waves(scale),
+        await delegations(scale),
+    ]
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from benchmarks import harness
 from benchmarks.harness import Scale, Spread, Table, milliseconds, quartiles
 from benchmarks.serve_model import TOKENS
 
-_AGENT = '{name: bench, model: "benchmarks.serve_model:SaysTheSame", description: Returns one text.}'
+AGENT = '{name: bench, model: "benchmarks.serve_model:SaysTheSame", description: Returns one text.}'
 _BODY = json.dumps({"model": "bench", "stream": True, "messages": [{"role": "user", "content": "Go."}]}).encode()
 _RATE = 40.0
 
@@ -44,6 +44,10 @@ class Server:
 
     def cpu_s(self) -> float:
         """Return its CPU time so far, in seconds."""
+        if sys.platform == "linux":
+            return time.clock_gettime(
+                ~self.process.pid << 3 | 2
+            )  # the clock of the process; its other times have 10 ms
         times = self.process.cpu_times()
         return float(times.user + times.system)
 
@@ -129,7 +133,7 @@ def servers() -> Iterator[dict[str, Server]]:
     """Start the agent's server and the bare one."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        (folder / "agent.yaml").write_text(_AGENT)
+        (folder / "agent.yaml").write_text(AGENT)
         agent = ["--config", str(folder / "agent.yaml"), "--db", f"sqlite:///{folder / 'bench.db'}"]
         commands = {
             "graph-agent": ["graph_agent.cli.app", "serve", *agent],
