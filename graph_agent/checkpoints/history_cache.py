@@ -37,6 +37,9 @@ _BYTES_A_STEP = 50_000
 _CHUNK = 2000
 """Entries pickled at once; other threads wait for a chunk, about 5 ms."""
 
+_MANY_OBJECTS = 20_000
+"""New objects from which they are moved to the oldest generation of garbage collection."""
+
 Chunks = tuple[bytes, ...]
 
 
@@ -254,5 +257,9 @@ def paused_collection() -> Iterator[None]:
     gc.disable()
     try:
         yield
+        # The next two collections would traverse the new objects, too. This moves them to the oldest generation.
+        if gc.get_count()[0] > _MANY_OBJECTS and not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
     finally:
         gc.enable()

@@ -28,6 +28,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from graph_agent._compat import raise_checkpoint_id_floor
 from graph_agent._internal.sync_bridge import call_in_thread
+from graph_agent.checkpoints.history_cache import paused_collection
 from graph_agent.checkpoints.session_index import SQLITE_INDEX, SQLITE_INPUT_INDEX, sqlite_threads
 from graph_agent.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_database
 from graph_agent.checkpoints.sqlite_writer import Recorder, Statement, Writer
@@ -235,7 +236,12 @@ class SharedSqliteSaver(SqliteSaver):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """Behaves like `get_delta_channel_history`."""
-        history = partial(super().get_delta_channel_history, config=config, channels=channels)
+        read = super().get_delta_channel_history
+
+        def history() -> Mapping[str, DeltaChannelHistory]:
+            with paused_collection():
+                return read(config=config, channels=channels)
+
         return await self._writer.run(history, writes=False)
 
     @staticmethod
