@@ -89,12 +89,12 @@ async def store(url: str, sessions: int) -> None:
             [list(_TABLES)],
         ).fetchall()
         for table in sorted({table for table, _ in found}):
-            listed = sql.SQL(", ").join(sql.Identifier(name) for of, name in found if of == table)
+            names = sql.SQL(", ").join(sql.Identifier(name) for of, name in found if of == table)
             connection.execute(
                 sql.SQL(
                     "INSERT INTO {0} (thread_id, {1}) SELECT 's' || i, {1} FROM {0}, generate_series(1, {2}) i"
                     " WHERE thread_id = 's0'"
-                ).format(sql.Identifier(table), listed, sql.Literal(sessions - 1))
+                ).format(sql.Identifier(table), names, sql.Literal(sessions - 1))
             )
         connection.execute("VACUUM ANALYZE")
 
