@@ -39,6 +39,7 @@ MODULES = (
     "postgres",
     "long_session",
     "growth",
+    "many_sessions",
 )
 _SAME_COUNT = 1.02
 """Factor up to which a count of instructions is the same."""

@@ -193,7 +193,10 @@ async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[CallResult
     if "fault" in call:
         return await _with_accepted_writes(task, call, fault_result(call)), []
     approvals: list[StoredEvent] = []
-    output = await run_in_slot(task, call, timer, lambda: _through_middleware(task, call, approvals))
+    contained = task.deps.wrap_tool_call is None and not task.records and _timeout_s(task, task.deps.toolbox, call)
+    output = await run_in_slot(
+        task, call, timer, lambda: _through_middleware(task, call, approvals), contained=bool(contained)
+    )
     return await _with_accepted_writes(task, call, output), approvals
 
 
@@ -244,7 +247,7 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
     tool = toolbox.tools[call["name"]]
     marks, retry, attempt = toolbox.marks(tool.name), toolbox.retries[tool.name], 1
     status: ResultStatus = "error"
-    timeout_s = marks.get("timeout_s", task.settings.tool_timeout_s)
+    timeout_s = _timeout_s(task, toolbox, call)
     while True:
         given = ReturnValue()
         try:
@@ -282,6 +285,10 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
             log_traceback(logger, f"Attempt {attempt} of the tool {tool.name!r}", error)
         await asyncio.sleep(retry.wait_s(attempt))
         attempt += 1
+
+
+def _timeout_s(task: Task, toolbox: Toolbox, call: Call) -> float | None:
+    return toolbox.marks(call["name"]).get("timeout_s", task.settings.tool_timeout_s)
 
 
 class TaskSampler:
@@ -334,11 +341,14 @@ def sampling(task: Task) -> Iterator[TaskSampler]:
         current_sampler.reset(token)
 
 
-async def run_in_slot(task: Task, call: Call, timer: CallTimer, work: Callable[[], Awaitable[T]]) -> T | CallResult:
+async def run_in_slot(
+    task: Task, call: Call, timer: CallTimer, work: Callable[[], Awaitable[T]], *, contained: bool = False
+) -> T | CallResult:
     """Run a call when a slot is free, unless an earlier run may have started it.
 
     Args:
         timer: Started when `work` begins.
+        contained: Same as for `Run.stoppable`.
 
     Returns:
         The result of `work`; or the call's result if it was not run, or stopped by an abort or a deadline.
@@ -366,7 +376,7 @@ async def run_in_slot(task: Task, call: Call, timer: CallTimer, work: Callable[[
 
     try:
         left_s = work_left_s(run, task.loop, task.settings)
-        return await run.stoppable(run_it(), f"The call of {call['name']!r}", left_s)
+        return await run.stoppable(run_it(), f"The call of {call['name']!r}", left_s, contained=contained)
     except WorkStoppedError:
         return cut_short("abort" if run.aborted else "deadline", started=started, writes=writes)
 

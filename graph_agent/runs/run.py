@@ -253,7 +253,9 @@ class Run:
         """
         return _Interruptible(self, seconds)
 
-    async def stoppable(self, work: Coroutine[Any, Any, T], what: str, seconds: float | None = None) -> T:
+    async def stoppable(
+        self, work: Coroutine[Any, Any, T], what: str, seconds: float | None = None, *, contained: bool = False
+    ) -> T:
         """Await work that calls a user's code: a tool, hook, middleware, policy, delegate, cache, model or Store.
 
         An abort, a timeout and a cancellation of the caller end the wait, also if that code suppresses cancellations
@@ -262,6 +264,8 @@ class Run:
         Args:
             what: The work, as the subject of a sentence.
             seconds: The timeout; None for what is left of the input's deadline.
+            contained: Whether the work itself runs that code in a task and leaves it to itself (see `await_within`);
+                another task would cost three iterations of the event loop.
 
         Returns:
             Its result, also one that it returns after it was stopped.
@@ -273,13 +277,15 @@ class Run:
             if scope.cancel_called:
                 work.close()
                 raise WorkStoppedError
+            if contained:
+                return await work
             task = start(work)
             try:
                 await await_without_cancelling(task)
             finally:
                 if not task.done():
                     await end_or_abandon(task, what)
-        if scope.cancelled_caught and (not task.done() or task.cancelled()):
+        if contained or (scope.cancelled_caught and (not task.done() or task.cancelled())):
             raise WorkStoppedError
         return result_of(task)
 
