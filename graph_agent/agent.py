@@ -16,6 +16,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from typing_extensions import TypedDict, TypeVar, Unpack
 
+from graph_agent._internal.garbage import paused_collection
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.hooks.protocol import LoopHook, Middleware
 from graph_agent.settings.config import AgentContext, LoopConfig
@@ -92,7 +93,8 @@ def build_graph(
         TypeError: For an unknown argument; the message names the right one.
     """
     # Imported here: it loads the nodes, which a program that builds no graph does not need.
-    from graph_agent.assembly import assemble
+    with paused_collection():
+        from graph_agent.assembly import assemble
 
     known = inspect.signature(assemble).parameters
     refuse_unknown_arguments("build_graph", assemble, [name for name in options if name not in known])

@@ -8,16 +8,15 @@ checkpoints have the id of their import in their metadata, which is compared.
 
 from __future__ import annotations
 
-import gc
 import pickle
 import threading
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from graph_agent._compat import copied_list, delta_snapshot
+from graph_agent._internal.garbage import paused_collection
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
@@ -36,9 +35,6 @@ _BYTES_A_STEP = 50_000
 """Bytes of a kept history whose reading takes as long as that of one checkpoint; a long history permits more steps."""
 _CHUNK = 2000
 """Entries pickled at once; other threads wait for a chunk, about 5 ms."""
-
-_MANY_OBJECTS = 20_000
-"""New objects from which they are moved to the oldest generation of garbage collection."""
 
 Chunks = tuple[bytes, ...]
 
@@ -242,24 +238,3 @@ def _pickled(values: Sequence[Any]) -> Chunks:
 def _unpickled(chunk: bytes) -> list[Any]:
     values: list[Any] = pickle.loads(chunk)  # made by this process, and never stored
     return values
-
-
-@contextmanager
-def paused_collection() -> Iterator[None]:
-    """Run the block without cyclic garbage collection, unless the program has disabled it already.
-
-    Each collection would traverse the objects made so far, which takes longer than to make them. The block must not
-    wait: all threads are affected.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-        # The next two collections would traverse the new objects, too. This moves them to the oldest generation.
-        if gc.get_count()[0] > _MANY_OBJECTS and not gc.get_freeze_count():
-            gc.freeze()
-            gc.unfreeze()
-    finally:
-        gc.enable()

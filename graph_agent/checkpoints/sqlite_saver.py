@@ -27,8 +27,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from graph_agent._compat import raise_checkpoint_id_floor
+from graph_agent._internal.garbage import paused_collection
 from graph_agent._internal.sync_bridge import call_in_thread
-from graph_agent.checkpoints.history_cache import paused_collection
 from graph_agent.checkpoints.session_index import SQLITE_INDEX, SQLITE_INPUT_INDEX, sqlite_threads
 from graph_agent.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_database
 from graph_agent.checkpoints.sqlite_writer import Recorder, Statement, Writer

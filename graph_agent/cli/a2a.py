@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +11,7 @@ import typer
 
 from graph_agent._internal.command_log import LogLevelOption, VerboseOption, chosen_level
 from graph_agent._internal.extras import missing_extra
+from graph_agent._internal.garbage import paused_collection
 from graph_agent.cli.options import (
     AGENT_FILE,
     ConfigOption,
@@ -31,12 +31,9 @@ def without_gc() -> Iterator[None]:
     """Disable garbage collection, which takes a tenth of the CPU time of a start; the started server enables it."""
     from graph_agent._internal.extras import defer_packages
 
-    gc.disable()
     defer_packages()
-    try:
+    with paused_collection():
         yield
-    finally:
-        gc.enable()
 
 
 @without_gc()

@@ -17,8 +17,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import EXT_DELTA_SNAPSHOT, EXT_PYDANTIC_V2
 
 from graph_agent._compat import delta_snapshot
+from graph_agent._internal.garbage import paused_collection
 from graph_agent._internal.sync_bridge import call_in_thread
-from graph_agent.checkpoints.history_cache import paused_collection
 from graph_agent.checkpoints.pruning.plan import At, Copies, NamespacePlan, config_at, delta_values
 from graph_agent.checkpoints.pruning.tables import Tables
 from graph_agent.state.lengths import lengths_of
