@@ -264,8 +264,7 @@ class Run:
         Args:
             what: The work, as the subject of a sentence.
             seconds: The timeout; None for what is left of the input's deadline.
-            contained: Whether the work itself runs that code in a task and leaves it to itself (see `await_within`);
-                another task would cost three iterations of the event loop.
+            contained: Whether the work itself does so (see `await_within`) and needs no task here.
 
         Returns:
             Its result, also one that it returns after it was stopped.

@@ -13,7 +13,7 @@ LONGEST = 600
 """Lines a file may have."""
 MODULES = 363
 """Modules the package may have; lower it when modules join."""
-LINES = 77_333
+LINES = 77_332
 """Lines the package may have; lower it when the package shrinks."""
 ROOT = Path(__file__).parents[2]
 
