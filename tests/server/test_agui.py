@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import yaml
 
-from tests.server.process import PARROT, Served, serving
-from tests.support.agui import interrupts, post, results, resume, text, types, user
+from tests.server.process import PARROT, Served, eventually, serving
+from tests.support.agui import body, interrupts, parsed, post, results, resume, text, types, user
 
 CALL = '!call look_up {"key": "k"}'
 TWO = '!call look_up {"key": "k"}\n!call look_up {"key": "l"}'
@@ -140,12 +141,11 @@ def test_a_failed_run_ends_with_an_error(http: httpx.Client) -> None:
     ("thread", "fields", "code"),
     [
         ("not/a thread", {}, "invalid"),
-        ("agui-refused", {"messages": []}, "invalid"),
         ("agui-refused", {"tools": [{"name": "look_up", "description": "Taken."}]}, "invalid"),
         ("agui-refused", {"runId": ""}, "invalid"),
         ("agui-refused", {"resume": [{"interruptId": "none", "status": "cancelled"}]}, "conflict"),
     ],
-    ids=["thread", "no message", "tool", "run", "resume"],
+    ids=["thread", "tool", "run", "resume"],
 )
 def test_a_refused_run_ends_with_an_error(http: httpx.Client, thread: str, fields: dict[str, Any], code: str) -> None:
     events = post(http, thread, fields.pop("messages", [user("hello")]), **fields)
@@ -203,12 +203,12 @@ def test_a_tool_message_of_the_client_is_no_result_of_the_agents_own_call(asking
     first = post(asking, "agui-synthetic", [user(CALL, "u1")])
     call = interrupts(first)[0]["toolCallId"]
     synthetic = {"id": "t1", "role": "tool", "toolCallId": call, "content": '{"approved": true}'}
-    refused = post(asking, "agui-synthetic", [*first[-2]["messages"], synthetic])
+    unanswered = post(asking, "agui-synthetic", [*first[-2]["messages"], synthetic])
     answers = resume(interrupts(first), {"approved": True})
     second = post(asking, "agui-synthetic", [*first[-2]["messages"], synthetic], resume=answers)
 
     shown = [each["content"] for each in second[-2]["messages"] if each["role"] == "tool"]
-    assert (refused[-1]["code"], shown) == ("conflict", ["the value of k"])
+    assert (interrupts(unanswered), shown) == (interrupts(first), ["the value of k"])
 
 
 @pytest.mark.parametrize(
@@ -227,6 +227,51 @@ def test_a_resume_that_does_not_fit_changes_nothing(asking: httpx.Client, payloa
     blocked = post(asking, thread, [user("other")])
 
     assert (refused[-1]["code"], blocked[-1]["code"], stored(asking, thread)) == (code, "conflict", ["user_message"])
+
+
+def test_a_run_without_a_message_shows_the_thread_and_what_it_waits_for(asking: httpx.Client) -> None:
+    none = post(asking, "agui-reloaded", [])
+    first = post(asking, "agui-reloaded", [user(CALL, "u1")])
+    again = post(asking, "agui-reloaded", [])
+
+    assert (none[-2]["messages"], none[-1]["outcome"], types(again), again[-2]["messages"], interrupts(again)) == (
+        [],
+        {"type": "success"},
+        ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"],
+        first[-2]["messages"],
+        interrupts(first),
+    )
+
+
+@pytest.mark.parametrize("on_disconnect", ["stop", "continue"])
+def test_a_run_whose_client_leaves_is_stopped_or_followed_by_another(
+    served: Served, http: httpx.Client, tmp_path: Path, on_disconnect: str
+) -> None:
+    go, thread = tmp_path / "go", f"agui-left-{on_disconnect}"
+    order = f'!call wait_for {{"file": "{go}"}}\n!then look_up {{"key": "k"}}'
+    request = body(thread, [user(order, "u1")], forwardedProps={"onDisconnect": on_disconnect})
+    with http.stream("POST", "/agui", json=request) as stream:
+        lines = stream.iter_lines()
+        next(line for line in lines if "TOOL_CALL_END" in line)
+        eventually(Path(f"{go}.pid").exists)
+    if on_disconnect == "stop":
+        eventually(lambda: http.get(f"/sessions/{thread}").json()["status"] == "ABORTED")
+    with http.stream("POST", "/agui", json=body(thread, [])) as stream:
+        lines = stream.iter_lines()
+        seen = [next(line for line in lines if "MESSAGES_SNAPSHOT" in line)]
+        go.touch()
+        seen += lines
+    events = parsed("\n".join(seen))
+
+    status = {"stop": "ABORTED", "continue": "COMPLETED"}[on_disconnect]
+    calls = [event["toolCallName"] for event in events if event["type"] == "TOOL_CALL_START"]
+    shown = [each["role"] for each in events[-2]["messages"]]
+    assert (calls, events[-1]["result"]["status"], events[-1]["outcome"], shown) == (
+        {"stop": [], "continue": ["look_up"]}[on_disconnect],
+        status,
+        {"type": "success"},
+        ["user", *["assistant", "tool"] * {"stop": 1, "continue": 2}[on_disconnect], "assistant"],
+    )
 
 
 def test_a_delegate_that_asks_is_suspended_and_goes_on(asking: httpx.Client) -> None:

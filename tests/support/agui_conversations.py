@@ -193,7 +193,7 @@ def _entry(random: Random, asked: dict[str, Any]) -> dict[str, Any]:
 def _checked(report: dict[str, Any], label: str) -> str:
     """How a run ended; asserts that its client has no complaint, and has the session's messages in their order."""
     events, messages = report["events"], report["messages"]
-    assert (report["error"], report["warnings"]) == (None, []), label
+    assert (report["error"], report["warnings"]) == (None, []), f"{label}: {[each['type'] for each in events]}"
     last = events[-1]
     assert last["type"] in ("RUN_FINISHED", "RUN_ERROR"), label
     ids = [each["id"] for each in messages]

@@ -34,7 +34,7 @@ from graph_agent._internal.public_network import is_public_url
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
 from graph_agent.server.a2a.cross_process import OtherProcesses
-from graph_agent.server.a2a.executor import HEARTBEAT_S, GraphExecutor, SlotFactory, unbounded
+from graph_agent.server.a2a.executor import HEARTBEAT_S, STEERING, GraphExecutor, SlotFactory, unbounded
 from graph_agent.server.a2a.push import PushNotifier
 from graph_agent.server.a2a.session_ids import SessionIds, session_id_of
 from graph_agent.server.a2a.store import ENDED, ConversationStore, LiveTaskStore, Stores
@@ -239,8 +239,8 @@ class _Handler(DefaultRequestHandler):
 
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Message | Task:
         check_required_fields(params)
-        if (ended := await self._ended_task(params.message, context)) is not None:
-            return ended
+        if (reply := await self._reply(params.message, context)) is not None:
+            return reply
         with self._one_message(params, context):
             answer: Message | Task = await _SEND(self, params, context)
             return answer
@@ -249,19 +249,25 @@ class _Handler(DefaultRequestHandler):
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         check_required_fields(params)
-        if (ended := await self._ended_task(params.message, context)) is not None:
-            yield ended
+        if (reply := await self._reply(params.message, context)) is not None:
+            yield reply
             return
         with self._one_message(params, context):
             async with aclosing(_SEND_STREAM(self, params, context)) as events:
                 async for event in events:
                     yield event
 
-    async def _ended_task(self, message: Message, context: ServerCallContext) -> Task | None:
-        """Return the task of a repeated message to a task that has ended; None for any other message."""
-        if not message.task_id:
-            return None
-        task = await self.task_store.get(message.task_id, context)
+    async def _reply(self, message: Message, context: ServerCallContext) -> Message | Task | None:
+        """Return the reply to a message that begins or continues no task; None for any other message.
+
+        It steers its conversation, or repeats a message to a task that has ended.
+        """
+        task = await self.task_store.get(message.task_id, context) if message.task_id else None
+        if STEERING in message.extensions:
+            sent = Message()
+            sent.CopyFrom(message)
+            sent.context_id = task.context_id if isinstance(task, Task) else message.context_id
+            return await self.agent_executor.steer(sent, context.user.user_name)
         if not isinstance(task, Task) or task.status.state not in ENDED:
             return None
         # The first message named no task.

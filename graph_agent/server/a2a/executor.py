@@ -8,11 +8,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from typing import Any
+from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import Message, Task, TaskState
+from a2a.types import Message, Part, Role, Task, TaskState
 from a2a.utils.errors import InternalError, InvalidParamsError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 from langchain_core.messages import AnyMessage, HumanMessage
@@ -68,6 +69,10 @@ _REPLACED = (
 
 REQUEST = "__graph_agent_a2a"
 """Key in a run's `configurable` with the request's `task_id`, `context_id` and `message_id`; not stored."""
+
+
+STEERING = "urn:graph-agent:steering:1"
+"""URI of the extension whose messages steer a conversation, and begin no task."""
 
 
 class NoSlotError(UserError):
@@ -191,6 +196,27 @@ class GraphExecutor(AgentExecutor):
         except InputSupersededError:
             self._marks.pop(context, None)
             raise InvalidParamsError(message=_REPLACED.format(id=mark.id)) from None
+
+    async def steer(self, message: Message, user: str) -> Message:
+        """Send a message's text to the model of its conversation before the next plan; return the reply.
+
+        Raises:
+            InvalidParamsError: If there is no such conversation, or the message has no text.
+        """
+        session = Session(self._graph, self._session_ids(user, message.context_id))
+        try:
+            if not message.context_id or await session.status() == SessionStatus.CREATED:
+                raise InputError("A message that steers names a conversation in contextId, or its task in taskId.")
+            await session.steer(clean(text_of_parts(message.parts)))
+        except InputError as error:
+            raise InvalidParamsError(message=str(error)) from None
+        return Message(
+            message_id=uuid4().hex,
+            context_id=message.context_id,
+            role=Role.ROLE_AGENT,
+            parts=[Part(text="The message is read before the next plan.")],
+            extensions=[STEERING],
+        )
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Run one message of a task until the task ends or asks a question."""

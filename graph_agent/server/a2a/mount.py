@@ -31,7 +31,7 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.delegates.a2a_parts import EXTENSION
 from graph_agent.runs.registry import sees_other_processes
 from graph_agent.server.a2a.app import CARD_AGE_S, A2AOptions, A2AServer
-from graph_agent.server.a2a.executor import NoSlotError, SlotFactory
+from graph_agent.server.a2a.executor import STEERING, NoSlotError, SlotFactory
 from graph_agent.server.a2a.session_ids import task_lease
 from graph_agent.server.a2a.store import open_stores
 from graph_agent.server.a2a.validation import RequestBounds
@@ -86,7 +86,8 @@ def agent_card(
             push_notifications=push_notifications,
             extended_agent_card=False,
             extensions=[
-                AgentExtension(uri=EXTENSION, description="Takes what is left of a delegating run, and keeps to it.")
+                AgentExtension(uri=EXTENSION, description="Takes what is left of a delegating run, and keeps to it."),
+                AgentExtension(uri=STEERING, description="Messages steer the running task of their conversation."),
             ],
         ),
         default_input_modes=INPUT_MODES,

@@ -62,6 +62,7 @@ from graph_agent.server.chat.run import (
     ProgressUpdate,
     ReasoningPiece,
 )
+from graph_agent.server.hosting.host import LivePart
 from graph_agent.server.problems import ProblemError
 from graph_agent.session.results import open_interrupts, planned_calls, run_result, since_last_input
 from graph_agent.state.call_events import call_name
@@ -158,6 +159,35 @@ class Projection:
             if call.started is not None and call.started["type"] == "delegation_request":
                 yield from self._open_subagent(call.planned["id"], call.started["target"])
 
+    def join(self, live: Sequence[LivePart]) -> Iterator[BaseEvent]:
+        """Yield the events that bring a client to the middle of another request's run.
+
+        Args:
+            live: The run's output until now.
+        """
+        yield from self._messages(self._before)
+        yield from self.resume()
+        begun = ""
+        for part in live:
+            begun = begun + part["text"] if part["type"] == "text" else "" if part["type"] == "break" else begun
+        messages = self._before.values.get("messages", [])
+        stored = next((each.text for each in reversed(messages) if isinstance(each, AIMessage)), "")
+        if begun.strip() != stored.strip():
+            yield from self._delta(begun, None)
+
+    def follow(self, live: Sequence[LivePart], events: Sequence[StoredEvent]) -> Iterator[BaseEvent]:
+        """Yield the events of further output of such a run, and of its new events."""
+        for part in live:
+            match part["type"]:
+                case "text":
+                    yield from self._delta(part["text"], None)
+                case "break":
+                    yield from self._close_text()
+                case "progress":
+                    yield CustomEvent(name="progress", value=part)
+        for event in events:
+            yield from self._call_event(event)
+
     def part(self, part: Part) -> Iterator[BaseEvent]:
         """Yield the events of a part other than the last one."""
         match part:
@@ -188,6 +218,13 @@ class Projection:
         if outcome.rest and not result.interrupts:
             yield from self._delta(outcome.rest, outcome.reply.id if outcome.reply is not None else None)
         yield from self.finish(state, used_before, is_aborted=result.status == SessionStatus.ABORTED)
+
+    def stored(self, state: StateSnapshot) -> Iterator[BaseEvent]:
+        """Yield the events that end a request without a run of its own; the snapshot has all calls."""
+        self._announced = {
+            call.planned["id"] for call in planned_calls(since_last_input(state.values.get("events", [])))
+        }
+        yield from self.finish(state, state.values.get("usage") or NO_USAGE)
 
     def finish(
         self, state: StateSnapshot, used_before: Usage = NO_USAGE, *, is_aborted: bool = False
@@ -251,6 +288,7 @@ class Projection:
         found = snapshot_of(state.values.get("messages", []), state.values.get("events", []), self._request)
         for messages in self._view.snapshots(found):
             yield MessagesSnapshotEvent(messages=messages)
+        self._view = ClientView(found)
 
     def _delta(self, text: str, message_id: str | None) -> Iterator[BaseEvent]:
         if not text:

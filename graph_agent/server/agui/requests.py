@@ -15,6 +15,7 @@ from graph_agent.errors import InputError
 from graph_agent.inputs.deduplicator import InputDeduplicator
 from graph_agent.runs.inbox import ControlMessage
 from graph_agent.runs.input_ids import InputId, check_input_id, digest_of
+from graph_agent.runs.registry import is_idle
 from graph_agent.runs.run import RunHandle
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.agui.interrupts import ResumeAnswers, answers_of, is_client_call
@@ -74,6 +75,8 @@ class ResolvedRun:
     before: StateSnapshot
     runs: bool = True
     """Whether there is something to run; if not, the request only reads the session."""
+    follows: bool = False
+    """Whether another request's run is under way, which the request then follows."""
     ignored: tuple[str, ...] = ()
     """Ids of interrupts that the request answers again."""
 
@@ -110,29 +113,32 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
             )
         spec.scope.mark = mark
         return ResolvedRun(spec, state)
-    if not state.values and not body.resume:
+    if not state.values and new and not body.resume:
         graph_input: Any = {"messages": conversation_of(body.messages)}
         check_conversation(graph_input["messages"])
         host.check_images(graph_input["messages"])
         return _resolved(spec, state, mark, graph_input)
-    resumed = ResumeAnswers({}, [])
-    if body.resume:
-        resumed = answers_of(body.resume, interrupts, events)
-    elif any(not is_client_call(each) for each in interrupts):
-        raise ProblemError(
-            "conflict", "This thread waits for a person's answer. Send it in resume, for all open interrupts."
-        )
+    resumed = answers_of(body.resume, interrupts, events) if body.resume else ResumeAnswers({}, [])
     answers = {**resumed.answers, **_client_answers(body, state)}
     users = [user_message(message) for message in new]
     host.check_images(users)
+    if (users or answers) and not body.resume and any(not is_client_call(each) for each in interrupts):
+        raise ProblemError(
+            "conflict", "This thread waits for a person's answer. Send it in resume, for all open interrupts."
+        )
     if answers:
         run = _answered(spec, state, mark, answers, caller, users)
     elif users:
         run = _resolved(spec, state, mark, {"messages": users})
-    elif state.tasks and not interrupts:
-        run = _resolved(spec, state, mark, None)  # the input of a process that was stopped
+    elif not await is_idle(host.saver, spec.thread):
+        run = ResolvedRun(spec, state, runs=False, follows=True)
     else:
-        run = ResolvedRun(spec, state, runs=False)
+        # A run may have ended since the first reading.
+        state = await host.kept.aget_state(spec.config)
+        if state.tasks and not open_interrupts(state):
+            run = _resolved(spec, state, mark, None)  # the input of a process that was stopped
+        else:
+            run = ResolvedRun(spec, state, runs=False)
     return replace(run, ignored=tuple(resumed.ignored))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, aclosing
 from typing import Annotated, Any
 
 from ag_ui.core import BaseEvent
@@ -14,6 +14,7 @@ from starlette.responses import Response
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.server.admission.body import BodyRoute
 from graph_agent.server.admission.gate import Caller, caller
+from graph_agent.server.agui.following import follow, survives_disconnect
 from graph_agent.server.agui.projection import Projection, RunIds, refused
 from graph_agent.server.agui.requests import AgentInput, ResolvedRun, resolve
 from graph_agent.server.chat.handler import Chat
@@ -94,13 +95,19 @@ async def _frames(
     )
     yield _text(projection.start(resolved.ignored))
     try:
+        if resolved.follows:
+            async with aclosing(follow(host, resolved, projection)) as batches:
+                async for events in batches:
+                    yield _text(events) or comment("still at work")
+            before = await host.kept.aget_state(spec.config)
         if not resolved.runs:
             resources.close()
-            yield _text(projection.finish(before))
+            yield _text(projection.stored(before))
             return
         run = await stack.enter_async_context(chat.runs.run(spec, streams=True, resources=resources))
         # AG-UI has no message to stop a run: a client closes its request.
-        stack.callback(lambda: None if run.ended else run.spec.scope.abort())
+        if not survives_disconnect(body):
+            stack.callback(lambda: None if run.ended else run.spec.scope.abort())
         if spec.is_resume and (text := _text(projection.resume())):
             yield text
         while True:
