@@ -58,9 +58,9 @@ def serve(
 ) -> None:
     """Serve an agent to OpenAI's, Anthropic's and A2A clients; needs the extra `server`."""
     try:
+        from graph_agent.agent_file.credentials import sources_from
         from graph_agent.server import settings as server_settings
         from graph_agent.server.process.serve import serve as serve_until_stopped
-        from graph_agent.spec.credentials import sources_from
     except ImportError as error:
         raise missing_extra("graph-agent serve", "server", error) from None
     if list_settings:
@@ -115,11 +115,11 @@ def a2a(
     """Serve an agent to A2A clients; needs the extra `server`."""
     try:
         # Imported here because they take longer to load than the other commands need to start.
+        from graph_agent.agent_file.credentials import sources_from
+        from graph_agent.agent_file.spec import load_spec, with_sources
         from graph_agent.server.hosting.host import of_spec
         from graph_agent.server.process.serve import serve_a2a
         from graph_agent.server.settings import describe_settings, settings_from
-        from graph_agent.spec.agent_file import load_spec, with_sources
-        from graph_agent.spec.credentials import sources_from
     except ImportError as error:
         raise missing_extra("graph-agent a2a", "server", error) from None
     if list_settings:

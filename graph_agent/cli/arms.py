@@ -35,8 +35,8 @@ def report(
 
     The groups are the arms of the planner's rollout. Intervals are of 95 %; inputs that have not ended do not count.
     """
+    from graph_agent.agent_file.spec import load_spec
     from graph_agent.evaluation.arms import arms_of
-    from graph_agent.spec.agent_file import load_spec
 
     begin = None if since is None else since.replace(tzinfo=UTC)
     rows, unread = asyncio.run(_rows(db or load_spec(config).db, by))

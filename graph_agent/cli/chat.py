@@ -11,6 +11,7 @@ from prompt_toolkit.patch_stdout import patch_stdout
 
 from graph_agent._internal.failure_log import mask_named_secrets
 from graph_agent._internal.text import text_of
+from graph_agent.agent_file.factory import open_agent
 from graph_agent.cli.agent_thread import GRACE_S, STOPPED, AgentThread, leave_at_once
 from graph_agent.cli.dialog import Dialog, approve_all, show_question
 from graph_agent.cli.editor import LineEditor, open_history
@@ -25,7 +26,6 @@ from graph_agent.runs.registry import is_idle
 from graph_agent.session.control import SessionControl
 from graph_agent.session.results import Done, EventAdded, RunResult, open_interrupts
 from graph_agent.session.session import Session
-from graph_agent.spec.factory import open_agent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -28,9 +28,9 @@ from graph_agent.errors import ConfigError, McpServerError, OperatorError
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
+    from graph_agent.agent_file.delegates import DelegateSpec
+    from graph_agent.agent_file.spec import AgentSpec
     from graph_agent.delegates.a2a_delegate import A2ADelegate
-    from graph_agent.spec.agent_file import AgentSpec
-    from graph_agent.spec.delegates import DelegateSpec
 
 
 Status = Literal["ok", "warning", "problem"]
@@ -123,8 +123,8 @@ def check_keys(spec: AgentSpec) -> Iterator[CheckResult]:
 
 async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResult]:
     """Build the models of the file; send one request to the first if wanted."""
+    from graph_agent.agent_file.factory import model_candidates
     from graph_agent.models.scripted import MOCK_VARIABLE, mock_model_from_env
-    from graph_agent.spec.factory import model_candidates
 
     try:
         scripted = mock_model_from_env()
@@ -184,8 +184,8 @@ async def check_servers(spec: AgentSpec) -> list[CheckResult]:
 
 
 async def _server(name: str, spec: AgentSpec) -> CheckResult:
+    from graph_agent.agent_file.factory import mcp_connections
     from graph_agent.mcp import open_mcp_tools
-    from graph_agent.spec.factory import mcp_connections
 
     fix = f"Check mcp_servers.{name} in the agent file: its command or URL, and what the server prints when it starts."
     begun = time.monotonic()
@@ -217,8 +217,8 @@ async def _remote(delegate: DelegateSpec, spec: AgentSpec) -> CheckResult:
 
 async def check_parts(spec: AgentSpec) -> CheckResult:
     """Build the agent with a stand-in model: tools, delegates, hooks, prompts and the response format."""
+    from graph_agent.agent_file.factory import open_parts
     from graph_agent.models.scripted import MockChatModel
-    from graph_agent.spec.factory import open_parts
 
     try:
         async with open_parts(spec, MockChatModel(responses=["OK"])):
@@ -341,7 +341,7 @@ async def _check(config: str, db: str | None, out: Terminal, *, ask_model: bool,
 
 
 async def _check_results(config: str, db: str | None, *, ask_model: bool) -> AsyncIterator[CheckResult]:
-    from graph_agent.spec.agent_file import load_spec
+    from graph_agent.agent_file.spec import load_spec
 
     for check_result in check_versions():
         yield check_result

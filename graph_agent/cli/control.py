@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
+    from graph_agent.agent_file.spec import AgentSpec
     from graph_agent.runs.inbox import ControlMessage, NoteKind
-    from graph_agent.spec.agent_file import AgentSpec
 
 RunningSession = Annotated[
     str | None,
@@ -33,7 +33,7 @@ def steer(
     text: TextArgument, session: RunningSession = None, config: ConfigOption = AGENT_FILE, db: DbOption = None
 ) -> None:
     """Send a message to a session before its next step, in any process; if it is idle, with its next input."""
-    from graph_agent.spec.agent_file import load_spec
+    from graph_agent.agent_file.spec import load_spec
 
     Terminal().line(asyncio.run(send(load_spec(config), db, session, "steer", text)))
 
@@ -42,14 +42,14 @@ def follow_up(
     text: TextArgument, session: RunningSession = None, config: ConfigOption = AGENT_FILE, db: DbOption = None
 ) -> None:
     """Queue an input to run after the current answer; if the session is idle, after the answer to its next input."""
-    from graph_agent.spec.agent_file import load_spec
+    from graph_agent.agent_file.spec import load_spec
 
     Terminal().line(asyncio.run(send(load_spec(config), db, session, "follow_up", text)))
 
 
 def abort(session: RunningSession = None, config: ConfigOption = AGENT_FILE, db: DbOption = None) -> None:
     """Stop a session, even if it runs in another process; exit status 1 if there was nothing to stop."""
-    from graph_agent.spec.agent_file import load_spec
+    from graph_agent.agent_file.spec import load_spec
 
     session_id, stopped = asyncio.run(stop(load_spec(config), db, session))
     Terminal().line(f"Session {session_id} {'is stopping' if stopped else 'is not running'}.")
@@ -150,8 +150,8 @@ async def stop(spec: AgentSpec, db: str | None, session_id: str | None) -> tuple
         if found is None or found.checkpoint["channel_values"].get("status") != "RUNNING":
             return session_id, False
     # The session waits for a person, or its process crashed: the agent settles the open calls.
+    from graph_agent.agent_file.factory import open_agent
     from graph_agent.session.session import Session
-    from graph_agent.spec.factory import open_agent
 
     async with open_agent(spec, db=db) as graph:
         return session_id, await Session(graph, session_id).abort()

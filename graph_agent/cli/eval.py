@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from graph_agent.agent_file.spec import AgentSpec
     from graph_agent.evaluation.formats import Format
     from graph_agent.evaluation.report import Report
     from graph_agent.evaluation.runner import Plan, Trial
-    from graph_agent.spec.agent_file import AgentSpec
 
 DATABASE = ".graph_agent_eval.db"
 """Name of the database, next to the cases."""
@@ -96,9 +96,9 @@ def _plan(
 ) -> Plan:
     from fnmatch import fnmatchcase
 
+    from graph_agent.agent_file.spec import load_spec
     from graph_agent.evaluation.formats import read_cases
     from graph_agent.evaluation.runner import Plan
-    from graph_agent.spec.agent_file import load_spec
 
     file = read_cases(path)
     if agent is None and file.agent is None:
@@ -132,7 +132,7 @@ def _export(path: Path, export: str) -> None:
 
 def _other(spec: AgentSpec, vs: Sequence[str]) -> tuple[str, AgentSpec]:
     """Return the label of the second agent, and the agent itself."""
-    from graph_agent.spec.agent_file import load_spec, with_keys
+    from graph_agent.agent_file.spec import load_spec, with_keys
 
     files = [each for each in vs if "=" not in each]
     if len(files) > 1:

@@ -39,7 +39,7 @@ def events(
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
 ) -> None:
     """Print the events of a session, oldest first; the run may be in any process."""
-    from graph_agent.spec.agent_file import load_spec
+    from graph_agent.agent_file.spec import load_spec
 
     out = Terminal()
 

@@ -11,7 +11,7 @@ from graph_agent._internal.text import printable
 from graph_agent.cli.options import AGENT_FILE, ConfigOption
 
 if TYPE_CHECKING:
-    from graph_agent.spec.agent_file import AgentSpec
+    from graph_agent.agent_file.spec import AgentSpec
 
 EDGES = (
     ("__start__", "plan", False),
@@ -35,15 +35,15 @@ def graph(
     ] = False,
 ) -> None:
     """Print an agent's graph as a Mermaid flowchart, with the tools and delegates that its file names."""
-    from graph_agent.spec.agent_file import load_spec
+    from graph_agent.agent_file.spec import load_spec
 
     spec = load_spec(config)
     typer.echo(asyncio.run(_draw_compiled(spec)) if compiled else mermaid(spec))
 
 
 async def _draw_compiled(spec: AgentSpec) -> str:
+    from graph_agent.agent_file.factory import open_parts
     from graph_agent.models.scripted import MockChatModel
-    from graph_agent.spec.factory import open_parts
 
     async with open_parts(spec, MockChatModel(responses=["OK"])) as agent:
         drawn: str = agent.get_graph().draw_mermaid()

@@ -11,6 +11,7 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from graph_agent._internal.sync_bridge import call_in_thread
+from graph_agent.agent_file.factory import open_agent
 from graph_agent.checkpoints.urls import MEMORY
 from graph_agent.cli.agent_thread import STOPPED, Interrupts
 from graph_agent.cli.dialog import (
@@ -31,10 +32,9 @@ from graph_agent.cli.terminal import Terminal
 from graph_agent.cli.typed_keys import show_typed_keys
 from graph_agent.session.results import open_interrupts
 from graph_agent.session.session import Session
-from graph_agent.spec.factory import open_agent
 
 if TYPE_CHECKING:
-    from graph_agent.spec.agent_file import AgentSpec
+    from graph_agent.agent_file.spec import AgentSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,9 @@ def prune(
     The state, the messages, the events and the open questions of each session remain, with its first checkpoint and
     the newest one of each branch. Sessions with a run under way are skipped.
     """
+    from graph_agent.agent_file.spec import load_spec
     from graph_agent.checkpoints.maintenance import prune as prune_database
     from graph_agent.cli.options import shared_database
-    from graph_agent.spec.agent_file import load_spec
 
     if keep_last is not None and older_than is not None:
         raise typer.BadParameter("give one of --keep-last and --older-than.", param_hint="--older-than")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
-    from graph_agent.spec.agent_file import AgentSpec
+    from graph_agent.agent_file.spec import AgentSpec
     from graph_agent.testing import Replay, Replayer
 
 _COLUMNS = ("SESSION", "RESULT", "INPUT", "STEP", "WHAT")
@@ -109,7 +109,7 @@ def replay(
     The recorded model replies, or --model, and calls get their recorded results: a tool that may write never runs. The
     session is unchanged.
     """
-    from graph_agent.spec.agent_file import load_spec
+    from graph_agent.agent_file.spec import load_spec
 
     if (session is None) != all_:
         raise typer.BadParameter("give the id of one session, or --all.")
@@ -160,8 +160,8 @@ class _Change:
 
 
 def _changed(spec: AgentSpec, model: str | None, prompt: Path | None, keys: Sequence[str]) -> AgentSpec:
+    from graph_agent.agent_file.spec import with_keys
     from graph_agent.settings.config import LoopConfig
-    from graph_agent.spec.agent_file import with_keys
 
     if any("=" not in each for each in keys):
         raise ConfigError(f"--set {' '.join(keys)}: write KEY=VALUE, e.g. max_steps=3.")
@@ -180,7 +180,7 @@ def _changed(spec: AgentSpec, model: str | None, prompt: Path | None, keys: Sequ
 
 
 def _tools(spec: AgentSpec, given: Sequence[str]) -> dict[str, BaseTool]:
-    from graph_agent.spec.imports import load_attribute
+    from graph_agent.agent_file.imports import load_attribute
     from graph_agent.tools.argument_checks import checked_tool
 
     found = {}
@@ -195,8 +195,8 @@ def _tools(spec: AgentSpec, given: Sequence[str]) -> dict[str, BaseTool]:
 @asynccontextmanager
 async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
     """Open the agent without its database, and without its model and its secrets if nothing needs them."""
+    from graph_agent.agent_file.factory import open_agent
     from graph_agent.models.scripted import MockChatModel
-    from graph_agent.spec.factory import open_agent
     from graph_agent.testing import Replayer
 
     found: list[Replayer] = []

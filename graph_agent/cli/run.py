@@ -131,10 +131,10 @@ def _converse_on_page(
     log_level: str | None,
 ) -> None:
     try:
+        from graph_agent.agent_file.credentials import sources_from
+        from graph_agent.agent_file.spec import TODAY_VARIABLE
         from graph_agent.server.hosting.host import of_file
         from graph_agent.server.process.serve import serve_page
-        from graph_agent.spec.agent_file import TODAY_VARIABLE
-        from graph_agent.spec.credentials import sources_from
     except ImportError as error:
         raise missing_extra("graph-agent chat --web", "server", error) from None
     if today is not None:
@@ -239,9 +239,9 @@ def settings_of(
         if is_switched_on():
             instrument_from_env()
     # Imported here: they load the graph's modules, which most commands do not need.
+    from graph_agent.agent_file.credentials import sources_from
+    from graph_agent.agent_file.spec import load_spec, recording, with_sources
     from graph_agent.cli.one_shot import Settings
-    from graph_agent.spec.agent_file import load_spec, recording, with_sources
-    from graph_agent.spec.credentials import sources_from
 
     options = [*(["--config", str(config)] if config != AGENT_FILE else []), *(["--db", db] if db else [])]
     spec = with_sources(load_spec(config), sources_from(credential or []))

@@ -48,7 +48,7 @@ def sessions(
 
     On a terminal it is a table. Elsewhere the columns are separated by tabs, without a heading.
     """
-    from graph_agent.spec.agent_file import load_spec
+    from graph_agent.agent_file.spec import load_spec
 
     if context.invoked_subcommand is not None:
         return
@@ -160,9 +160,9 @@ def export_(
     With --test, it is a test that needs no model, no network and no tool. If the agent file exists, the test builds its
     agent; else an agent of stub tools.
     """
+    from graph_agent.agent_file.spec import load_spec
     from graph_agent.cli.options import shared_database
     from graph_agent.session.importing import export_session
-    from graph_agent.spec.agent_file import load_spec
 
     # The page names the agent; the database alone suffices for the lines.
     spec = load_spec(config) if db is None or ((as_html or as_test or as_case) and config.exists()) else None
@@ -226,9 +226,9 @@ def import_(
     replace: Annotated[bool, typer.Option("--replace", help="Replace a session of the same id.")] = False,
 ) -> None:
     """Store an exported session in a database, which may be of another kind, and print its id."""
+    from graph_agent.agent_file.spec import load_spec
     from graph_agent.checkpoints.urls import MEMORY
     from graph_agent.session.importing import import_session
-    from graph_agent.spec.agent_file import load_spec
 
     address = db or load_spec(config).db
     if address == MEMORY:
@@ -251,9 +251,9 @@ def rm(
 
     Sessions with a run under way are refused, and then none is deleted.
     """
+    from graph_agent.agent_file.spec import load_spec
     from graph_agent.cli.options import no_session, open_sessions, shared_database
     from graph_agent.session.importing import remove_sessions
-    from graph_agent.spec.agent_file import load_spec
 
     address = shared_database(db or load_spec(config).db)
     chosen = [*dict.fromkeys(sessions)]

@@ -35,7 +35,7 @@ def trace(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per input.")] = False,
 ) -> None:
     """Show what a session did and when: plans, model calls and calls, with durations, tokens and cost."""
-    from graph_agent.spec.agent_file import load_spec
+    from graph_agent.agent_file.spec import load_spec
 
     roots = asyncio.run(_read(db or load_spec(config).db, session))
     if number:

@@ -13,10 +13,10 @@ from jsonschema import ValidationError
 
 from graph_agent._internal.failure_log import exception_text
 from graph_agent._internal.json_schema import SchemaCheck, compile_pattern
+from graph_agent.agent_file.imports import load_attribute
 from graph_agent.errors import SlowSchemaError
 from graph_agent.evaluation.cases import Case, ExpectedAnswer, ExpectedCalls, Judge, Limits
 from graph_agent.session.results import RunResult
-from graph_agent.spec.imports import load_attribute
 from graph_agent.testing.calls import WaveCall, compare_calls, compare_values
 from graph_agent.types import SessionStatus
 

@@ -18,6 +18,9 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from graph_agent._internal.failure_log import exception_text, mask_named_secrets
+from graph_agent.agent_file.factory import open_agent
+from graph_agent.agent_file.imports import load_attribute
+from graph_agent.agent_file.spec import AgentSpec
 from graph_agent.approvals import HeldCall, approve, edit, reject, respond
 from graph_agent.checkpoints.urls import MEMORY
 from graph_agent.compiled import CompiledAgentGraph
@@ -28,9 +31,6 @@ from graph_agent.models.scripted import MOCK_VARIABLE, MockChatModel, mock_model
 from graph_agent.session.results import RunResult, since_last_input
 from graph_agent.session.session import Session
 from graph_agent.session.trace import spans_of
-from graph_agent.spec.agent_file import AgentSpec
-from graph_agent.spec.factory import open_agent
-from graph_agent.spec.imports import load_attribute
 from graph_agent.state.events import Event
 from graph_agent.testing.calls import WaveCall, wave_calls
 from graph_agent.testing.recording import usage_of

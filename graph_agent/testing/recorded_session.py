@@ -270,8 +270,8 @@ class RecordedSession:
             return create_graph_agent(model, name="recorded")
         if not isinstance(self._given, str | Path):
             return self._given  # type: ignore[return-value]  # `rebuild` refuses another graph
-        from graph_agent.spec.agent_file import load_spec
-        from graph_agent.spec.factory import open_parts
+        from graph_agent.agent_file.factory import open_parts
+        from graph_agent.agent_file.spec import load_spec
 
         async with open_parts(load_spec(Path(self._given), environment={}), model) as graph:
             return graph

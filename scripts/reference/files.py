@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from graph_agent.spec.json_schema import schema_text
+from graph_agent.agent_file.editor_schema import schema_text
 from scripts.reference import agent_file, cli, config, environment, events, http, metrics
 
 ROOT = Path(__file__).parents[2]

@@ -13,12 +13,12 @@ from starlette.routing import BaseRoute, Route
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.a2a.server import A2AServer
+from graph_agent.agent_file.spec import DEFAULT_DB
 from graph_agent.server import create_app
 from graph_agent.server.a2a.mount import agent_card
 from graph_agent.server.admission.gate import OPEN
 from graph_agent.server.hosting.host import AgentSource
 from graph_agent.server.problems import STATUS, Kind
-from graph_agent.spec.agent_file import DEFAULT_DB
 from scripts.reference.markdown import code, document, table, type_of
 
 _A2A = {

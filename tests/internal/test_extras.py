@@ -16,10 +16,10 @@ from packaging.utils import canonicalize_name
 
 from graph_agent import A2ADelegate
 from graph_agent._internal.extras import _EXTRAS, install_command, requirements_of
+from graph_agent.agent_file.delegates import DelegateSpec
+from graph_agent.agent_file.imports import load_attribute
 from graph_agent.errors import MissingExtraError
 from graph_agent.models.resolve import resolve_model
-from graph_agent.spec.delegates import DelegateSpec
-from graph_agent.spec.imports import load_attribute
 
 
 @pytest.fixture

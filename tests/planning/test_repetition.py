@@ -330,7 +330,7 @@ async def _off_in_the_file(tmp_path: Path, model: ScriptedChatModel) -> None:
     file.write_text("name: a\nmodel: own:model\ntools: ['own:add']\nconfig: {max_steps: 20, loop_detection: false}\n")
     spec = load_spec(file)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graph_agent.spec.factory._model", lambda spec: model)
+        patch.setattr("graph_agent.agent_file.factory._model", lambda spec: model)
         async with open_agent(spec, db="") as graph:
             await graph.ainvoke(says("go"))
 

@@ -13,10 +13,10 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic import SecretStr
 
 from graph_agent import AgentContext, GraphDelegate, ScriptedChatModel, create_graph_agent
+from graph_agent.agent_file.credentials import read_credentials, sources_from
 from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
 from graph_agent.errors import ConfigError
 from graph_agent.spec import load_spec, open_agent
-from graph_agent.spec.credentials import read_credentials, sources_from
 from tests.server.process import ROOT
 from tests.support.agents import asks, says, thread
 from tests.support.cli import run_cli

@@ -112,7 +112,7 @@ class PageRun:
         for name in [name for name in os.environ if name.startswith(("OPENAI_", "LANGSMITH_", "GRAPH_AGENT_"))]:
             self.monkeypatch.delenv(name)
         self.monkeypatch.setattr("graph_agent.models.scripted.mock_model_from_env", self._scripted)
-        self.monkeypatch.setattr("graph_agent.spec.factory.mock_model_from_env", self._scripted)
+        self.monkeypatch.setattr("graph_agent.agent_file.factory.mock_model_from_env", self._scripted)
         module = types.ModuleType(f"page_{self.page.stem.replace('-', '_')}")
         self.monkeypatch.setitem(sys.modules, module.__name__, module)
         with asyncio.Runner() as runner, warm_command() as self._commands, contextlib.ExitStack() as servers:

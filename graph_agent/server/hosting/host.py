@@ -25,6 +25,11 @@ from starlette.requests import HTTPConnection
 
 from graph_agent._internal.credential_headers import check_headers, credentials_of
 from graph_agent._internal.polling import poll_forever
+from graph_agent.agent_file.credentials import CredentialSource, read_credentials
+from graph_agent.agent_file.delegates import SkillSpec
+from graph_agent.agent_file.factory import open_agent
+from graph_agent.agent_file.served import ServedAgent, today_from_env
+from graph_agent.agent_file.spec import AgentSpec, load_spec, recording, with_sources
 from graph_agent.checkpoints.open import open_saver, open_store, strict_serializer
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
@@ -35,11 +40,6 @@ from graph_agent.server.hosting.feeds import CheckpointNotifier, Feeds
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import A2A_DEFAULTS, ServerSettings
 from graph_agent.session.event_reader import EventReader
-from graph_agent.spec.agent_file import AgentSpec, load_spec, recording, with_sources
-from graph_agent.spec.credentials import CredentialSource, read_credentials
-from graph_agent.spec.delegates import SkillSpec
-from graph_agent.spec.factory import open_agent
-from graph_agent.spec.served import ServedAgent, today_from_env
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent._internal.command_log import log_at
 from graph_agent._internal.credential_headers import check_headers
+from graph_agent.agent_file.credentials import CredentialSource
 from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.otel import instrument_from_env, is_switched_on
 from graph_agent.runs.registry import use_daemon_threads_of_own_loop
@@ -32,7 +33,6 @@ from graph_agent.server.admission.gate import read_keys
 from graph_agent.server.hosting.host import AgentSource, of_file
 from graph_agent.server.process.supervisor import Supervisor, check_workers, sharing
 from graph_agent.server.settings import ServerSettings
-from graph_agent.spec.credentials import CredentialSource
 
 
 def bind_socket(host: str, port: int) -> socket.socket:

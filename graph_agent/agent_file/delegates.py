@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 from graph_agent._internal.extras import missing_extra
 from graph_agent._internal.validation_text import describe_fields, explain
 from graph_agent._internal.yaml_files import expand
+from graph_agent.agent_file.imports import load_attribute, make
 from graph_agent.errors import ConfigError
-from graph_agent.spec.imports import load_attribute, make
 
 if TYPE_CHECKING:
     from graph_agent.compiled import CompiledAgentGraph

@@ -20,12 +20,12 @@ from pydantic.json_schema import SkipJsonSchema
 from graph_agent._internal.credential_headers import check_headers
 from graph_agent._internal.validation_text import describe_fields, explain
 from graph_agent._internal.yaml_files import parse_yaml
+from graph_agent.agent_file.credentials import CredentialSource, check_sources, keys_from, loop_fields_from
+from graph_agent.agent_file.delegates import DelegateSpec, SkillSpec
+from graph_agent.agent_file.hooks import HookSpec, MiddlewareSpec
 from graph_agent.checkpoints.urls import check_cache
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.settings.config import LoopConfig
-from graph_agent.spec.credentials import CredentialSource, check_sources, keys_from, loop_fields_from
-from graph_agent.spec.delegates import DelegateSpec, SkillSpec
-from graph_agent.spec.hooks import HookSpec, MiddlewareSpec
 from graph_agent.workspace.shell import Shell
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
@@ -170,7 +170,7 @@ def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> 
 
     Args:
         environment: Environment variables, of which `GRAPH_AGENT_MODEL`, `GRAPH_AGENT_LOOP_MAX_STEPS` and similar ones
-            replace keys of the file; see `graph_agent.spec.credentials`.
+            replace keys of the file; see `graph_agent.agent_file.credentials`.
 
     Raises:
         ConfigError: If it is missing, is not YAML, or has an invalid key or value; the message names the file, the

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Self, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from graph_agent._internal.validation_text import describe_fields
+from graph_agent.agent_file.imports import is_dotted_name, load_attribute, make
 from graph_agent.errors import ConfigError, did_you_mean
-from graph_agent.spec.imports import is_dotted_name, load_attribute, make
 
 SHIPPED_HOOKS = {
     "history_compression": "graph_agent.hooks.history_compression.HistoryCompression",

@@ -23,6 +23,11 @@ from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent._internal.text import to_json_safe
 from graph_agent._internal.yaml_files import expand, parse_yaml
 from graph_agent.agent import create_graph_agent
+from graph_agent.agent_file.credentials import read_credentials
+from graph_agent.agent_file.delegates import OpenedAgent
+from graph_agent.agent_file.hooks import HookSpec, load_hook
+from graph_agent.agent_file.imports import load_attribute, make
+from graph_agent.agent_file.spec import SYSTEM_VARIABLES, TODAY_VARIABLE, AgentSpec, WorkspaceSpec, load_spec
 from graph_agent.approvals.policy import signature_fault
 from graph_agent.checkpoints.open import open_cache, open_saver, open_store
 from graph_agent.compiled import CompiledAgentGraph
@@ -33,11 +38,6 @@ from graph_agent.models.scripted import MockChatModel, mock_model_from_env
 from graph_agent.prompts import PromptTemplate, read_prompt_file
 from graph_agent.settings.config import LoopConfig
 from graph_agent.settings.response_format import ResponseSchema
-from graph_agent.spec.agent_file import SYSTEM_VARIABLES, TODAY_VARIABLE, AgentSpec, WorkspaceSpec, load_spec
-from graph_agent.spec.credentials import read_credentials
-from graph_agent.spec.delegates import OpenedAgent
-from graph_agent.spec.hooks import HookSpec, load_hook
-from graph_agent.spec.imports import load_attribute, make
 from graph_agent.tools.argument_checks import checked_tool
 
 SCHEMA_FILES = (".json", ".yaml", ".yml")

@@ -1,4 +1,4 @@
-"""Generates the JSON schema of the agent file, for editors; `agent.schema.json` in this package is its output.
+"""Generates the JSON schema of the agent file, for editors; `spec/agent.schema.json` is its output.
 
 The schema is that of `AgentSpec`, with the mappings that are validated elsewhere filled in: `config`, MCP connections
 and the authentication of remote delegates. It accepts exact JSON types only, where the loader also converts `"8"` to 8.
@@ -13,6 +13,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
+from graph_agent.agent_file.hooks import SHIPPED_HOOKS
+from graph_agent.agent_file.spec import CONFIG_ALIASES, AgentSpec
 from graph_agent.delegates.a2a_http import A2AAuth
 from graph_agent.mcp.connections import (
     ANSWER_TIMEOUT_S,
@@ -29,8 +31,6 @@ from graph_agent.mcp.messages import MAX_MESSAGE_BYTES
 from graph_agent.mcp.transports import READ_TIMEOUT_S, TIMEOUT_S
 from graph_agent.prompts import VARIABLES
 from graph_agent.settings.config import LoopConfig
-from graph_agent.spec.agent_file import CONFIG_ALIASES, AgentSpec
-from graph_agent.spec.hooks import SHIPPED_HOOKS
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _DOTTED = {"pattern": r"^[^\s:]+[:.][^\s:]+$"}
