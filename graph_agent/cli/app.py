@@ -20,6 +20,7 @@ from graph_agent.cli.control import abort, follow_up, steer
 from graph_agent.cli.eval import eval_
 from graph_agent.cli.events import events
 from graph_agent.cli.graph import graph
+from graph_agent.cli.mcp import mcp
 from graph_agent.cli.new import new
 from graph_agent.cli.prune import prune
 from graph_agent.cli.replay import replay
@@ -77,6 +78,7 @@ for command in (
     schema,
     serve,
     a2a,
+    mcp,
 ):
     app.command()(command)
 

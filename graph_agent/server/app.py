@@ -28,7 +28,7 @@ from graph_agent.server.parameters import SESSION_HEADER, Services
 from graph_agent.server.problems import on_invalid, path_of, stopping
 from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.records import deleting_expired
-from graph_agent.server.settings import CARD_PATH, REST_PATH, RPC_PATH, ServerSettings
+from graph_agent.server.settings import CARD_PATH, MCP_PATH, REST_PATH, RPC_PATH, ServerSettings
 from graph_agent.server.shared_folder import is_to_stop_at_once
 
 _APIS = {
@@ -40,8 +40,10 @@ _APIS = {
     "graph_agent.server.agui.routes": ("/agui",),
 }
 """Module of an API's routes → the beginnings of their paths."""
-_A2A = "graph_agent.server.a2a.mount"
-ON_DEMAND = (*_APIS, _A2A)
+_A2A, _MCP = "graph_agent.server.a2a.mount", "graph_agent.server.mcp.mount"
+_PROTOCOLS = {_A2A: (RPC_PATH, CARD_PATH), _MCP: (MCP_PATH,)}
+"""Module of a protocol's SDK → the beginnings of its paths. Its routes are opened, and closed with the application."""
+ON_DEMAND = (*_APIS, *_PROTOCOLS)
 """Modules that are imported at the first request for one of their paths."""
 _OPTIONAL = {"graph_agent.server.agui.routes": "ag_ui"}
 """Module of an API's routes → the package of an extra that it needs; without the package, the API is left out."""
@@ -56,6 +58,7 @@ GUARDED = (
     f"{RPC_PATH}/",
     f"{REST_PATH}/*",
     CARD_PATH,
+    MCP_PATH,
     "/health",
     "/ready",
     "/metrics",
@@ -103,19 +106,25 @@ def create_app(
             app.state.graph_agent = Services(Chat(runs, limits), streams, Readiness(host, metrics, runs))
             async with AsyncExitStack() as stack:
                 routes: list[BaseRoute] = []
-                opening = asyncio.Lock()
+                opening, opened = asyncio.Lock(), set[str]()
 
-                async def open_a2a() -> None:
+                async def open_protocol(name: str) -> None:
                     async with opening:
-                        if not routes:
-                            mount = await asyncio.to_thread(import_module, _A2A)
-                            opened = mount.a2a_routes(runs, limits, tasks, db or source.db)
-                            routes.extend(await stack.enter_async_context(opened))
-                            app.router.routes[:0] = routes
+                        if name in opened:
+                            return
+                        mount = await asyncio.to_thread(import_module, name)
+                        if name == _A2A:
+                            found = mount.a2a_routes(runs, limits, tasks, db or source.db)
+                        else:
+                            found = mount.mcp_routes(runs, limits, streams, tasks, shared=shared is not None)
+                        added = await stack.enter_async_context(found)
+                        routes.extend(added)
+                        app.router.routes[:0] = added
+                        opened.add(name)
 
                 if mounted or a2a_only:
-                    await open_a2a()
-                app.state.open_a2a = open_a2a
+                    await open_protocol(_A2A)
+                app.state.open_protocol = open_protocol
                 with drain_on_sigterm(
                     runs,
                     settings.drain_s,
@@ -125,7 +134,7 @@ def create_app(
                     try:
                         yield
                     finally:
-                        app.state.graph_agent = app.state.background_responses = app.state.open_a2a = None
+                        app.state.graph_agent = app.state.background_responses = app.state.open_protocol = None
                         app.router.routes[:] = [route for route in app.router.routes if route not in routes]
 
     app = FastAPI(
@@ -146,11 +155,15 @@ def create_app(
         else:
             app.include_router(health_routes.metrics_router)
             app.include_router(health_routes.pages_router)
-    app.add_middleware(_RoutesOnDemand, owner=app, apis=apis)
+    # `langgraph dev` has a path of its own for MCP.
+    protocols = {_A2A: _PROTOCOLS[_A2A]} if a2a_only or mounted else _PROTOCOLS
+    app.add_middleware(_RoutesOnDemand, owner=app, apis=apis, protocols=protocols)
     if telemetry.observer is not None:
         app.add_middleware(telemetry.observer.middleware)
     app.add_exception_handler(RequestValidationError, on_invalid)
-    guarded = tuple(path for path in GUARDED if not mounted or path not in ("/metrics", "/openapi.json", "/docs", "/"))
+    guarded = tuple(
+        path for path in GUARDED if not mounted or path not in (MCP_PATH, "/metrics", "/openapi.json", "/docs", "/")
+    )
     guard(app, settings, guarded)
     app.openapi = _openapi(app, apis, settings)  # type: ignore[method-assign]  # FastAPI's way to customize OpenAPI
     return app
@@ -185,24 +198,26 @@ def _is_installed(name: str) -> bool:
 
 
 class _RoutesOnDemand:
-    """ASGI middleware that adds the routes of an API at the first request for one of its paths.
+    """ASGI middleware that adds the routes of an API or a protocol at the first request for one of its paths.
 
     To import every API would take a third of the CPU time of a server's start.
     """
 
-    def __init__(self, app: ASGIApp, *, owner: FastAPI, apis: _Apis) -> None:
+    def __init__(self, app: ASGIApp, *, owner: FastAPI, apis: _Apis, protocols: Mapping[str, tuple[str, ...]]) -> None:
         self._app = app
         self._owner = owner
         self._apis = apis
+        self._protocols = protocols
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
             path = path_of(scope)
             await self._apis.include_for(path)
-            if path.startswith((RPC_PATH, CARD_PATH)):
-                if (open_a2a := getattr(self._owner.state, "open_a2a", None)) is None:
-                    raise stopping()
-                await open_a2a()
+            for name, paths in self._protocols.items():
+                if path.startswith(paths):
+                    if (open_protocol := getattr(self._owner.state, "open_protocol", None)) is None:
+                        raise stopping()
+                    await open_protocol(name)
         await self._app(scope, receive, send)
 
 

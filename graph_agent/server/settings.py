@@ -32,6 +32,7 @@ class ApiKey(BaseModel):
 CARD_PATH = "/.well-known/agent-card.json"
 RPC_PATH = "/a2a"
 REST_PATH = "/a2a/rest"
+MCP_PATH = "/mcp"
 
 A2A_DEFAULTS: Mapping[str, Any] = {"max_steps": 10}
 """Context overrides of A2A runs, unless the agent sets them."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from importlib import metadata
 
 from a2a.auth.user import UnauthenticatedUser, User
@@ -17,16 +17,15 @@ from a2a.server.routes.common import ServerCallContextBuilder
 from a2a.types import AgentCapabilities, AgentCard, AgentExtension, AgentInterface, AgentSkill
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, TransportProtocol
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import Unpack
 
 from graph_agent._internal import telemetry
 from graph_agent._internal.failure_log import SECRET_HEADERS
-from graph_agent._internal.signals import Drainable, drain_on_sigterm
+from graph_agent._internal.signals import drain_on_sigterm
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.delegates.a2a_parts import EXTENSION
 from graph_agent.runs.registry import sees_other_processes
@@ -36,9 +35,10 @@ from graph_agent.server.a2a.session_ids import task_lease
 from graph_agent.server.a2a.store import open_stores
 from graph_agent.server.a2a.validation import RequestBounds
 from graph_agent.server.admission.gate import Caller, Limits, admitted_caller, guard, limits_of
+from graph_agent.server.admission.limited import admit_requests
 from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.schemas import SESSION_ID
-from graph_agent.server.problems import ProblemError, stopping
+from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import CARD_PATH, REST_PATH, RPC_PATH, ServerSettings
 from graph_agent.types import delegate_name, is_delegation
 
@@ -142,7 +142,7 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
             bounds=bounds_of(host.settings),
         )
         closing = runs.register_closer(server.aclose, drain=server.drain)
-        admit_requests(server.routes, runs, limits)
+        admit_requests(server.routes, runs, limits, protocol="A2A")
         card = Route(CARD_PATH, _card_endpoint(runs), methods=["GET"])
         try:
             yield [card, *(route for route in server.routes if getattr(route, "path", "") != CARD_PATH)]
@@ -161,18 +161,6 @@ def bounds_of(settings: ServerSettings) -> RequestBounds:
         parts=settings.max_a2a_parts,
         characters=settings.max_a2a_characters,
     )
-
-
-def admit_requests(routes: Iterable[BaseRoute], runs: Drainable, limits: Limits) -> None:
-    """Make the routes check each A2A request, and count it as a request of its caller.
-
-    Args:
-        routes: The routes of an `A2AServer`.
-        runs: Requests are refused while it drains.
-    """
-    for route in routes:
-        if isinstance(route, Route):
-            route.app = _Limited(route.app, runs, limits)
 
 
 def task_slots(tasks: Limits) -> SlotFactory:
@@ -232,43 +220,6 @@ def _card_endpoint(runs: Runs) -> ASGIApp:
             await response(scope, receive, send)
 
     return _Endpoint()
-
-
-class _Limited:
-    """ASGI middleware that counts A2A requests per caller, and refuses them while the server stops.
-
-    It also requires a JSON content type, which the SDK does not: a browser sends `text/plain` to another site without a
-    preflight request.
-    """
-
-    def __init__(self, app: ASGIApp, runs: Drainable, limits: Limits) -> None:
-        self._app = app
-        self._runs = runs
-        self._limits = limits
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._runs.draining:
-            raise stopping()
-        if not _is_json(Headers(scope=scope)):
-            raise ProblemError("media_type", "An A2A request is JSON; send it with 'Content-Type: application/json'.")
-        with ExitStack() as slot:
-            slot.enter_context(self._limits.slot(admitted_caller(Request(scope)).name))
-
-            async def send_with_slot(message: Message) -> None:
-                if message["type"] == "http.response.body" and not message.get("more_body", False):
-                    # Before the last byte, after which the client may send its next request.
-                    slot.close()
-                await send(message)
-
-            await self._app(scope, receive, send_with_slot)
-
-
-def _is_json(headers: Headers) -> bool:
-    """Return whether a request has a JSON body, or none."""
-    if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
-        return True
-    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))
 
 
 class _KeyUser(User):
@@ -337,7 +288,7 @@ def a2a_app(
         given["context_builder"] = CallerContext()
     given.update(options)
     server = A2AServer(graph, card, **given)
-    admit_requests(server.routes, server, limits)
+    admit_requests(server.routes, server, limits, protocol="A2A")
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -1,0 +1,331 @@
+"""Runs the calls of an agent's tool as inputs of sessions, and reads its sessions as resources."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from langchain_core.messages import HumanMessage
+from langgraph.types import StateSnapshot
+from mcp import McpError, types
+from pydantic import AnyUrl, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from graph_agent._internal.failure_log import log_failure
+from graph_agent._internal.text import clean, to_json_safe
+from graph_agent.approvals.requests import request_of
+from graph_agent.approvals.text import parse_answer
+from graph_agent.errors import DecisionError, UserError
+from graph_agent.mcp.tools import KEY_IN_META
+from graph_agent.models.errors import public_text
+from graph_agent.models.sanitize import alias_of
+from graph_agent.runs.input_ids import MAX_LENGTH, InputId, digest_of
+from graph_agent.server.admission.gate import Caller, Limits
+from graph_agent.server.chat.handler import Runs
+from graph_agent.server.chat.outcomes import ChatOutcome
+from graph_agent.server.chat.run import ProgressUpdate, RunEnded
+from graph_agent.server.chat.run_spec import RunSpec, client_interrupts, question_of, token_of_key
+from graph_agent.server.chat.schemas import SESSION_ID, checked_session_id
+from graph_agent.server.hosting.host import new_token
+from graph_agent.server.mcp.questions import Form, answers_of, forms
+from graph_agent.server.problems import ProblemError, describe_faults, problem_of_failure
+from graph_agent.server.sessions.sessions import Sessions
+from graph_agent.session.driver import RunDriver
+from graph_agent.session.interrupts import joint_question
+from graph_agent.session.results import open_interrupts, run_result
+from graph_agent.types import SessionStatus
+
+logger = logging.getLogger(__name__)
+
+Ask = Callable[[str, Mapping[str, Form]], Awaitable[Mapping[str, Any]]]
+"""Returns a person's responses to the forms of a session; raises if the client sends them with another request."""
+_MOST_ROUNDS = 20
+"""Forms that one call shows one after the other, so that a client that repeats a refused answer does not loop."""
+_PAGE = 100
+_SESSIONS = "graph-agent://sessions/"
+
+
+class Arguments(BaseModel):
+    """The arguments of the tool."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    input: str = Field(min_length=1, description="The message to the agent.")
+    session: str | None = Field(
+        None,
+        pattern=SESSION_ID,
+        description="The session to continue; without one, a new session is made, and its id is in the result.",
+    )
+
+
+class Output(BaseModel):
+    """The structured result of the tool."""
+
+    session: str = Field(description="The session's id, for the next call.")
+    status: SessionStatus = Field(description="The session's status; RUNNING while it waits for a person.")
+    stop_reason: str | None = Field(description="Why the agent stopped; null while it waits for a person.")
+    answer: str = Field(description="The agent's answer; empty while it waits for a person.")
+    structured: Any = Field(None, description="The answer as JSON, if the agent has a response format.")
+    question: str = Field("", description="The open question; the next call in this session answers it.")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of the tool, in either protocol."""
+
+    arguments: Mapping[str, Any]
+    caller: Caller
+    report: Callable[[float, str], Awaitable[None]]
+    """Sends progress: a number that grows, and a text."""
+    ask: Ask | None = None
+    """Shows forms to a person; None for a client without elicitation."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """The request's `_meta`; under `KEY_IN_META` it may have an id, with which the input runs once."""
+    credentials: Mapping[str, SecretStr] = field(default_factory=dict)
+    session: str | None = None
+    """The session of the forms that `responses` answers; None for that of the arguments."""
+    responses: Mapping[str, Any] | None = None
+    """Responses to the forms of an earlier request; None without any."""
+    steps: Iterator[int] = field(default_factory=lambda: count(1))
+    """Numbers of its progress, which grow over all runs of the call."""
+    aborts: bool = True
+    """Whether cancelling this call aborts a run whose input has an id; one without an id is always aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    given: Any = None
+    """The input of the graph."""
+    mark: InputId | None = None
+    runs: bool = True
+    """Whether there is something to run."""
+    error: str = ""
+    """Why the responses were not accepted."""
+    dismissed: bool = False
+    """Whether the person left every question open."""
+
+
+class AgentTool:
+    """The tool that an agent is for MCP clients, and its sessions.
+
+    Args:
+        tasks: Limits of active runs per caller; a run may outlast its request.
+    """
+
+    def __init__(self, runs: Runs, tasks: Limits) -> None:
+        self.host = runs.host
+        self.closing = asyncio.Event()
+        """Set when the server stops: calls then wait for no person, and cancelled ones leave runs that can go on."""
+        self._runs = runs
+        self._tasks = tasks
+        source = self.host.source
+        self.definition = types.Tool(
+            name=alias_of(source.name),
+            title=source.name,
+            description=source.description or f"Asks the agent {source.name}.",
+            inputSchema=Arguments.model_json_schema(),
+            outputSchema=Output.model_json_schema(mode="serialization"),
+        )
+        """The tool's definition."""
+
+    async def call(self, name: str, call: ToolCall) -> types.CallToolResult:
+        """Run a call to its end, or until it needs an answer that the client cannot give during the call.
+
+        Raises:
+            McpError: If the tool has another name, or `call.ask` raises it.
+        """
+        if name != self.definition.name:
+            message = f"There is no tool {name!r}; known: {self.definition.name}."
+            raise McpError(types.ErrorData(code=types.INVALID_PARAMS, message=message))
+        try:
+            arguments = Arguments.model_validate(dict(call.arguments))
+            return await self._call(call, clean(arguments.input), call.session or arguments.session)
+        except ValidationError as error:
+            return _failed(describe_faults([{**each, "loc": ("body", *each["loc"])} for each in error.errors()])[0])
+        except ProblemError as problem:
+            return _failed(problem.message)
+        except UserError as error:
+            return _failed(str(error))
+        except McpError:
+            raise
+        except Exception as error:  # noqa: BLE001 - any failure is a result; the cause is logged
+            log_failure(logger, "A call over MCP", error)
+            return _failed(problem_of_failure(error).message)
+
+    async def _call(self, call: ToolCall, text: str, session: str | None) -> types.CallToolResult:
+        key = _key(call.meta)
+        session_id = session or (new_token() if key is None else token_of_key(call.caller, key))
+        driver = RunDriver(self.host.kept, call.caller.thread(checked_session_id(session_id, "session")))
+        state, outcome = await driver.state(), None
+        if call.responses is None:
+            mark = None if key is None else InputId(key, digest_of(["mcp", text]))
+            step = await _input(driver, state, text, mark, call.caller.person)
+        else:
+            step = await _answers(driver, state, call.responses, call.caller.person)
+        for _ in range(_MOST_ROUNDS):
+            if step.runs:
+                state, outcome = await self._run(call, session_id, step)
+            asked = forms(open_interrupts(state), step.error)
+            if call.ask is None or not asked or step.dismissed:
+                break
+            step = await _answers(driver, state, await self._ask(call.ask, session_id, asked), call.caller.person)
+        return _result(session_id, state, outcome)
+
+    async def _ask(self, ask: Ask, session_id: str, asked: Mapping[str, Form]) -> Mapping[str, Any]:
+        """Return the responses to forms; none if the server stops first."""
+        asking = asyncio.ensure_future(ask(session_id, asked))
+        closing = asyncio.create_task(self.closing.wait())
+        try:
+            await asyncio.wait([asking, closing], return_when=asyncio.FIRST_COMPLETED)
+            return asking.result() if asking.done() else {}
+        finally:
+            asking.cancel()
+            closing.cancel()
+
+    async def _run(self, call: ToolCall, session_id: str, step: _Step) -> tuple[StateSnapshot, ChatOutcome]:
+        context = {"credentials": dict(call.credentials)} if call.credentials else {}
+        spec = RunSpec(self.host.kept, call.caller.thread(session_id), step.given, context, session_id)
+        spec.scope.mark = step.mark
+        with ExitStack() as resources:
+            resources.enter_context(self._tasks.slot(call.caller.name))
+            async with self._runs.run(spec, streams=False, resources=resources) as run:
+                try:
+                    while not isinstance(part := await run.part(), RunEnded):
+                        if isinstance(part, ProgressUpdate):
+                            number, action, target = (part.progress[name] for name in ("step", "action", "target"))
+                            await call.report(next(call.steps), f"step {number}: {action} {target}")
+                except asyncio.CancelledError:
+                    if call.aborts and not self.closing.is_set():
+                        spec.scope.abort()
+                    raise
+        assert run.input.state is not None, "a run that reaches its end reads its state"
+        return run.input.state, part.outcome
+
+    async def resources(self, caller: Caller, cursor: str | None) -> types.ListResourcesResult:
+        """Return a page of the caller's sessions, newest first.
+
+        Raises:
+            McpError: If there is no such page.
+        """
+        try:
+            found, after = await Sessions(self._runs, caller).summaries(_PAGE, cursor, "")
+        except ProblemError as problem:
+            raise McpError(types.ErrorData(code=types.INVALID_PARAMS, message=problem.message)) from None
+        listed = [
+            types.Resource(
+                uri=AnyUrl(_SESSIONS + each["id"]),
+                name=each["id"],
+                title=each["title"] or each["id"],
+                mimeType="application/json",
+            )
+            for each in found
+        ]
+        return types.ListResourcesResult(resources=listed, nextCursor=after)
+
+    def templates(self) -> types.ListResourceTemplatesResult:
+        """Return the template of the sessions' addresses."""
+        template = types.ResourceTemplate(
+            uriTemplate=f"{_SESSIONS}{{session}}",
+            name="session",
+            description="A session: its status, its open questions and its events.",
+            mimeType="application/json",
+        )
+        return types.ListResourceTemplatesResult(resourceTemplates=[template])
+
+    async def read(
+        self, caller: Caller, uri: str, *, not_found: int = types.INVALID_PARAMS
+    ) -> types.ReadResourceResult:
+        """Return a session's state and events as JSON.
+
+        Args:
+            not_found: The code of the error if there is no such session; it differs between the protocols.
+
+        Raises:
+            McpError: If there is no such session.
+        """
+        sessions, session_id = Sessions(self._runs, caller), uri.removeprefix(_SESSIONS)
+        try:
+            if session_id == uri:
+                raise ProblemError("not_found", f"There is no resource {uri!r}; sessions are at {_SESSIONS}ID.")
+            found = {**await sessions.info(session_id), "events": await sessions.events(session_id, [], -1)}
+        except ProblemError as problem:
+            raise McpError(types.ErrorData(code=not_found, message=problem.message, data={"uri": uri})) from None
+        text = json.dumps(found, ensure_ascii=False, default=str)
+        contents = types.TextResourceContents(uri=AnyUrl(uri), mimeType="application/json", text=text)
+        return types.ReadResourceResult(contents=[contents])
+
+
+def _key(meta: Mapping[str, Any]) -> str | None:
+    """Return the id that a client gives its call; a digest of one that is too long or not printable."""
+    key = meta.get(KEY_IN_META)
+    if not isinstance(key, str) or not key:
+        return None
+    return key if len(key) <= MAX_LENGTH and key.isprintable() else hashlib.sha256(key.encode()).hexdigest()
+
+
+async def _input(driver: RunDriver, state: StateSnapshot, text: str, mark: InputId | None, person: str) -> _Step:
+    """Return the step of an input: a new one, a repeated one, or the answer to the session's open question.
+
+    Raises:
+        InputError: If the text does not answer the question.
+        ProblemError: If the session waits for its client's own tools.
+    """
+    open_now = open_interrupts(state)
+    if mark is not None and (seen := await driver.inputs.seen(mark)) is not None:
+        return _Step(None, mark, runs=seen == "stored" or not open_now)
+    if not open_now:
+        return _Step({"messages": [HumanMessage(text)]}, mark)
+    if client_interrupts(open_now):
+        raise ProblemError("conflict", "This session waits for the results of another client's own tools.")
+    asked, _ = joint_question(open_now)
+    answer = text if request_of(asked[0]) is not None else {asked[0].id: parse_answer(text)}
+    return _Step(await driver.answer(answer, person, mark), mark)
+
+
+async def _answers(driver: RunDriver, state: StateSnapshot, responses: Mapping[str, Any], person: str) -> _Step:
+    """Return the step of responses to forms; repeated responses are used once.
+
+    Raises:
+        ProblemError: If calls that are decided together have no decision each.
+    """
+    open_now, digest = open_interrupts(state), digest_of(dict(responses))
+    mark = InputId(f"mcp-{digest}", digest)
+    try:
+        if answers := answers_of(open_now, responses):
+            return _Step(await driver.answer(answers, person, mark), mark)
+    except DecisionError as error:
+        return _Step(runs=False, error=str(error))
+    if await driver.inputs.seen(mark) is not None:
+        return _Step(None, mark, runs=not open_now)
+    return _Step(runs=False, dismissed=True)
+
+
+def _result(session_id: str, state: StateSnapshot, outcome: ChatOutcome | None) -> types.CallToolResult:
+    result = run_result(state)
+    problem = None if outcome is None else outcome.problem
+    output = Output(
+        session=session_id,
+        status=result.status,
+        stop_reason=result.stop_reason,
+        answer=public_text(result.answer),
+        structured=to_json_safe(result.structured_response),
+        question=question_of(result.interrupts, None),
+    ).model_dump(mode="json")
+    text = problem.message if problem is not None else output["answer"] or output["question"]
+    # For clients that show a model no structured results, without the text again.
+    rest = json.dumps({name: output[name] for name in ("session", "status", "stop_reason")})
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=each) for each in (text, rest)],
+        structuredContent=output,
+        isError=result.status in (SessionStatus.FAILED, SessionStatus.ABORTED),
+    )
+
+
+def _failed(message: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=message)], isError=True)

@@ -1,0 +1,187 @@
+"""Mounts `/mcp` in the application: MCP's streamable HTTP, with and without a handshake."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+from mcp import McpError, types
+from mcp.server import streamable_http as _transport
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.version import SUPPORTED_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from graph_agent.server.admission.gate import Limits, admitted_caller
+from graph_agent.server.admission.limited import admit_requests
+from graph_agent.server.chat.handler import Runs
+from graph_agent.server.mcp.agent_tool import AgentTool
+from graph_agent.server.mcp.handshake import sdk_server
+from graph_agent.server.mcp.stateless import STATUS, check_request, error_response, respond
+from graph_agent.server.settings import MCP_PATH
+from graph_agent.server.sse import EventStream, comment, frame
+
+
+def _is_no_ended_stream(record: logging.LogRecord) -> bool:
+    # The SDK logs the end of each session as a failure of its event stream.
+    return not (record.exc_info and isinstance(record.exc_info[1], anyio.ClosedResourceError))
+
+
+@asynccontextmanager
+async def mcp_routes(
+    runs: Runs, limits: Limits, streams: Limits, tasks: Limits, *, shared: bool
+) -> AsyncIterator[list[BaseRoute]]:
+    """Open the agent for MCP clients, and end their sessions on exit.
+
+    Args:
+        streams: Limits of the streams over which clients with a handshake receive the server's requests.
+        tasks: Limits of active runs per caller.
+        shared: Whether other processes share the port. A client's next request then may reach another one, so clients
+            with a handshake have no session here, and answer questions with their next call.
+    """
+    logging.getLogger(_transport.__name__).addFilter(_is_no_ended_stream)
+    agent = AgentTool(runs, tasks)
+    manager = StreamableHTTPSessionManager(
+        sdk_server(agent), stateless=shared, max_request_body_size=runs.host.settings.max_body_bytes
+    )
+    endpoint = _Endpoint(agent, manager)
+    loop, opened, stopped = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    async def run_manager() -> None:
+        async with manager.run():
+            opened.set()
+            await stopped.wait()
+            agent.closing.set()
+            # A run that drains ends first, so that its client receives the reason.
+            await endpoint.idle(runs.host.settings.drain_s if runs.draining else 0)
+
+    # In a task of its own: the SDK's task group must be left by the task that entered it.
+    running = asyncio.create_task(run_manager(), name="MCP sessions")
+
+    async def close() -> None:
+        stopped.set()
+        await asyncio.wait([running])
+
+    def drain() -> None:
+        loop.call_soon_threadsafe(stopped.set)
+
+    closing = runs.register_closer(close, drain=drain)
+    await opened.wait()
+    routes: list[BaseRoute] = [Route(MCP_PATH, endpoint)]
+    admit_requests(routes, runs, limits, protocol="MCP", streams=streams)
+    try:
+        yield routes
+    finally:
+        await asyncio.shield(closing())
+
+
+class _Endpoint:
+    """The ASGI application of the path; the header of the protocol version selects the era."""
+
+    def __init__(self, agent: AgentTool, manager: StreamableHTTPSessionManager) -> None:
+        self._agent = agent
+        self._manager = manager
+        self._posts = 0
+        """Number of active requests, without those that only receive."""
+        self._idle = asyncio.Event()
+
+    async def idle(self, within_s: float) -> None:
+        """Wait until every request has its response, up to `within_s` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self._posts:
+                    self._idle.clear()
+                    await self._idle.wait()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_post = scope["method"] == "POST"
+        self._posts += is_post
+        try:
+            await self._respond(scope, receive, send)
+        finally:
+            self._posts -= is_post
+            self._idle.set()
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        if request.headers.get("mcp-protocol-version", SUPPORTED_PROTOCOL_VERSIONS[0]) in SUPPORTED_PROTOCOL_VERSIONS:
+            # The SDK then lets each session be used with the key that began it only.
+            owner = AccessToken(token="", client_id=admitted_caller(request).name, scopes=[])
+            await self._manager.handle_request({**scope, "user": AuthenticatedUser(owner)}, receive, send)
+        else:
+            await (await self._response(request))(scope, receive, send)
+
+    async def _response(self, request: Request) -> Response:
+        """Return the response to a request of a version without a handshake."""
+        if request.method != "POST":
+            return Response(status_code=405, headers={"allow": "POST"})
+        try:
+            body = await request.json()
+        except (ValueError, RecursionError):
+            return _refused(None, types.PARSE_ERROR, "The body is no JSON.")
+        if isinstance(body, dict) and "method" in body and "id" not in body:
+            return Response(status_code=202)  # no notification of a client means anything here
+        try:
+            message = types.JSONRPCRequest.model_validate(body)
+        except ValidationError:
+            return _refused(None, types.INVALID_REQUEST, "The body is no JSON-RPC request.")
+        try:
+            check_request(message, request.headers)
+        except McpError as error:
+            return JSONResponse(error_response(message.id, error), STATUS.get(error.error.code, 200))
+        if message.method == "tools/call":
+            return self._stream(message, request)
+        response = await respond(self._agent, message, admitted_caller(request), _drop)
+        return JSONResponse(response, STATUS.get(response.get("error", {}).get("code"), 200))
+
+    def _stream(self, message: types.JSONRPCRequest, request: Request) -> EventStream:
+        settings = self._agent.host.settings
+        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        credentials = self._agent.host.credentials_of(request)
+
+        async def call() -> None:
+            # A client cancels a call by closing its response. With an id, it may repeat the call to get the result.
+            await queue.put(
+                await respond(
+                    self._agent, message, admitted_caller(request), queue.put, credentials=credentials, aborts=False
+                )
+            )
+
+        async def frames() -> AsyncGenerator[str, None]:
+            calling = asyncio.create_task(call())
+            try:
+                sent: dict[str, Any] = {}
+                while "id" not in sent:
+                    try:
+                        async with asyncio.timeout(settings.keepalive_s):
+                            sent = await queue.get()
+                    except TimeoutError:
+                        yield comment("still at work")
+                    else:
+                        yield frame(sent)
+            finally:
+                calling.cancel()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([calling])
+
+        return EventStream(frames(), send_timeout_s=settings.send_timeout_s, close=_nothing)
+
+
+def _refused(request_id: Any, code: int, message: str) -> JSONResponse:
+    error = McpError(types.ErrorData(code=code, message=message))
+    return JSONResponse(error_response(request_id, error), 400)
+
+
+async def _drop(notification: dict[str, Any]) -> None: ...
+
+
+async def _nothing() -> None: ...
