@@ -12,7 +12,7 @@ import pytest
 from mcp import ClientSession, McpError, types
 from pydantic import AnyUrl
 
-from tests.server.process import PARROT, Served, serving
+from tests.server.process import PARROT, Served, eventually, serving
 from tests.support.mcp_client import KEY, Person, begun, calling, cancel, connected, until
 
 LOOK_UP = '!call look_up {"key": "k"}'
@@ -221,15 +221,15 @@ async def test_a_cancelled_call_aborts_its_run(served: Served, tmp_path: Path) -
     assert (result["status"], status["to"]) == ("unknown", "ABORTED")
 
 
-async def test_a_run_outlives_the_connection_of_its_client(served: Served, tmp_path: Path) -> None:
+def test_a_run_outlives_the_connection_of_its_client(served: Served, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     text = f'!call wait_for {{"file": "{gate}"}}'
     with served.http() as http:
         headers = begun(http)
         with http.stream("POST", "/mcp", json=calling(text, "mcp-left"), headers=headers):
-            await until(gate.with_suffix(".pid").exists)
+            eventually(gate.with_suffix(".pid").exists)
     gate.touch()
-    await until(lambda: events(served, "mcp-left", "agent_response"))
+    eventually(lambda: events(served, "mcp-left", "agent_response"))
 
     assert [each["status"] for each in events(served, "mcp-left", "tool_result")] == ["success"]
 

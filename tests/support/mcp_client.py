@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+from langchain_core.tools import tool
 from mcp import ClientSession, types
 from mcp.client.streamable_http import streamable_http_client
 
@@ -139,3 +142,11 @@ def call(http: httpx.Client, text: str, session: str | None = None, **params: An
 def questions(result: Mapping[str, Any]) -> Sequence[str]:
     """The keys of the forms that a call needs."""
     return [*result["inputRequests"]]
+
+
+@tool
+def shout(text: str) -> str:
+    """Print a text, and read standard input, as a careless tool does."""
+    print(text, flush=True)  # noqa: T201 - that is the point
+    os.system(f"echo {text}")
+    return f"read {sys.stdin.read()!r}"

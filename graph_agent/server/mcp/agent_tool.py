@@ -204,8 +204,13 @@ class AgentTool:
                     if call.aborts and not self.closing.is_set():
                         spec.scope.abort()
                     raise
-        assert run.input.state is not None, "a run that reaches its end reads its state"
-        return run.input.state, part.outcome
+        state = run.input.state
+        assert state is not None, "a run that reaches its end reads its state"
+        if run.input.replayed and open_interrupts(state):
+            newest = await run.driver.state()
+            # The question may have been answered since.
+            state = newest if _last_input(newest) == _last_input(state) else state
+        return state, part.outcome
 
     async def resources(self, caller: Caller, cursor: str | None) -> types.ListResourcesResult:
         """Return a page of the caller's sessions, newest first.
@@ -304,6 +309,10 @@ async def _answers(driver: RunDriver, state: StateSnapshot, responses: Mapping[s
     if await driver.inputs.seen(mark) is not None:
         return _Step(None, mark, runs=not open_now)
     return _Step(runs=False, dismissed=True)
+
+
+def _last_input(state: StateSnapshot) -> Any:
+    return (state.values.get("loop") or {}).get("last_input_id")
 
 
 def _result(session_id: str, state: StateSnapshot, outcome: ChatOutcome | None) -> types.CallToolResult:

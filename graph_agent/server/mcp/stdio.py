@@ -80,7 +80,8 @@ class _Connection:
         server = sdk_server(self._agent)
         forward, forwarded = anyio.create_memory_object_stream[SessionMessage | Exception]()
         answers, answered = anyio.create_memory_object_stream[SessionMessage]()
-        async with anyio.create_task_group() as group:
+        # The transport ends when its streams are closed.
+        async with self._write, anyio.create_task_group() as group:
             group.start_soon(server.run, forwarded, answers, server.create_initialization_options())
             group.start_soon(self._copy, answered)
             async with forward:
