@@ -90,7 +90,7 @@ def _call_form(call: HeldCall, error: str) -> Form:
 
 def _question_form(value: Any, error: str) -> Form:
     if is_elicitation(value):
-        schema = value.get("requested_schema") or {"properties": {}}
+        schema: Mapping[str, Any] = value.get("requested_schema") or {}
         message = value["message"] if value["mode"] == "form" else elicitation_text(value)
         lines = [f"{visible(value['server'])}: {visible(message)}"]
         return _form(lines, schema.get("properties", {}), schema.get("required", []), error or value.get("error", ""))
