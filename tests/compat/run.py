@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.compat import coding_clis, recorded
+from tests.compat import coding_clis, mcp_conformance, recorded
 from tests.server.process import ROOT, Served, serving
 
 KEY = "compat-0123456789abcdef"
@@ -38,6 +38,7 @@ CLIENTS: dict[str, tuple[list[str], list[str]]] = {
     ),
     # It needs an older openai than the others.
     "litellm": (["litellm"], ["litellm", "mcp>=2"]),
+    "mcp": (["mcp"], ["mcp>=2.3,<3"]),
     "vercel": (["vercel"], ["ai@7", "@ai-sdk/openai@4", "zod@4"]),
     "openai 1, old": (["openai"], ["openai==1.6.1", "httpx<0.28"]),
     "openai 1.66": (["responses"], ["openai==1.66.0"]),
@@ -54,6 +55,8 @@ _OF_LANGCHAIN: dict[str, Any] = {
     "tools": [[{"color": "red"}, {"color": "blue"}], f"{_BOTH_TOOLS} red; paint said: painted blue"],
     "structured": [{"city": "Bergen"}, {"city": "Bergen"}],
 }
+_OF_STEPS: list[Any] = [["parrot"], [1, 2], [], "COMPLETED", ["success", "success"]]
+_OF_WAVE: list[Any] = [['look_up {"key": "k"}', 'look_up {"key": "l"}'], "COMPLETED", ["denied", "success"]]
 EXPECTED: dict[str, dict[str, Any]] = {
     "openai": {
         "whole": ["You said: hello", "stop", [20, 10, 30]],
@@ -161,6 +164,12 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "handed back": _BOTH_TOOLS,
         "structured": {"city": "Bergen"},
     },
+    "mcp": {
+        "auto over HTTP": ["2026-07-28", *_OF_STEPS],
+        "legacy over HTTP": ["2025-11-25", *_OF_STEPS],
+        "auto over stdio": ["2026-07-28", ["parrot"], [1, 2, 1], *_OF_WAVE],
+        "legacy over stdio": ["2025-11-25", ["parrot"], [1, 2, 3], *_OF_WAVE],
+    },
     "vercel": {
         "whole": ["You said: hello", "stop", 30],
         "second turn": ["You said: hello / again"] * 4,
@@ -183,7 +192,8 @@ def main() -> None:
                 for script, found in future.result().items()
                 if not _is_right(name, script, found)
             ]
-            for name, faults in {**recorded.faults(server.url, KEY), **clis.result()}.items():
+            others = {**recorded.faults(server.url, KEY), **mcp_conformance.faults(folder / "npm"), **clis.result()}
+            for name, faults in others.items():
                 wrong += [name] * bool(faults)
                 print(f"{name}: {'as it should be' if not faults else 'not as it should be'}", *faults, sep="\n  ")  # noqa: T201 - a check prints its findings
     if wrong:
@@ -218,6 +228,7 @@ def _run(program: list[str], server: Served, folder: Path) -> dict[str, Any]:
         env={
             **os.environ,
             "PYTHONPATH": str(ROOT),
+            "GRAPH_AGENT_PYTHON": sys.executable,
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             "NO_PROXY": "127.0.0.1",
             "no_proxy": "127.0.0.1",

@@ -32,7 +32,7 @@ NOT_RUN = {
     "has the form of a shell's variables": 1,
     "it ends when the page is no longer needed": 1,
     "it is the configuration of another program": 2,
-    "these are other programs": 1,
+    "these are other programs": 2,
     "installs other frameworks": 1,
     "installs packages": 6,  # the extras of the README may be a second block there
     "installs packages, and opens a browser": 1,
