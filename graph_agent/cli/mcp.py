@@ -20,9 +20,9 @@ def mcp(
     """Serve an agent on standard input and output, as a tool of MCP clients; needs the extra `server`."""
     try:
         # Imported here because they take longer to load than the other commands need to start.
+        from graph_agent.agent_file.credentials import sources_from
         from graph_agent.server.hosting.host import of_file
         from graph_agent.server.mcp.stdio import serve_stdio
-        from graph_agent.spec.credentials import sources_from
     except ImportError as error:
         raise missing_extra("graph-agent mcp", "server", error) from None
     log_at(chosen_level(verbose, log_level))

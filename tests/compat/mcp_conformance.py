@@ -138,25 +138,25 @@ def fixture() -> Any:
     async def template(id: str) -> str:
         return json.dumps({"id": id, "templateTest": True, "data": f"Data for ID: {id}"})
 
-    def said(*contents: Any) -> list[Any]:
+    def prompt_of(*contents: Any) -> list[Any]:
         return [{"role": "user", "content": content} for content in contents]
 
     @server.prompt("test_simple_prompt", description="A prompt.")
     async def simple_prompt() -> Any:
-        return said(text("This is a simple prompt for testing."))
+        return prompt_of(text("This is a simple prompt for testing."))
 
     @server.prompt("test_prompt_with_arguments", description="A prompt with arguments.")
     async def with_arguments(arg1: str, arg2: str) -> Any:
-        return said(text(f"Prompt with arguments: arg1='{arg1}', arg2='{arg2}'"))
+        return prompt_of(text(f"Prompt with arguments: arg1='{arg1}', arg2='{arg2}'"))
 
     @server.prompt("test_prompt_with_embedded_resource", description="A prompt with a resource.")
     async def with_resource(resourceUri: str) -> Any:  # noqa: N803 - the suite's name
         resource = embedded(resourceUri, "text/plain", "Embedded resource content for testing.")
-        return said(resource, text("Please process the embedded resource above."))
+        return prompt_of(resource, text("Please process the embedded resource above."))
 
     @server.prompt("test_prompt_with_image", description="A prompt with an image.")
     async def with_image() -> Any:
-        return said(image, text("Please analyze the image above."))
+        return prompt_of(image, text("Please analyze the image above."))
 
     async def nothing(*_: Any) -> None: ...
 
