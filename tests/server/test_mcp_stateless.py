@@ -65,8 +65,8 @@ def test_a_server_is_discovered_without_a_handshake(http: httpx.Client) -> None:
 
 
 def test_progress_precedes_the_result(http: httpx.Client) -> None:
-    call_ = {"name": "parrot", "arguments": {"input": ONE}, "capabilities": {}, "meta": {"progressToken": "p"}}
-    progress, last = post(http, "tools/call", **call_)
+    options: dict[str, Any] = {"capabilities": {}, "meta": {"progressToken": "p"}}
+    progress, last = post(http, "tools/call", name="parrot", arguments={"input": ONE}, **options)
 
     assert (progress["params"], last["result"]["structuredContent"]["status"]) == (
         {"progressToken": "p", "progress": 1, "message": "step 1: approval look_up"},

@@ -72,7 +72,7 @@ async def session_of(folder: Path, session_id: str) -> tuple[str, list[str]]:
     """The status of a session, and those of its calls."""
     async with open_saver(f"sqlite:///{folder / 'sessions.db'}") as saver:
         session = Session(create_graph_agent(ScriptedChatModel([]), checkpointer=saver), session_id)
-        results = [each["status"] for each in await session.events() if each["type"] == "tool_result"]
+        results: list[str] = [each["status"] for each in await session.events() if each["type"] == "tool_result"]
         return (await session.status()).value, results
 
 

@@ -16,7 +16,7 @@ from mcp import ClientSession, types
 from mcp.client.streamable_http import streamable_http_client
 
 VERSION = "2026-07-28"
-FORMS = {"elicitation": {}}
+FORMS: dict[str, Any] = {"elicitation": {}}
 KEY = "graph-agent/idempotency-key"
 
 
