@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iter
 from types import TracebackType
 from typing import Any, TypeVar
 
+from graph_agent._internal.sync_bridge import running_loop
+
 T = TypeVar("T")
 
 
@@ -44,9 +46,7 @@ class ConsumerTracker:
 
 def _close_blocking(stream: ClosingIterator[Any]) -> None:
     """Close a blocking stream; in another thread, if this one has a running event loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if running_loop() is None:
         stream.close()
     else:
         threading.Thread(target=stream.close, name="close a stream", daemon=True).start()

@@ -245,12 +245,7 @@ def is_disconnected(error: BaseException) -> bool:
     """Whether an error or one of its causes reports that PostgreSQL is unavailable or closed the connection."""
     # Not imported: a process without the driver has no such errors.
     driver = sys.modules.get("psycopg")
-    found: BaseException | None = error if driver is not None else None
-    while found is not None:
-        if driver is not None and isinstance(found, driver.OperationalError):
-            return True
-        found = found.__cause__ or found.__context__
-    return False
+    return driver is not None and any(isinstance(each, driver.OperationalError) for each in _with_causes(error))
 
 
 def is_out_of_space(error: BaseException) -> bool:
@@ -258,13 +253,17 @@ def is_out_of_space(error: BaseException) -> bool:
     # Imported here: an agent without an SQLite database does not need the module.
     import sqlite3
 
-    found: BaseException | None = error
-    while found is not None:
+    for found in _with_causes(error):
         if isinstance(found, sqlite3.Error) and getattr(found, "sqlite_errorcode", 0) & _PRIMARY == sqlite3.SQLITE_FULL:
             return True
         if isinstance(found, OSError) and found.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
         if getattr(found, "sqlstate", None) == _DISK_FULL:
             return True
-        found = found.__cause__ or found.__context__
     return False
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

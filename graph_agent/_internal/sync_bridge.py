@@ -349,15 +349,21 @@ def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     return run
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread; None if there is none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 def refuse_running_loop(entry: str, instead: str) -> None:
     """Raise if the calling thread runs an event loop, which the call would block.
 
     Raises:
         SyncInLoopError: In the thread of a running loop.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if running_loop() is None:
         return
     raise SyncInLoopError(
         f"{entry} was called from the thread of a running event loop, which it would block while MCP sessions and "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -148,6 +147,3 @@ async def open_cache(url: str, folder: Path | None = None) -> AsyncIterator[Base
         yield cache
     finally:
         await asyncio.to_thread(close_sqlite_cache, cache)
-
-
-logger = logging.getLogger(__name__)

@@ -29,8 +29,9 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from graph_agent._compat import raise_checkpoint_id_floor
+from graph_agent.checkpoints.fenced_writes import At, at_of, record_loaded
 from graph_agent.locks.postgres import OWNER
-from graph_agent.runs.fence import CheckpointFence, owner_in
+from graph_agent.runs.fence import CheckpointFence
 from graph_agent.runs.run import fence_of
 
 PAUSE_S = 10
@@ -69,9 +70,6 @@ _END_STALLED: LiteralString = (
 
 T = TypeVar("T")
 
-At = tuple[str, str]
-"""A thread and a checkpoint namespace."""
-
 
 def fence_writes(saver: BaseCheckpointSaver[Any]) -> None:
     """Make LangGraph's `AsyncPostgresSaver` refuse writes of runs whose session another run has continued.
@@ -108,10 +106,10 @@ class FencedPostgresSaver(AsyncPostgresSaver):
                 found = await super(FencedPostgresSaver, self._over(connection)).aget_tuple(config)
                 if found is not None:
                     await self._record_owner(connection, at, found.checkpoint["id"], fence.owner)
-            _record_loaded(fence, at, found)
+            record_loaded(fence, at, found)
         else:
             found = await super().aget_tuple(config)
-            _record_loaded(fence, at, found)
+            record_loaded(fence, at, found)
         if found is not None:
             raise_checkpoint_id_floor(found.checkpoint["id"])
         return found
@@ -301,14 +299,3 @@ def lock_key(at: At) -> int:
 
 def _read(found: DictRow | None) -> tuple[str | None, str]:
     return (found["checkpoint_id"], found["owner"]) if found is not None else (None, "")
-
-
-def _record_loaded(fence: CheckpointFence, at: At, found: CheckpointTuple | None) -> None:
-    pending = found.pending_writes or [] if found is not None else []
-    fence.load(*at, found.checkpoint["id"] if found is not None else None, owner_in(pending), len(pending))
-
-
-def at_of(config: RunnableConfig) -> At:
-    """Return the thread and the checkpoint namespace of a config."""
-    at = config["configurable"]
-    return str(at["thread_id"]), at.get("checkpoint_ns", "")

@@ -23,7 +23,8 @@ from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 from psycopg_pool import AsyncConnectionPool
 
-from graph_agent.checkpoints.postgres_fence import FencedPostgresSaver, at_of
+from graph_agent.checkpoints.fenced_writes import at_of
+from graph_agent.checkpoints.postgres_fence import FencedPostgresSaver
 from graph_agent.checkpoints.postgres_writer import Recorder, Share, SharedTransactions, Write, WriteQueue, execute
 from graph_agent.checkpoints.session_index import postgres_input_checkpoint, postgres_threads
 from graph_agent.checkpoints.write_probe import PROBE_BYTES

@@ -13,22 +13,18 @@ from langgraph.checkpoint.postgres.base import (
     INSERT_CHECKPOINT_WRITES_SQL,
     UPSERT_CHECKPOINT_BLOBS_SQL,
     UPSERT_CHECKPOINTS_SQL,
-    BasePostgresSaver,
 )
-from langgraph.checkpoint.serde.base import SerializerProtocol
 from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import DictRow
 from psycopg_pool import PoolTimeout
 
+from graph_agent.checkpoints.fenced_writes import Statement, StatementRecorder
 from graph_agent.checkpoints.postgres_fence import READS_COMMITTED, lock_key
 from graph_agent.locks.postgres import OWNER
 from graph_agent.runs.fence import DeferredWrites
 
 MAX_DELAY_S = 0.005
 """Maximum seconds between the queuing of a write and the start of its transaction."""
-
-Statement = tuple[str, Sequence[Any]]
-"""SQL of LangGraph's saver, and a list of its parameters for each execution."""
 
 # The rows of LangGraph's statements for one row each, in one statement, which costs a fraction. An upsert accepts each
 # key once. LangGraph's other statement, which replaces writes, is rare.
@@ -71,25 +67,12 @@ _MOST_RUNS = 64
 """Maximum runs in a transaction, to limit its duration."""
 
 
-class Recorder(PostgresSaver):
-    """LangGraph's saver, which records the statements of a write instead of executing them."""
-
-    def __init__(self, serde: SerializerProtocol) -> None:
-        BasePostgresSaver.__init__(self, serde=serde)  # without a connection
-        self.statements: list[Statement] = []
-        """The statements, in order."""
+class Recorder(StatementRecorder, PostgresSaver):
+    """LangGraph's saver, which records the statements of a write."""
 
     @contextmanager
     def _cursor(self, *, pipeline: bool = False) -> Iterator[Any]:
         yield self
-
-    def execute(self, sql: str, values: Any) -> None:
-        """Record a statement."""
-        self.statements.append((sql, [values]))
-
-    def executemany(self, sql: str, rows: Sequence[Any]) -> None:
-        """Record a statement that is executed for each row."""
-        self.statements.append((sql, rows))
 
 
 @dataclass(frozen=True, slots=True)

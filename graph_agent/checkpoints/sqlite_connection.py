@@ -163,8 +163,6 @@ _CONCURRENT_ERRORS = frozenset(
 )
 """Error codes that occur while another process creates the same tables."""
 
-"""Mask of the primary result code in an error code; see https://www.sqlite.org/rescode.html."""
-
 
 class Patience:
     """Retry policy for creating tables while another process creates the same ones.

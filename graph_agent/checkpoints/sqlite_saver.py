@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -29,12 +29,12 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from graph_agent._compat import raise_checkpoint_id_floor
 from graph_agent._internal.garbage import paused_collection
 from graph_agent._internal.sync_bridge import call_in_thread
+from graph_agent.checkpoints.fenced_writes import Statement, at_of, record_loaded
 from graph_agent.checkpoints.session_index import SQLITE_INDEX, SQLITE_INPUT_INDEX, sqlite_threads
 from graph_agent.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_database
-from graph_agent.checkpoints.sqlite_writer import Recorder, Statement, Writer
+from graph_agent.checkpoints.sqlite_writer import Recorder, Writer
 from graph_agent.checkpoints.write_probe import check_space, check_sqlite, probe_sqlite
 from graph_agent.locks.postgres import OWNER
-from graph_agent.runs.fence import owner_in
 from graph_agent.runs.input_ids import INPUT_ID
 from graph_agent.runs.run import deferred_of, fence_of
 
@@ -153,10 +153,8 @@ class SharedSqliteSaver(SqliteSaver):
         Raises:
             SessionLostError: If a run writes it and another run has continued the session.
         """
-        recorder = Recorder(self.serde)
-        stored = recorder.put(config, checkpoint, metadata, new_versions)
-        job = partial(self._store, config, recorder.statements, checkpoint["id"])
-        self._writer.run_blocking(job, committed=partial(_record_stored, config, checkpoint["id"]))
+        stored, job, committed = self._recorded_put(config, checkpoint, metadata, new_versions)
+        self._writer.run_blocking(job, committed=committed)
         return stored
 
     async def aput(
@@ -167,10 +165,7 @@ class SharedSqliteSaver(SqliteSaver):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Behaves like `put`; a run with deferred writes may commit a checkpoint later (see `DeferredWrites`)."""
-        recorder = Recorder(self.serde)
-        stored = recorder.put(config, checkpoint, metadata, new_versions)
-        job = partial(self._store, config, recorder.statements, checkpoint["id"])
-        committed = partial(_record_stored, config, checkpoint["id"])
+        stored, job, committed = self._recorded_put(config, checkpoint, metadata, new_versions)
         deferred = deferred_of(config)
         if deferred is None or deferred.waits(metadata.get("source")):
             await self._writer.run(job, group=deferred, committed=committed)
@@ -186,23 +181,36 @@ class SharedSqliteSaver(SqliteSaver):
         Raises:
             SessionLostError: If a run writes them and another run has continued the session.
         """
-        recorder = Recorder(self.serde)
-        recorder.put_writes(config, writes, task_id, task_path)
-        self._writer.run_blocking(partial(self._store, config, recorder.statements))
+        self._writer.run_blocking(self._recorded_writes(config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Behaves like `put_writes`; a run with deferred writes may commit them later (see `DeferredWrites`)."""
-        recorder = Recorder(self.serde)
-        recorder.put_writes(config, writes, task_id, task_path)
-        job = partial(self._store, config, recorder.statements)
+        job = self._recorded_writes(config, writes, task_id, task_path)
         deferred = deferred_of(config)
         if deferred is None:
             await self._writer.run(job)
         else:
             # The superstep's checkpoint follows and is committed with them.
             self._writer.defer(job, deferred)
+
+    def _recorded_put(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, versions: ChannelVersions
+    ) -> tuple[RunnableConfig, Callable[[], None], Callable[[], None]]:
+        """Return the config of a new checkpoint, the job that stores it, and what to call after the commit."""
+        recorder = Recorder(self.serde)
+        stored = recorder.put(config, checkpoint, metadata, versions)
+        job = partial(self._store, config, recorder.statements, checkpoint["id"])
+        return stored, job, partial(_record_stored, config, checkpoint["id"])
+
+    def _recorded_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> Callable[[], None]:
+        """Return the job that stores the writes of a task."""
+        recorder = Recorder(self.serde)
+        recorder.put_writes(config, writes, task_id, task_path)
+        return partial(self._store, config, recorder.statements)
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete all checkpoints and writes of a thread."""
@@ -248,22 +256,20 @@ class SharedSqliteSaver(SqliteSaver):
     def _loads(config: RunnableConfig) -> tuple[bool, bool]:
         """Whether a run loads its checkpoint, and whether it is recorded as the checkpoint's owner."""
         fence = fence_of(config)
-        loads = fence is not None and not fence.has_loaded(*_at(config))
+        loads = fence is not None and not fence.has_loaded(*at_of(config))
         return loads, loads and fence is not None and fence.claims
 
     def _load(self, config: RunnableConfig, loads: bool) -> CheckpointTuple | None:
-        fence, at = fence_of(config), _at(config)
+        fence, at = fence_of(config), at_of(config)
         if fence is not None and loads and get_checkpoint_id(config):
             # The run forks from an older checkpoint. The newest one is recorded to detect writes of another run.
             newest, owner = self._newest(*at)
             fence.load(*at, newest, owner, None)
         found = super().get_tuple(config)
         if fence is not None and loads:
-            pending = found.pending_writes or [] if found is not None else []
-            newest = found.checkpoint["id"] if found is not None else None
-            fence.load(*at, newest, owner_in(pending), len(pending))
-            if newest is not None and fence.claims and not get_checkpoint_id(config):
-                self._record_owner(*at, newest, fence.owner)
+            record_loaded(fence, at, found)
+            if found is not None and fence.claims and not get_checkpoint_id(config):
+                self._record_owner(*at, found.checkpoint["id"], fence.owner)
         if found is not None:
             raise_checkpoint_id_floor(found.checkpoint["id"])
         return found
@@ -274,13 +280,13 @@ class SharedSqliteSaver(SqliteSaver):
             self.conn.executemany(sql, rows)
         if new_id is None:
             return
-        newest, _ = self._newest_in.pop(_at(config), ("", ""))
+        newest, _ = self._newest_in.pop(at_of(config), ("", ""))
         if newest is None or "" != newest < new_id:
-            self._newest_in[_at(config)] = new_id, ""
+            self._newest_in[at_of(config)] = new_id, ""
 
     def _admit(self, config: RunnableConfig, new_id: str | None = None) -> None:
         """Check that the run may write, in the transaction of the write."""
-        fence, at = fence_of(config), _at(config)
+        fence, at = fence_of(config), at_of(config)
         if fence is None:
             return
         if self._newest_as_of != self._writer.transaction:
@@ -326,15 +332,9 @@ class SharedSqliteSaver(SqliteSaver):
         await self._writer.aclose()
 
 
-def _at(config: RunnableConfig) -> tuple[str, str]:
-    """Return the thread and the checkpoint namespace of a config."""
-    at = config["configurable"]
-    return str(at["thread_id"]), at.get("checkpoint_ns", "")
-
-
 def _record_stored(config: RunnableConfig, checkpoint_id: str) -> None:
     if (fence := fence_of(config)) is not None:
-        fence.store(*_at(config), checkpoint_id)
+        fence.store(*at_of(config), checkpoint_id)
 
 
 @asynccontextmanager

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.sqlite import SqliteSaver
 
+from graph_agent.checkpoints.fenced_writes import StatementRecorder
 from graph_agent.runs.fence import DeferredWrites
 
 T = TypeVar("T")
@@ -26,30 +25,13 @@ _MAX_BATCH = 64
 """Maximum jobs per commit, to limit the delay of the first job."""
 
 
-Statement = tuple[str, Sequence[Any]]
-"""SQL of LangGraph's saver, and a list of its parameters for each execution."""
-
-
-class Recorder(SqliteSaver):
-    """LangGraph's saver, which records the statements of a write instead of executing them."""
-
-    def __init__(self, serde: SerializerProtocol) -> None:
-        BaseCheckpointSaver.__init__(self, serde=serde)  # without a connection
-        self.statements: list[Statement] = []
-        """The statements, in order."""
+class Recorder(StatementRecorder, SqliteSaver):
+    """LangGraph's saver, which records the statements of a write."""
 
     @contextmanager
     def cursor(self, transaction: bool = True) -> Iterator[Any]:
         """Yield the recorder itself."""
         yield self
-
-    def execute(self, sql: str, values: Any) -> None:
-        """Record a statement."""
-        self.statements.append((sql, [values]))
-
-    def executemany(self, sql: str, rows: Sequence[Any]) -> None:
-        """Record a statement that is executed for each row."""
-        self.statements.append((sql, rows))
 
 
 @dataclass(slots=True, eq=False)

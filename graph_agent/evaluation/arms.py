@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from graph_agent.evaluation.statistics import Estimate, difference, mean, pass_rate, rate_difference
-from graph_agent.session.trace import spans_of
+from graph_agent.session.trace import inputs_of, spans_of
 
 MEASURES = ("steps", "tokens", "cost", "seconds")
 _ABSENT = "(none)"
@@ -41,7 +41,7 @@ def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRo
         events: The session's events, from the beginning of an input on.
         field: `model`, or a field of events, such as `planner`; the first event of the input that has it counts.
     """
-    for own in _inputs(events):
+    for own in inputs_of(events):
         (span,) = spans_of(own)
         if span.status == "RUNNING" or span.duration_s is None:
             continue
@@ -56,17 +56,6 @@ def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRo
             cost=span.cost,
             seconds=max(0.0, span.duration_s - waits),
         )
-
-
-def _inputs(events: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    own: list[Mapping[str, Any]] = []
-    for entry in events:
-        if own and entry["type"] == "user_message" and own[-1]["type"] != "user_message":
-            yield own
-            own = []
-        own.append(entry)
-    if own:
-        yield own
 
 
 def _value(events: Sequence[Mapping[str, Any]], field: str) -> str:

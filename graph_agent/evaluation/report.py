@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from statistics import fmean
 from typing import Any
@@ -83,7 +83,7 @@ class Comparison:
     def differences(self) -> dict[str, Estimate]:
         """Second minus first: of the pass rate, as `passed`, and of each measure that both have."""
         found = {
-            "passed": self._paired(
+            "passed": paired_difference(
                 [case.passed / len(case.trials) for case in self.first.cases],
                 [case.passed / len(case.trials) for case in self.second.cases],
             )
@@ -92,7 +92,7 @@ class Comparison:
             pairs = [(one.mean(name), other.mean(name)) for one, other in self._cases()]
             both = [(one, other) for one, other in pairs if one is not None and other is not None]
             if len(both) == len(pairs):
-                found[name] = self._paired([one for one, _ in both], [other for _, other in both])
+                found[name] = paired_difference([one for one, _ in both], [other for _, other in both])
         return found
 
     @property
@@ -108,10 +108,6 @@ class Comparison:
 
     def _cases(self) -> list[tuple[CaseSummary, CaseSummary]]:
         return [*zip(self.first.cases, self.second.cases, strict=True)]
-
-    @staticmethod
-    def _paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
-        return paired_difference(first, second)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from graph_agent._internal.sync_bridge import running_loop
 from graph_agent.locks.files import HAS_LOCKS, LockFile
 from graph_agent.locks.postgres import AdvisoryLocks, PostgresAddress
 
@@ -234,7 +235,7 @@ def database_key_blocking(saver: BaseCheckpointSaver[Any]) -> Hashable:
     if not _needs_its_loop(connection):
         return _remember(saver, _database_of(saver, connection))
     loop = getattr(saver, "loop", None)
-    if loop is not None and loop.is_running() and loop is not _running_loop():
+    if loop is not None and loop.is_running() and loop is not running_loop():
         # LangGraph's asynchronous savers serve blocking calls in the same way.
         return asyncio.run_coroutine_threadsafe(database_key(saver), loop).result()
     # Not remembered: the connection can be queried later, from its own loop.
@@ -288,10 +289,3 @@ def _postgres_place(connection: Any) -> PostgresAddress:
     given = info.get_parameters()
     conninfo = make_conninfo(**{**given, "application_name": "graph-agent locks", "password": info.password or None})
     return PostgresAddress(info.host, info.port, info.dbname, info.user, given.get("options", ""), conninfo)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -127,11 +127,11 @@ def _check(name: Any, connection: Any) -> ServerConfig:
         connect_timeout_s=_seconds(name, "connect_timeout_s", connection.get("connect_timeout_s", CONNECT_TIMEOUT_S)),
         pin_tools=_flag(name, "pin_tools", connection.get("pin_tools")),
         required=_flag(name, "required", connection.get("required")),
-        max_message_bytes=_bytes(name, "max_message_bytes", connection.get("max_message_bytes")),
+        max_message_bytes=_whole(name, connection, "max_message_bytes", MAX_MESSAGE_BYTES, 1024),
         ignores_stray_output=_choice(name, "stray_output", connection.get("stray_output"), STRAY_OUTPUT) == "ignore",
         elicitation=_choice(name, "elicitation", connection.get("elicitation"), ELICITATION),
         sampling=_choice(name, "sampling", connection.get("sampling"), SAMPLING),
-        sampling_max_tokens=_tokens(name, connection.get("sampling_max_tokens")),
+        sampling_max_tokens=_whole(name, connection, "sampling_max_tokens", SAMPLING_MAX_TOKENS, 1),
         resources=_flag(name, "resources", connection.get("resources")),
         prompts=_flag(name, "prompts", connection.get("prompts")),
         roots=None if connection.get("roots") is None else read_roots(name, connection["roots"]),
@@ -213,19 +213,12 @@ def _flag(name: str, key: str, value: Any) -> bool:
     return bool(value)
 
 
-def _bytes(name: str, key: str, value: Any) -> int:
-    if value is None:
-        return MAX_MESSAGE_BYTES
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1024:
-        _refuse(name, f"{key!r} must be a whole number of bytes, 1024 or more; got {value!r}.")
-    return value
-
-
-def _tokens(name: str, value: Any) -> int:
-    if value is None:
-        return SAMPLING_MAX_TOKENS
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        _refuse(name, f"'sampling_max_tokens' must be a whole number, 1 or more; got {value!r}.")
+def _whole(name: str, connection: Mapping[str, Any], key: str, default: int, least: int) -> int:
+    if (value := connection.get(key)) is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        unit = " of bytes" if key.endswith("_bytes") else ""
+        _refuse(name, f"{key!r} must be a whole number{unit}, {least} or more; got {value!r}.")
     return value
 
 

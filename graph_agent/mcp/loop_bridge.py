@@ -7,6 +7,7 @@ import concurrent.futures
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from graph_agent._internal.sync_bridge import running_loop
 from graph_agent.errors import SyncInLoopError
 from graph_agent.mcp.messages import McpCallError
 
@@ -47,11 +48,7 @@ class LoopBridge:
 
         Raises `SyncInLoopError` in the thread of a running loop, and the errors of `run`.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
+        if running_loop() is not None:
             raise SyncInLoopError(
                 "An MCP tool was called synchronously from the thread of a running event loop, which it would block; "
                 "use `await tool.ainvoke(...)`, or `await graph.ainvoke(...)` for the whole graph."

@@ -13,6 +13,7 @@ from pydantic import AnyUrl, ValidationError
 
 from graph_agent.mcp.loop_bridge import LoopBridge
 from graph_agent.mcp.server import Server
+from graph_agent.mcp.session import read_pages
 from graph_agent.mcp.tools import McpTool
 
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -29,8 +30,6 @@ _PROMPT: dict[str, Any] = {
     },
     "required": ["name"],
 }
-_MAX_PAGES = 100
-"""Maximum pages read of one list, against lists that never end."""
 
 
 def listing_tools(server: Server, bridge: LoopBridge, source: Any) -> list[McpTool]:
@@ -81,13 +80,7 @@ async def _request(server: Server, work: _Work, arguments: dict[str, Any]) -> st
 
 
 async def _list_resources(session: ClientSession, arguments: dict[str, Any]) -> str:
-    resources: list[types.Resource] = []
-    cursor: str | None = None
-    for _ in range(_MAX_PAGES):
-        page = await session.list_resources(params=types.PaginatedRequestParams(cursor=cursor))
-        resources += page.resources
-        if (cursor := page.nextCursor) is None:
-            break
+    resources = [each async for page in read_pages(session.list_resources) for each in page.resources]
     templates = (await session.list_resource_templates()).resourceTemplates
     return _as_lines([*resources, *templates], {"uri", "uriTemplate", "name", "description", "mimeType", "size"})
 
@@ -98,13 +91,7 @@ async def _read_resource(session: ClientSession, arguments: dict[str, Any]) -> s
 
 
 async def _list_prompts(session: ClientSession, arguments: dict[str, Any]) -> str:
-    prompts: list[types.Prompt] = []
-    cursor: str | None = None
-    for _ in range(_MAX_PAGES):
-        page = await session.list_prompts(params=types.PaginatedRequestParams(cursor=cursor))
-        prompts += page.prompts
-        if (cursor := page.nextCursor) is None:
-            break
+    prompts = [each async for page in read_pages(session.list_prompts) for each in page.prompts]
     return _as_lines(prompts, {"name", "description", "arguments"})
 
 

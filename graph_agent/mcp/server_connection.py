@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import anyio
 import mcp.types as types
@@ -41,13 +41,14 @@ from graph_agent.mcp.messages import (
     unreadable,
 )
 from graph_agent.mcp.questions import AskingCall, Questions
-from graph_agent.mcp.session import Session
+from graph_agent.mcp.session import Session, read_pages
 from graph_agent.mcp.stdio import Incoming, Outgoing
 from graph_agent.mcp.suspended import Asker
 from graph_agent.mcp.transports import ServerLog, open_transport
 from graph_agent.mcp.watched_http import HttpWatch
 
 T = TypeVar("T")
+Stream = TypeVar("Stream", Incoming, Outgoing)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,20 +66,24 @@ current_call: ContextVar[Call | None] = ContextVar("mcp_call", default=None)
 """The call whose request the current task is about to send."""
 
 
-class OutgoingTap:
-    """Records the id of the current call's request, and whether the transport accepted it."""
+class _Tap(Generic[Stream]):
+    """Wrapper of a stream between the session and the transport."""
 
-    def __init__(self, stream: Outgoing) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    async def __aenter__(self) -> OutgoingTap:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._stream.aclose()
+
+
+class OutgoingTap(_Tap[Outgoing]):
+    """Records the id of the current call's request, and whether the transport accepted it."""
 
     async def send(self, message: SessionMessage) -> None:
         """Send a message. Raises the stream's errors if its transport is closed."""
@@ -96,7 +101,7 @@ class OutgoingTap:
             raise
 
 
-class IncomingTap:
+class IncomingTap(_Tap[Incoming]):
     """Replaces an unreadable reply by an error reply, and calls `on_end` when the transport has ended.
 
     `on_unreadable` is called with each unreadable message whose request is unknown.
@@ -105,18 +110,9 @@ class IncomingTap:
     def __init__(
         self, stream: Incoming, on_end: Callable[[], None], on_unreadable: Callable[[UnreadableError], None]
     ) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._on_end = on_end
         self._on_unreadable = on_unreadable
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    async def __aenter__(self) -> IncomingTap:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._stream.aclose()
 
     def __aiter__(self) -> IncomingTap:
         return self
@@ -146,8 +142,6 @@ _CANCEL_NOTIFY_S = 5.0
 """Seconds for sending a cancellation notification to a server."""
 _STRAY_GRACE_S = 1.0
 """Seconds to wait for a reply after a line that is not a message."""
-_MAX_PAGES = 1000
-"""Maximum pages read of one server's tool list, against lists that never end."""
 
 
 class ServerConnection:
@@ -486,16 +480,8 @@ class ServerConnection:
 
 
 async def _list_tools(session: Session) -> dict[str, types.Tool]:
-    tools: list[types.Tool] = []
-    params = None
-    for _ in range(_MAX_PAGES):
-        page = await session.list_tools(params=params)
-        tools += page.tools
-        if not page.nextCursor:
-            break
-        params = types.PaginatedRequestParams(cursor=page.nextCursor)
     listed: dict[str, types.Tool] = {}
-    for tool in tools:
+    for tool in [tool async for page in read_pages(session.list_tools) for tool in page.tools]:
         if listed.setdefault(tool.name, tool) is not tool:
             logger.warning("An MCP server lists the tool %r twice; the second one is ignored.", tool.name)
     return listed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol, TypeVar
 
 import mcp.types as types
 from langchain_mcp_adapters.callbacks import CallbackContext
@@ -19,6 +19,8 @@ from graph_agent.errors import ConfigError, SlowSchemaError
 
 logger = get_logger("graph_agent.mcp")
 
+Page = TypeVar("Page", bound=types.PaginatedResult, covariant=True)
+_MAX_PAGES = 1000
 _Check = Callable[[dict[str, Any]], None]
 ElicitationHandler = Callable[..., Awaitable[types.ElicitResult | types.ErrorData]]
 """`(context, params)` as in the MCP SDK, or `(context, params, CallbackContext)` as in langchain-mcp-adapters."""
@@ -94,6 +96,21 @@ def _result_check(tool: str, schema: dict[str, Any]) -> _Check:
             raise RuntimeError(f"Invalid structured content returned by tool {tool}: {error}") from None
 
     return check
+
+
+class _PageReader(Protocol[Page]):
+    async def __call__(self, *, params: types.PaginatedRequestParams | None) -> Page: ...
+
+
+async def read_pages(read: _PageReader[Page]) -> AsyncIterator[Page]:
+    """Yield the pages of a list of the server, at most `_MAX_PAGES` of them, against lists that never end."""
+    params = None
+    for _ in range(_MAX_PAGES):
+        page = await read(params=params)
+        yield page
+        if not page.nextCursor:
+            return
+        params = types.PaginatedRequestParams(cursor=page.nextCursor)
 
 
 def elicitation_for(server: str, handler: ElicitationHandler | None) -> ElicitationFnT | None:

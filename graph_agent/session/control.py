@@ -203,17 +203,18 @@ class SessionControl(SessionCommands):
 
     async def withdraw_follow_ups(self) -> list[str]:
         """Remove the queued follow-ups that no run has processed, and return their texts, in order."""
-        taken = set((await self._graph.aget_state(self._thread)).values.get("loop", {}).get("consumed_notes", ()))
-        inbox = await self._inbox()
-        notes = [note for note in await inbox.read(self.id) if note.kind == "follow_up" and note.key not in taken]
-        await inbox.forget(self.id, [note.key for note in notes])
+        notes = await self._unprocessed("follow_up")
+        await (await self._inbox()).forget(self.id, [note.key for note in notes])
         return [str(note.content) for note in notes]
 
     async def pending(self, kind: NoteKind) -> list[str]:
         """Return the texts of queued notes of a kind (steering or follow-ups), in order."""
+        return [str(note.content) for note in await self._unprocessed(kind)]
+
+    async def _unprocessed(self, kind: NoteKind) -> list[ControlMessage]:
         taken = set((await self._graph.aget_state(self._thread)).values.get("loop", {}).get("consumed_notes", ()))
         notes = await (await self._inbox()).read(self.id)
-        return [str(note.content) for note in notes if note.kind == kind and note.key not in taken]
+        return [note for note in notes if note.kind == kind and note.key not in taken]
 
 
 def _checked_text(text: str, command: str) -> str:

@@ -172,7 +172,7 @@ class EventReader:
 
     async def _since(self, newest: CheckpointTuple) -> list[StoredEvent] | None:
         """Return the events between the last position and a checkpoint; None if it does not descend from there."""
-        batches: list[list[Any]] = []
+        batches: list[list[StoredEvent]] = []
         at: CheckpointTuple | None = newest
         for _ in range(_MAX_CHECKPOINTS):
             # The supersteps before a full copy may have been pruned; then its parent is an earlier checkpoint.
@@ -181,12 +181,10 @@ class EventReader:
             after, at = at, await self._saver.aget_tuple(at.parent_config)
             if at is None:
                 return None
-            writes = [value for _, channel, value in at.pending_writes or [] if channel == "events"]
-            if not all(isinstance(write, list) for write in writes):
+            batch = _written(at)
+            if batch is None or lacks_events(len(batch), at, after):
                 return None
-            batches.append([event for write in writes for event in write])
-            if lacks_events(len(batches[-1]), at, after):
-                return None
+            batches.append(batch)
             if at.checkpoint["id"] == self._seen:
                 return [event for batch in reversed(batches) for event in batch]
         return None

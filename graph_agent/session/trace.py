@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from graph_agent._internal.text import text_of
 from graph_agent.state.events import NOT_RUN, ModelCallRecord
 
+E = TypeVar("E", bound=Mapping[str, Any])
 SpanKind = Literal["input", "plan", "answer", "model", "tool", "delegation", "wait"]
 NOTED = frozenset(
     {"steering", "background_result", "summary", "loop_detected", "limit", "middleware", "warning", "error"}
@@ -115,14 +116,26 @@ def spans_of(events: Iterable[Mapping[str, Any]], first: int = 0) -> list[Span]:
         events: The session's events, stored or as read, from the beginning of an input on.
         first: Index of the first of them, if they have no `seq`.
     """
-    inputs: list[_Input] = []
-    before = ""
-    for seq, entry in enumerate(events, first):
-        if not inputs or (entry["type"] == "user_message" and before != "user_message"):
-            inputs.append(_Input(entry))
-        inputs[-1].add(entry, entry.get("seq", seq))
-        before = entry["type"]
-    return [each.span() for each in inputs]
+    spans: list[Span] = []
+    for own in inputs_of(events):
+        collected = _Input(own[0])
+        for seq, entry in enumerate(own, first):
+            collected.add(entry, entry.get("seq", seq))
+        first += len(own)
+        spans.append(collected.span())
+    return spans
+
+
+def inputs_of(events: Iterable[E]) -> Iterator[list[E]]:
+    """Yield the events of each input; one with several user messages begins with the first of them."""
+    own: list[E] = []
+    for entry in events:
+        if own and entry["type"] == "user_message" and own[-1]["type"] != "user_message":
+            yield own
+            own = []
+        own.append(entry)
+    if own:
+        yield own
 
 
 @dataclass

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from graph_agent._internal.text import printable
+from graph_agent.session.trace import inputs_of
 from graph_agent.state.events import StoredEvent
 from graph_agent.state.model_requests import ModelRequest, requests_of
 from graph_agent.testing.difference import ABSENT, PairedCalls, ValueDifference, pair_calls, value_differences
@@ -90,11 +91,7 @@ def recorded_requests(events: Sequence[StoredEvent]) -> Requests:
     Args:
         events: The events of the session from its beginning on.
     """
-    number, numbers, before = 0, list[int](), ""
-    for entry in events:
-        number += entry["type"] == "user_message" and before != "user_message"
-        numbers.append(number)
-        before = entry["type"]
+    numbers = [number for number, own in enumerate(inputs_of(events), 1) for _ in own]
     return {
         (numbers[each.seq], each.step, each.purpose): each for each in requests_of(events) if not each.reconstructed
     }

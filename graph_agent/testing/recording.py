@@ -18,6 +18,7 @@ from graph_agent.errors import InputError
 from graph_agent.runs.input_ids import input_id_in
 from graph_agent.session.importing import read_history
 from graph_agent.session.results import TrackedCall, planned_calls
+from graph_agent.session.trace import inputs_of
 from graph_agent.state.call_events import call_of
 from graph_agent.state.events import NOT_RUN, ModelCallRecord, Purpose, ResultStatus, StoredEvent, is_own, value_of
 from graph_agent.state.lengths import lengths_of
@@ -224,22 +225,15 @@ def recording_of(
     inputs: list[RecordedInput] = []
     gaps: list[str] = []
     turns = _message_turns(messages)
-    starts = list(_input_starts(listed := list(events)))
-    for number, (first, end) in enumerate(zip(starts, [*starts[1:], len(listed)], strict=False), 1):
-        reader = _InputReader(listed[first:end], turns[number - 1] if len(turns) == len(starts) else [], writes)
+    split, first = list(inputs_of(events)), 0
+    for number, own in enumerate(split, 1):
+        reader = _InputReader(own, turns[number - 1] if len(turns) == len(split) else [], writes)
         inputs.append(reader.read(number, (input_ids or {}).get(first)))
+        first += len(own)
         gaps += [f"Input {number}: {gap}" for gap in reader.gaps]
-    if len(turns) != len(starts):
-        gaps.insert(0, f"The history has {len(turns)} inputs, and the events have {len(starts)}: replies lack details.")
+    if len(turns) != len(split):
+        gaps.insert(0, f"The history has {len(turns)} inputs, and the events have {len(split)}: replies lack details.")
     return Recording(session_id=session_id, inputs=tuple(inputs), gaps=tuple(gaps))
-
-
-def _input_starts(events: Sequence[StoredEvent]) -> Iterator[int]:
-    before = ""
-    for index, entry in enumerate(events):
-        if not index or (entry["type"] == "user_message" and before != "user_message"):
-            yield index
-        before = entry["type"]
 
 
 def _message_turns(messages: Iterable[AnyMessage]) -> list[list[AnyMessage]]:
