@@ -128,9 +128,8 @@ class ScriptWriter:
             options["finish_reason"] = reply.finish_reason or "length"
         options |= self._at(recorded, _reply_at_s(recorded, step, reply))
         calls = [self._planned(call) for call in reply.tool_calls]
-        plan = next((entry for entry in step.events if entry["type"] == "plan" and "planner" in entry), None)
-        if plan is not None and reply.purpose == "plan":
-            return self._call("plan", calls, {**_plan_fields(step, plan), **options})
+        if reply.purpose == "plan" and (fields := step.plan_fields) is not None:
+            return self._call("plan", calls, {**fields, **options})
         content = self._content(recorded, step, reply, following)
         name = f"REPLY_{recorded.number}_{step.number}" if self.several else f"REPLY_{step.number}"
         shown = [self.constants.of(content, name)] if content or not calls else []
@@ -195,14 +194,6 @@ def _outcome(each: RecordedCall) -> dict[str, Any]:
     if is_text(found.content):
         return {"returns": found.value, **usage}
     return {"content": found.content, **({} if found.artifact is None else {"artifact": found.artifact})}
-
-
-def _plan_fields(step: RecordedStep, plan: StoredEvent) -> dict[str, Any]:
-    fields = {name: plan[name] for name in ("status", "action", "reasoning", "slots") if plan.get(name)}
-    if fields.get("status") == "continue":
-        del fields["status"]
-    answers = [entry for entry in step.events if entry["type"] == "agent_response" and "model_calls" not in entry]
-    return {**fields, "answer": text_of(answers[-1]["content"])} if answers and not plan["calls"] else fields
 
 
 def _is_cut_off(step: RecordedStep) -> bool:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
 from langchain_core.messages import AIMessage
-from langchain_core.messages.ai import UsageMetadata
 from langchain_core.tools import BaseTool
 from langgraph.config import get_config
 from langgraph.types import Interrupt
 
 from graph_agent._internal.text import text_of
 from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of
-from graph_agent.calls import canonical_arguments
 from graph_agent.session.session import Session
-from graph_agent.state.events import StoredEvent
+from graph_agent.testing import script
 from graph_agent.testing.difference import ABSENT
 from graph_agent.testing.input_differences import Difference, DifferenceKind
-from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedReply, RecordedResult, RecordedStep
+from graph_agent.testing.recording import RecordedInput, RecordedReply, RecordedResult, RecordedStep
+from graph_agent.testing.stand_ins import RecordedCalls
 from graph_agent.types import SessionStatus
 
 _ABORTED = ("skipped", "unknown")
@@ -54,10 +52,7 @@ class Playback:
         """The task of the graph that made the newest request."""
         self._served = 0
         self._steering = _steering(recorded)
-        self._results: dict[tuple[str, str], deque[RecordedCall]] = defaultdict(deque)
-        self._given: dict[str, RecordedResult | None] = {}
-        for call in (call for step, call in recorded.calls if step >= first_step):
-            self._results[call.name, canonical_arguments(call.arguments)].append(call)
+        self._calls = RecordedCalls(call for step, call in recorded.calls if step >= first_step)
         self._decisions = [entry for entry in recorded.events if entry["type"] == "approval_decision"]
         self._ended: set[str] = set()
         """Ids of the calls that have a result."""
@@ -129,23 +124,16 @@ class Playback:
         self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
     ) -> RecordedResult | None:
         """Return the recorded result of a call; None if the tool itself may run."""
-        if id_ in self._given:  # middleware may run a call again
-            return self._given[id_]
-        waiting = self._results[name, canonical_arguments(arguments)]
-        found = next((call for call in waiting if call.id == id_), waiting[0] if waiting else None)
-        if found is not None:
-            waiting.remove(found)
+        if (found := self._calls.take(id_, name, arguments)) is not None:
             result = found.result
             stopped = result is None or result.status in _ABORTED
             if stopped and self._recorded.status == SessionStatus.ABORTED:
                 await self._abort()
             if result is None:
                 await self._stop(f"The recording ends before the result of {name}.", None)
-            self._given[id_] = result
             return result
         reads = tool is not None and (tool.metadata or {}).get("effect") == "read"
         if reads and self._runs_reading_tools:
-            self._given[id_] = None
             return None
         self.unknown_call, self.open_step = id_, self.step
         what = "reads" if reads else "may write, so it never runs in a replay"
@@ -236,33 +224,11 @@ def _steering(recorded: RecordedInput) -> dict[int, list[str]]:
 
 def message_of(step: RecordedStep, reply: RecordedReply) -> AIMessage:
     """Return a reply as a model's message; a structured plan is the JSON that the planner parses."""
-    usage = reply.usage or {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
-    details: dict[str, Any] = {"usage_metadata": UsageMetadata(**usage)}  # type: ignore[typeddict-item]  # as it was stored
-    finish = reply.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
-    details["response_metadata"] = {"model_name": "recorded", "finish_reason": finish}
-    plan = next((entry for entry in step.events if entry["type"] == "plan" and "planner" in entry), None)
-    if plan is not None and reply.purpose == "plan":
-        return AIMessage(json.dumps(_structured(step, plan, reply)), **details)
-    calls = [
-        {"id": call["id"], "name": call["name"], "args": dict(call["arguments"]), "type": "tool_call"}
-        for call in reply.tool_calls
-    ]
+    options: dict[str, Any] = {"tokens": reply.usage or (0, 0), "finish_reason": reply.finish_reason}
+    calls = [script.call(**each) for each in reply.tool_calls]
+    if reply.purpose == "plan" and (fields := step.plan_fields) is not None:
+        return script.plan(*calls, **fields, **options).message
     content = reply.content
     if reply.purpose == "answer" and isinstance(content, str) and any(each["type"] == "limit" for each in step.events):
         content = content.partition("\n\n")[2] or content  # the agent has put its sentence on the limit before it
-    return AIMessage(content, tool_calls=calls, **details)
-
-
-def _structured(step: RecordedStep, plan: StoredEvent, reply: RecordedReply) -> dict[str, Any]:
-    answers = [entry for entry in step.events if entry["type"] == "agent_response" and "model_calls" not in entry]
-    fields: dict[str, Any] = {name: plan[name] for name in ("status", "action", "reasoning", "slots") if name in plan}
-    calls = [
-        {
-            "id": call["id"],
-            "tool": call["name"],
-            "args": dict(call["arguments"]),
-            "needs": list(call.get("needs", ())),
-        }
-        for call in reply.tool_calls
-    ]
-    return {**fields, "tools": calls, **({"answer": text_of(answers[-1]["content"])} if answers else {})}
+    return script.reply(content, *calls, **options).message

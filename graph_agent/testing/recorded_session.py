@@ -29,7 +29,7 @@ from graph_agent.state.events import SUCCESSES
 from graph_agent.testing.difference import ABSENT, value_differences
 from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedResult, read_recording
 from graph_agent.testing.script import Cause, Content, Failure, Reply, Result, ScriptItem, Steering, Stop
-from graph_agent.testing.stand_ins import RecordedModel, rebuild
+from graph_agent.testing.stand_ins import RecordedCalls, RecordedModel, rebuild
 from graph_agent.types import delegate_name, is_delegation
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ class _Source:
     session: Session | None = None
     _at: int = 0
     _step: int = 0
-    _served: list[Result] = field(default_factory=list)
+    _calls: RecordedCalls[Result] = field(default_factory=lambda: RecordedCalls(()))
     _faults: list[Exception] = field(default_factory=list)
     _began: float = 0.0
     _stopped: bool = False
@@ -344,7 +344,7 @@ class _Source:
 
     async def begin(self) -> None:
         """Begin an input."""
-        self._step, self._served, self._began = 0, [], time.monotonic()
+        self._step, self._calls, self._began = 0, RecordedCalls(self.results), time.monotonic()
         await self._send_steering()
 
     def check(self) -> None:
@@ -411,17 +411,9 @@ class _Source:
         self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
     ) -> RecordedResult | None:
         """Return the recorded result of a call."""
-        key = name, canonical_arguments(arguments)
-        fitting = [each for each in self.results if (each.name, canonical_arguments(each.arguments)) == key]
-        unused = [each for each in fitting if each not in self._served]
-        found = next((each for each in unused if each.id == id_), None) or next(iter(unused), None)
-        if found is None:
-            # Middleware may run a call again.
-            found = next((each for each in fitting if each.id == id_), None)
-        if found is None:
+        if (found := self._calls.take(id_, name, arguments)) is None:
             self._faults.append(AssertionError(self._missing(id_, name, arguments)))
             raise self._faults[-1]
-        self._served.append(found)
         if found.stops is not None:
             await self._siblings(found)
             await self._stop(found.stops, found.at_s)
@@ -433,12 +425,12 @@ class _Source:
         others = [each for each in self.results if each.step == stopped.step and each.stops is None]
         left = 100
         while left:
-            left = 100 if any(each not in self._served for each in others) else left - 1
+            left = 100 if any(map(self._calls.is_left, others)) else left - 1
             await asyncio.sleep(0)  # after the last one, until their tasks end
 
     def _missing(self, id_: str, name: str, arguments: Mapping[str, Any]) -> str:
         near = [each for each in self.results if each.name == name]
-        near.sort(key=lambda each: (each.id != id_, each in self._served))
+        near.sort(key=lambda each: (each.id != id_, not self._calls.is_left(each)))
         if not near:
             return f"Step {self._step}, call {id_!r} ({name}): no result of {name} is recorded."
         found = next(value_differences(near[0].arguments, arguments, "$.arguments"), None)

@@ -16,7 +16,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import Pregel
 
 from graph_agent._internal.text import to_json_safe
-from graph_agent.calls import canonical_arguments
 from graph_agent.errors import ConfigError, InputError, ScriptError
 from graph_agent.models.scripted import MOCK_VARIABLE
 from graph_agent.session.built_agent import builder_of
@@ -26,7 +25,7 @@ from graph_agent.testing.difference import value_differences
 from graph_agent.testing.input_differences import Comparison, Difference, shown_values
 from graph_agent.testing.playback import message_of, stored_replies
 from graph_agent.testing.recording import RecordedResult, Recording, recording_of
-from graph_agent.testing.stand_ins import RecordedModel, rebuild
+from graph_agent.testing.stand_ins import RecordedCalls, RecordedModel, rebuild
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
@@ -130,8 +129,8 @@ class _Tape:
         self._replies = deque(
             message_of(step, reply) for each in recording.inputs for step, reply in stored_replies(each)
         )
-        self._calls = [call for each in recording.inputs for _, call in each.calls if call.result is not None]
-        self._results: dict[str, RecordedResult] = {}
+        self._listed = [call for each in recording.inputs for _, call in each.calls if call.result is not None]
+        self._calls = RecordedCalls(self._listed)
         self._fault = ""
 
     async def reply(self) -> AIMessage:
@@ -154,21 +153,14 @@ class _Tape:
         Raises:
             ScriptError: If there is none; so does the next request of the model then, as a call's error is a result.
         """
-        if id_ in self._results:  # middleware may run a call again
-            return self._results[id_]
-        key = name, canonical_arguments(arguments)
-        fitting = [call for call in self._calls if (call.name, canonical_arguments(call.arguments)) == key]
-        if not fitting:
+        if (found := self._calls.take(id_, name, arguments)) is None:
             self._fault = self._fault or self._missing(id_, name, arguments)
             raise ScriptError(self._fault)
-        found = next((call for call in fitting if call.id == id_), fitting[0])
-        self._calls.remove(found)
-        assert found.result is not None
-        self._results[id_] = found.result
         return found.result
 
     def _missing(self, id_: str, name: str, arguments: Mapping[str, Any]) -> str:
-        near = next((call for call in self._calls if call.id == id_ and call.name == name), None)
+        same = [call for call in self._listed if call.id == id_ and call.name == name]
+        near = next(filter(self._calls.is_left, same), None)
         if near is None:
             return f"The call {id_!r} of {name} has no recorded result."
         found = next(value_differences(near.arguments, arguments))

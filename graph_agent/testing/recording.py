@@ -106,6 +106,18 @@ class RecordedStep:
     events: tuple[StoredEvent, ...] = field(repr=False, default=())
     """All its events, in order: approvals, steering, loop notices, limits, warnings and others."""
 
+    @property
+    def plan_fields(self) -> dict[str, Any] | None:
+        """The fields of its structured plan but its calls, in the JSON of the plan; None without such a plan."""
+        plan = next((entry for entry in self.events if entry["type"] == "plan" and "planner" in entry), None)
+        if plan is None:
+            return None
+        fields = {name: plan[name] for name in ("status", "action", "reasoning", "slots") if plan.get(name)}
+        if fields.get("status") == "continue":
+            del fields["status"]
+        answers = [entry for entry in self.events if entry["type"] == "agent_response" and "model_calls" not in entry]
+        return {**fields, "answer": text_of(answers[-1]["content"])} if answers and not plan["calls"] else fields
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedInput:

@@ -89,7 +89,13 @@ def call(id: str, name: str, arguments: Mapping[str, Any], *, needs: Sequence[st
     return {"id": id, "name": name, "arguments": arguments, "needs": needs}
 
 
-def plan(*calls: Mapping[str, Any], tokens: Tokens | None = None, at_s: float | None = None, **fields: Any) -> Reply:
+def plan(
+    *calls: Mapping[str, Any],
+    tokens: Tokens | None = None,
+    finish_reason: str = "",
+    at_s: float | None = None,
+    **fields: Any,
+) -> Reply:
     """Return a structured plan.
 
     Args:
@@ -99,7 +105,8 @@ def plan(*calls: Mapping[str, Any], tokens: Tokens | None = None, at_s: float | 
     tools = [
         {"id": each["id"], "tool": each["name"], "args": each["arguments"], "needs": [*each["needs"]]} for each in calls
     ]
-    return reply(json.dumps({"status": "continue", **fields, "tools": tools}), tokens=tokens, at_s=at_s)
+    content = json.dumps({"status": "continue", **fields, "tools": tools})
+    return reply(content, tokens=tokens, finish_reason=finish_reason, at_s=at_s)
 
 
 def steer(text: str) -> Steering:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
@@ -17,6 +18,7 @@ from pydantic import PrivateAttr
 
 from graph_agent._compat import InjectedArguments
 from graph_agent._internal.text import text_of
+from graph_agent.calls import canonical_arguments
 from graph_agent.delegation import Delegate, Delegation, DelegationResult
 from graph_agent.errors import ConfigError
 from graph_agent.models.scripted import MockChatModel
@@ -49,6 +51,51 @@ class Source(Protocol):
             tool: The agent's own tool; None for a delegation.
         """
         ...
+
+
+class _CallWithArguments(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def arguments(self) -> Mapping[str, Any]: ...
+
+
+CallT = TypeVar("CallT", bound=_CallWithArguments)
+
+
+class RecordedCalls(Generic[CallT]):
+    """Finds the recorded call for a new one. Each is found once, but again for the same id, which middleware repeats.
+
+    Args:
+        calls: The recorded calls, in order.
+    """
+
+    def __init__(self, calls: Iterable[CallT]) -> None:
+        self._left: dict[tuple[str, str], list[CallT]] = defaultdict(list)
+        self._found: dict[str, CallT] = {}
+        for call in calls:
+            self._left[_key(call)].append(call)
+
+    def take(self, id_: str, name: str, arguments: Mapping[str, Any]) -> CallT | None:
+        """Return the call with equal arguments, that of the same id first; None if there is none left."""
+        if id_ in self._found:
+            return self._found[id_]
+        fitting = self._left[name, canonical_arguments(arguments)]
+        found = next((call for call in fitting if call.id == id_), fitting[0] if fitting else None)
+        if found is not None:
+            fitting.remove(found)
+            self._found[id_] = found
+        return found
+
+    def is_left(self, call: CallT) -> bool:
+        """Whether a recorded call was not taken yet."""
+        return call in self._left[_key(call)]
+
+
+def _key(call: _CallWithArguments) -> tuple[str, str]:
+    return call.name, canonical_arguments(call.arguments)
 
 
 class RecordedModel(MockChatModel):
