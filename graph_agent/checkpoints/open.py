@@ -69,7 +69,7 @@ async def open_reader(url: str) -> AsyncIterator[BaseCheckpointSaver[Any]]:
         url: Same as for `open_saver`; an SQLite file must exist.
 
     Raises:
-        ConfigError: As `open_saver`.
+        ConfigError: Same as for `open_saver`.
     """
     if url == MEMORY or is_postgres(url):
         async with open_saver(url) as saver:
@@ -92,7 +92,7 @@ async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[Base
         folder: Same as for `open_saver`.
 
     Raises:
-        ConfigError: As `open_saver`.
+        ConfigError: Same as for `open_saver`.
     """
     if url == MEMORY:
         from langgraph.store.memory import InMemoryStore

@@ -104,7 +104,7 @@ async def open_postgres_store(url: str) -> AsyncIterator[SharedPostgresStore]:
     """Open the Store of a database, create its tables if they are missing, and close it on exit.
 
     Raises:
-        ConfigError: As `open_postgres_saver`.
+        ConfigError: Same as for `open_postgres_saver`.
     """
     await make_tables(url, lambda connection: AsyncPostgresStore(connection).setup())
     async with _pool(url, STORE_CONNECTIONS) as pool:

@@ -83,7 +83,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """As LangGraph's `alist`."""
+        """List checkpoints like LangGraph's saver, after the queued writes of their threads."""
         await self._flush(at_of(config)[0] if config is not None else None)
         async for found in super().alist(config, filter=filter, before=before, limit=limit):
             yield found
@@ -91,7 +91,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """As LangGraph's `aget_delta_channel_history`."""
+        """Return the history like LangGraph's saver, after the queued writes of its thread."""
         await self._flush(at_of(config)[0])
         return await super().aget_delta_channel_history(config=config, channels=channels)
 

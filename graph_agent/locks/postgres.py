@@ -189,7 +189,7 @@ class AdvisoryLocks:
         """Whether no process has a session's lock.
 
         Raises:
-            psycopg.OperationalError: As `take`.
+            psycopg.OperationalError: Same as for `take`.
         """
         return self._submit(lambda: self._query(_HELD, session_id) is None)
 

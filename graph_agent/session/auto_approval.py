@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from langgraph.types import Interrupt
 
-from graph_agent.approvals.decisions import read_decisions
+from graph_agent.approvals.decisions import approve, read_decisions, reject, standing_approval
 from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.errors import InputError
 
@@ -39,7 +39,6 @@ class AutoApproval:
             answers: Valid answers to open interrupts, by id.
             decided_by: Name of the person; None for the names in the answers.
         """
-
         for interrupt in asked:
             given = answers.get(interrupt.id)
             if given is not None and (request := request_of(interrupt)) is not None:
@@ -56,8 +55,6 @@ class AutoApproval:
         Raises:
             InputError: When the callback returns no decision.
         """
-        from graph_agent.approvals.decisions import standing_approval  # as above
-
         decide, answers = callback or self._callback, dict[str, Any]()
         for interrupt in asked:
             # A request with an error has refused the answer before, and would refuse it without end.
@@ -81,8 +78,6 @@ def _key(request: Mapping[str, Any], call: HeldCall) -> tuple[str, str]:
 
 
 async def _decision(decide: OnApproval, call: HeldCall) -> Any:
-    from graph_agent.approvals.decisions import approve, reject  # as above
-
     given = decide(call)
     if inspect.isawaitable(given):
         given = await given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
@@ -293,14 +293,18 @@ def _value(result: StoredEvent) -> Any:
     return value_of(result) if result["status"] in SUCCESSES else {"error": text_of(result["content"])}
 
 
-def _run_calls(calls: Sequence[TrackedCall], messages: Sequence[AnyMessage]) -> list[RunCall]:
-    # The plan's message has the arguments of a call that never started.
-    planned = {
-        call["id"]: call["args"]
-        for message in since_input(messages)
+def planned_arguments(messages: Iterable[AnyMessage]) -> dict[str, dict[str, Any]]:
+    """Return the arguments of calls by id as the model sent them; a call that never started has no event of them."""
+    return {
+        call["id"] or "": call["args"]
+        for message in messages
         if isinstance(message, AIMessage)
         for call in message.tool_calls
     }
+
+
+def _run_calls(calls: Sequence[TrackedCall], messages: Sequence[AnyMessage]) -> list[RunCall]:
+    planned = planned_arguments(since_input(messages))
     found: list[RunCall] = []
     for call in calls:
         started, result, id_ = call.started, call.result, call.planned["id"]

@@ -64,7 +64,7 @@ class SkillSet:
         folders: Absolute paths; each a skill, or a folder that holds skills.
 
     Raises:
-        ConfigError: As `open_skills`.
+        ConfigError: Same as for `open_skills`.
     """
 
     version = 0

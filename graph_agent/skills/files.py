@@ -80,7 +80,7 @@ def read_text(folder: Path, path: str) -> str:
     """Return the text of a file in a folder.
 
     Raises:
-        UnreadableFileError: As `read_bytes`; also for a file that is no text, with its kind and size.
+        UnreadableFileError: Same as for `read_bytes`; also for a file that is no text, with its kind and size.
     """
     content = read_bytes(folder, path, MOST_TEXT_BYTES)
     with suppress(UnicodeDecodeError):

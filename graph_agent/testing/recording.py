@@ -17,7 +17,7 @@ from graph_agent.calls import canonical_arguments
 from graph_agent.errors import InputError
 from graph_agent.runs.input_ids import input_id_in
 from graph_agent.session.importing import read_history
-from graph_agent.session.results import TrackedCall, planned_calls
+from graph_agent.session.results import TrackedCall, planned_arguments, planned_calls
 from graph_agent.session.trace import inputs_of
 from graph_agent.state.call_events import call_of
 from graph_agent.state.events import NOT_RUN, ModelCallRecord, Purpose, ResultStatus, StoredEvent, is_own, value_of
@@ -314,12 +314,7 @@ class _InputReader:
         artifacts = {
             message.tool_call_id: message.artifact for message in self._messages if isinstance(message, ToolMessage)
         }
-        planned = {
-            call["id"]: call["args"]
-            for message in self._messages
-            if isinstance(message, AIMessage)
-            for call in message.tool_calls
-        }
+        planned = planned_arguments(self._messages)
         found: list[tuple[int, RecordedCall]] = []
         for tracked in planned_calls(self._events):
             id_ = tracked.planned["id"]
