@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from graph_agent._internal.garbage import paused_collection
-
 if TYPE_CHECKING:
     from graph_agent.agent import build_graph, create_graph_agent
     from graph_agent.delegates.a2a_delegate import A2ADelegate
@@ -63,6 +61,8 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'graph_agent' has no attribute {name!r}")
+    from graph_agent._internal.garbage import paused_collection  # here, as a pytest plugin loads this package
+
     with paused_collection():
         value = getattr(importlib.import_module(f"graph_agent.{_MODULES[name]}"), name)
     globals()[name] = value

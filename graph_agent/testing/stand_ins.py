@@ -63,30 +63,33 @@ class _CallWithArguments(Protocol):
 
 
 CallT = TypeVar("CallT", bound=_CallWithArguments)
+_Key = tuple[str, str]
+"""Name and canonical arguments."""
 
 
 class RecordedCalls(Generic[CallT]):
-    """Finds the recorded call for a new one. Each is found once, but again for the same id, which middleware repeats.
+    """Finds the recorded call for a new one. Each is found once, but again for a call that middleware repeats.
 
     Args:
         calls: The recorded calls, in order.
     """
 
     def __init__(self, calls: Iterable[CallT]) -> None:
-        self._left: dict[tuple[str, str], list[CallT]] = defaultdict(list)
-        self._found: dict[str, CallT] = {}
+        self._left: dict[_Key, list[CallT]] = defaultdict(list)
+        self._found: dict[tuple[str, _Key], CallT] = {}
         for call in calls:
             self._left[_key(call)].append(call)
 
     def take(self, id_: str, name: str, arguments: Mapping[str, Any]) -> CallT | None:
         """Return the call with equal arguments, that of the same id first; None if there is none left."""
-        if id_ in self._found:
-            return self._found[id_]
-        fitting = self._left[name, canonical_arguments(arguments)]
-        found = next((call for call in fitting if call.id == id_), fitting[0] if fitting else None)
+        key = name, canonical_arguments(arguments)
+        fitting = self._left[key]
+        same_id = next((call for call in fitting if call.id == id_), None)
+        found = same_id or self._found.get((id_, key)) or next(iter(fitting), None)
         if found is not None:
+            self._found[id_, key] = found
+        if found in fitting:
             fitting.remove(found)
-            self._found[id_] = found
         return found
 
     def is_left(self, call: CallT) -> bool:
@@ -94,7 +97,7 @@ class RecordedCalls(Generic[CallT]):
         return call in self._left[_key(call)]
 
 
-def _key(call: _CallWithArguments) -> tuple[str, str]:
+def _key(call: _CallWithArguments) -> _Key:
     return call.name, canonical_arguments(call.arguments)
 
 
