@@ -19,6 +19,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import anyio
 import mcp.types as types
+from anyio.abc import AsyncResource
 from langchain_core.tools import ToolException
 from mcp import McpError
 from mcp.client.session import ClientSession, ElicitationFnT
@@ -48,7 +49,7 @@ from graph_agent.mcp.transports import ServerLog, open_transport
 from graph_agent.mcp.watched_http import HttpWatch
 
 T = TypeVar("T")
-Stream = TypeVar("Stream", Incoming, Outgoing)
+Stream = TypeVar("Stream", bound=AsyncResource)
 
 
 @dataclass(slots=True, eq=False)
