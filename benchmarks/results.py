@@ -40,6 +40,7 @@ MODULES = (
     "long_session",
     "growth",
     "many_sessions",
+    "memory",
 )
 _SAME_COUNT = 1.02
 """Factor up to which a count of instructions is the same."""
