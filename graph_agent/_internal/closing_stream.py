@@ -155,6 +155,10 @@ BETWEEN_PIECES_S = 0.016
 """Minimum seconds between two sends, about one screen refresh; chunks in between are joined."""
 
 
+async def _drop(text: str) -> None:
+    """Do nothing."""
+
+
 class TextCoalescer:
     """Sends the first chunk at once, and joins later chunks into one send per interval.
 
@@ -203,6 +207,10 @@ class TextCoalescer:
         """Drop the buffered text, after a send that has begun."""
         self._buffer.clear()
         await self.flush()
+
+    def close(self) -> None:
+        """Drop the receiver, and all text from now on."""
+        self._send = _drop
 
     def _flush_later(self) -> None:
         self._timer = None

@@ -49,6 +49,7 @@ from graph_agent.planning.reply import (
 )
 from graph_agent.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.planning.summary import renew_summary, use_summary
+from graph_agent.runs.run import RunHandle
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.events import Purpose, StoredEvent
 from graph_agent.state.messages import stream_rest
@@ -104,7 +105,8 @@ class ModelRequests:
         chain = await deps.models.chain(settings)
         prepared = run.shared("prepared history", PreparedHistory)
         active = RequestState(deps, chain, settings, history, loop, planner, prepared)
-        return cls(active, budget_met, run.forwarder, run.session_id)
+        forwarder = run.parent.forwarder if isinstance(run.parent, RunHandle) else None
+        return cls(active, budget_met, forwarder, run.session_id)
 
     async def prepare(
         self, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = (), *, may_summarize: bool = True

@@ -275,20 +275,21 @@ def _ended_in_time(run: Run) -> Iterator[None]:
     before, is_forced, stopped_at = task.cancelling(), False, math.inf
     timer: asyncio.TimerHandle
 
-    def look() -> None:
+    # The function receives itself: in its closure it would be a cycle, which only garbage collection frees.
+    def look(again: Callable[..., None]) -> None:
         nonlocal timer, is_forced, stopped_at
         is_left = run.readership is not None and run.readership.is_left
         is_stopped = run.aborted or is_left or run.left_s == 0 or task.cancelling() > before
         stopped_at = min(stopped_at, loop.time()) if is_stopped and not run.at_consumer else math.inf
         if loop.time() - stopped_at < 2 * GRACE_S:
-            timer = loop.call_later(POLL_S, look)
+            timer = loop.call_later(POLL_S, again, again)
         else:
             is_forced = True
             # A write that ends later must not be stored on top of a later run's.
             run.fence.close("it was stopped and did not end")
             task.cancel()
 
-    timer = loop.call_later(POLL_S, look)
+    timer = loop.call_later(POLL_S, look, look)
     try:
         yield
     except asyncio.CancelledError:
@@ -333,8 +334,7 @@ def running_blocking(
 
 def _new_run(configurable: Mapping[str, Any]) -> Run:
     parent: Run | None = configurable.get(RUN)
-    forwarder = parent.forwarder if isinstance(parent, RunHandle) else None
-    run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent, forwarder=forwarder)
+    run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent)
     run.readership = configurable.get(READERSHIP)
     if isinstance(parent, RunHandle):
         run.mark, run.warnings = parent.mark, parent.warnings

@@ -72,8 +72,6 @@ class Run:
     """The session; empty for a run that stores nothing."""
     parent: Run | None = None
     """The run that contains this one as a delegate or a subgraph; its abort applies to this run too."""
-    forwarder: Forwarder | None = None
-    """Builds the watch that forwards a reply to a reader outside the graph's stream; None for no reader."""
     readership: ConsumerTracker | None = None
     """State of the run's stream; None if the run has no stream, or it is unknown."""
     ended: Future[None] = field(default_factory=Future)
@@ -380,6 +378,8 @@ class RunHandle(Run):
     """Notes for the session, added once the run has its lock; dropped if the run is refused."""
     before: Callable[[], Awaitable[None]] | None = None
     """Awaited when the run has its session's lock, before it begins; an exception replaces the run."""
+    forwarder: Forwarder | None = None
+    """Builds the watch that forwards a reply to a reader outside the graph's stream; None for no reader."""
     after: Callable[[Run], Awaitable[None]] | None = None
     """Awaited with the run after it has ended, while no other run of the session can begin."""
 

@@ -337,6 +337,9 @@ class ServerRun:
         if self._on_end is not None and self.input.state is not None and not self.input.aborted:
             self._on_end(self)
         await self._emit(last)
+        # They refer to this object. Without cycles, the memory of an ended run needs no garbage collection.
+        self.spec.scope.before = self.spec.scope.forwarder = None
+        self._pieces.close()
 
     async def _emit(self, part: Part | BaseException) -> None:
         await self._pieces.flush()
