@@ -114,8 +114,8 @@ class CommandRunner:
         # With a pipe of asyncio's own, `wait` would return only when no process has the pipe open any more.
         ours, theirs = os.pipe()
         pipe = os.fdopen(ours, "rb", buffering=0)
-        try:
-            process = await asyncio.create_subprocess_exec(
+        starting = asyncio.create_task(
+            asyncio.create_subprocess_exec(
                 *(*self._prefix, "/bin/sh", "-c", command),
                 cwd=self._folder.root,
                 env={**defaults, **self._shell.env, _MARK: mark},
@@ -124,6 +124,16 @@ class CommandRunner:
                 stderr=theirs,
                 start_new_session=True,
             )
+        )
+        try:
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # The start, if it were cancelled, would kill the shell alone, and not what it has started.
+            process = await starting
+            await asyncio.to_thread(_kill, process.pid, mark)
+            await process.wait()
+            pipe.close()
+            raise
         except BaseException:
             pipe.close()
             raise
