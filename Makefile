@@ -149,6 +149,7 @@ screenshots: $(VENV)/.dev  ## Write the screenshots of the page in docs/images; 
 
 bench: $(VENV)/.dev  ## Run all benchmarks, in about ten minutes, and write benchmarks/RESULTS.md and the plots.
 	$(RUN) $(BIN)/python -m benchmarks.results
+	$(RUN) $(BIN)/python -m benchmarks.page
 
 bench-quick: $(VENV)/.dev  ## Count the instructions of a turn; fail if a ratio became worse than recorded. Needs valgrind.
 	$(RUN) $(BIN)/python -m benchmarks.results --check --only instructions
