@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from mcp import ClientSession, McpError, types
 from pydantic import AnyUrl
 
-from tests.server.process import PARROT, Served, eventually, serving
+from tests.server.process import PARROT, ROOT, Served, eventually, serving
 from tests.support.mcp_client import KEY, Person, begun, calling, cancel, connected, until
 
 LOOK_UP = '!call look_up {"key": "k"}'
 TWO = '!call look_up {"key": "k"}\n!call look_up {"key": "l"}'
 TOOLS = [f"tests.server.parrot:{name}" for name in ("look_up", "wait_for", "ask")]
 ASKING = {**PARROT, "tools": TOOLS, "config": {"model_retries": 0, "approve": ["look_up"]}}
+STARTED = """
+import asyncio, sys
+from graph_agent.server import create_app, of_file
+
+async def start():
+    app = create_app(of_file("agent.yaml"), db="memory:")
+    async with app.router.lifespan_context(app):
+        print([name for name in sys.modules if name.split(".")[0] == "mcp"])
+
+asyncio.run(start())
+"""
 KEYS = {"GRAPH_AGENT_API_KEYS": "ann:ann-has-a-long-key,bob:bob-has-a-long-key"}
 
 
@@ -272,6 +286,15 @@ async def test_each_key_has_its_own_sessions(tmp_path: Path) -> None:
             ]
 
     assert (of_bob["answer"], listed, statuses) == ("You said: of bob", ["notes"], [401, 200, 404])
+
+
+def test_the_protocol_is_imported_at_the_first_request_for_it(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text(yaml.safe_dump(PARROT))
+    loaded = subprocess.check_output(
+        [sys.executable, "-c", STARTED], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, text=True
+    )
+
+    assert loaded == "[]\n"
 
 
 def test_a_page_of_another_origin_is_refused(served: Served) -> None:

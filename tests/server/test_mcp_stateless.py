@@ -172,6 +172,19 @@ def test_a_closed_response_aborts_a_call_without_an_id(
     eventually(lambda: http.get(f"/sessions/{session}").json()["status"] == ends)
 
 
+def test_a_uri_names_no_thread_of_another_caller(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, environment={"GRAPH_AGENT_API_KEYS": "ann:ann-has-a-long-key"}) as server,
+        server.http() as http,
+    ):
+        call(http, "secret", "notes", key="ann-has-a-long-key")
+    uris = ["graph-agent://sessions/ann/notes", "graph-agent://sessions/", "file:///etc/passwd"]
+    with serving(tmp_path) as server, server.http() as http:
+        read = [post(http, "resources/read", uri=uri)[0] for uri in uris]
+
+    assert ([each["error"]["code"] for each in read], "secret" in str(read)) == ([-32602] * 3, False)
+
+
 def test_sessions_are_resources(http: httpx.Client) -> None:
     call(http, "hello", "stateless-read")
     uri = "graph-agent://sessions/stateless-read"

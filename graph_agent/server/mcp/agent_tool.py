@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -230,6 +231,7 @@ class AgentTool:
                 mimeType="application/json",
             )
             for each in found
+            if re.fullmatch(SESSION_ID, each["id"])  # sessions of other programs may have ids that no URI has
         ]
         return types.ListResourcesResult(resources=listed, nextCursor=after)
 
@@ -256,7 +258,8 @@ class AgentTool:
         """
         sessions, session_id = Sessions(self._runs, caller), uri.removeprefix(_SESSIONS)
         try:
-            if session_id == uri:
+            # Another id could name a thread of another caller.
+            if session_id == uri or not re.fullmatch(SESSION_ID, session_id):
                 raise ProblemError("not_found", f"There is no resource {uri!r}; sessions are at {_SESSIONS}ID.")
             found = {**await sessions.info(session_id), "events": await sessions.events(session_id, [], -1)}
         except ProblemError as problem:

@@ -31,6 +31,9 @@ from graph_agent.server.settings import MCP_PATH
 from graph_agent.server.sse import EventStream, comment, frame
 
 
+_sdk_logger = logging.getLogger(_transport.__name__)
+
+
 def _is_no_ended_stream(record: logging.LogRecord) -> bool:
     # The SDK logs the end of each session as a failure of its event stream.
     return not (record.exc_info and isinstance(record.exc_info[1], anyio.ClosedResourceError))
@@ -48,7 +51,7 @@ async def mcp_routes(
         shared: Whether other processes share the port. A client's next request then may reach another one, so clients
             with a handshake have no session here, and answer questions with their next call.
     """
-    logging.getLogger(_transport.__name__).addFilter(_is_no_ended_stream)
+    _sdk_logger.addFilter(_is_no_ended_stream)
     agent = AgentTool(runs, tasks)
     manager = StreamableHTTPSessionManager(
         sdk_server(agent), stateless=shared, max_request_body_size=runs.host.settings.max_body_bytes
@@ -170,8 +173,7 @@ class _Endpoint:
                         yield frame(sent)
             finally:
                 calling.cancel()
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([calling])
+                await asyncio.wait([calling])
 
         return EventStream(frames(), send_timeout_s=settings.send_timeout_s, close=_nothing)
 

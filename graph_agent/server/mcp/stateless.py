@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import metadata
@@ -17,10 +18,12 @@ from pydantic import SecretStr
 
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.server.admission.gate import Caller
-from graph_agent.server.mcp.agent_tool import AgentTool, ToolCall, logger
+from graph_agent.server.mcp.agent_tool import AgentTool, ToolCall
 from graph_agent.server.mcp.handshake import offers_forms
 from graph_agent.server.mcp.questions import Form
 from graph_agent.server.problems import problem_of_failure
+
+logger = logging.getLogger(__name__)
 
 VERSION = "2026-07-28"
 _PREFIX = "io.modelcontextprotocol/"
@@ -130,7 +133,8 @@ async def _result(
         case "tools/list":
             return _cached({"tools": [_json(agent.definition)]})
         case "resources/list":
-            return _cached(_json(await agent.resources(caller, params.get("cursor"))))
+            cursor = params.get("cursor")
+            return _cached(_json(await agent.resources(caller, None if cursor is None else str(cursor))))
         case "resources/templates/list":
             return _cached(_json(agent.templates()))
         case "resources/read":

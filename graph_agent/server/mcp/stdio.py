@@ -16,6 +16,7 @@ from mcp import McpError, types
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 
+from graph_agent.otel import instrument_from_env, is_switched_on
 from graph_agent.runs.registry import use_daemon_threads_of_own_loop
 from graph_agent.server.admission.gate import Caller, limits_of
 from graph_agent.server.chat.handler import Runs
@@ -37,6 +38,8 @@ async def serve_stdio(source: AgentSource, db: str | None = None) -> None:
         ConfigError: If the agent or its database cannot be opened.
     """
     use_daemon_threads_of_own_loop()
+    if is_switched_on():
+        instrument_from_env()
     settings = ServerSettings()
     async with AsyncExitStack() as stack:
         stdin, stdout = stack.enter_context(_protocol_streams())
