@@ -30,7 +30,6 @@ from graph_agent.server.mcp.stateless import STATUS, check_request, error_respon
 from graph_agent.server.settings import MCP_PATH
 from graph_agent.server.sse import EventStream, comment, frame
 
-
 _sdk_logger = logging.getLogger(_transport.__name__)
 
 
