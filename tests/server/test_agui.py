@@ -290,6 +290,36 @@ def test_a_delegate_that_asks_is_suspended_and_goes_on(asking: httpx.Client) -> 
     )
 
 
+def test_own_state_fields_are_shared(tmp_path: Path) -> None:
+    agent = {**PARROT, "middleware": [{"use": "tests.support.basket:Basket"}]}
+    order = '!call put {"item": "tea"}\n!then put {"item": "milk"}'
+    with serving(tmp_path, agent=agent) as server, server.http() as http:
+        first = post(http, "agui-state", [user(order, "u1")], state={"customer": "Ann", "page": 3})
+        emptied = {"customer": "Ann", "basket": ["jam"], "page": 4}
+        second = post(http, "agui-state", [user('!call put {"item": "bread"}', "u2")], state=emptied)
+        reloaded = post(http, "agui-state", [])
+        refused = post(http, "agui-state", [user("hello", "u3")], state={"basket": 5})
+
+    def states(events: list[dict[str, Any]]) -> list[Any]:
+        return [each.get("snapshot") or each["delta"] for each in events if each["type"].startswith("STATE")]
+
+    def basket(*items: str) -> list[dict[str, Any]]:
+        return [{"op": "add", "path": "/basket", "value": [*items]}]
+
+    assert (states(first), states(second), states(reloaded), refused[-1]["code"], [*results(second).values()]) == (
+        [
+            {"customer": "Ann", "page": 3},
+            basket(),
+            basket("tea"),
+            basket("tea", "milk"),
+        ],
+        [{"customer": "Ann", "page": 4, "basket": ["jam"]}, basket("jam", "bread")],
+        [{"customer": "Ann", "basket": ["jam", "bread"]}],
+        "invalid",
+        ["Ann has ['jam', 'bread']"],
+    )
+
+
 def test_a_clients_tools_are_run_by_the_client(http: httpx.Client) -> None:
     order = f'{CALL}\n!call paint {{"color": "red"}}\n!call paint {{"color": "blue"}}'
     first = post(http, "agui-client-tools", [user(order, "u1")], tools=[PAINT])

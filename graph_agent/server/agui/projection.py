@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from ag_ui.core import (
     RunFinishedInterruptOutcome,
     RunFinishedSuccessOutcome,
     RunStartedEvent,
+    StateDeltaEvent,
     StateSnapshotEvent,
     StepFinishedEvent,
     StepStartedEvent,
@@ -42,6 +43,7 @@ from ag_ui.core import (
 from langchain_core.messages import AIMessage
 from langgraph.types import StateSnapshot
 
+from graph_agent._internal.text import to_json_safe
 from graph_agent.server.agui.interrupts import delegations, held_calls, is_client_call, presented
 from graph_agent.server.agui.messages import (
     CallNames,
@@ -61,6 +63,7 @@ from graph_agent.server.chat.run import (
     Part,
     ProgressUpdate,
     ReasoningPiece,
+    StateValues,
 )
 from graph_agent.server.hosting.host import LivePart
 from graph_agent.server.problems import ProblemError
@@ -93,6 +96,7 @@ class Projection:
         request: The messages of the request.
         own_fields: The agent's own state fields that clients see.
         client_state: The state in the request; fields that the agent does not have are kept.
+        written: The own fields that the run receives from the request.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class Projection:
         *,
         own_fields: Sequence[str] = (),
         client_state: Any = None,
+        written: Collection[str] = (),
     ) -> None:
         messages = before.values.get("messages", [])
         self._ids = ids
@@ -110,7 +115,10 @@ class Projection:
         self._before = before
         self._own_fields = own_fields
         self._client_state = client_state if isinstance(client_state, Mapping) else {}
+        self._written = {name: self._client_state[name] for name in written}
         self._names = CallNames(messages)
+        self._shown_fields: dict[str, Any] = {}
+        """The own fields of the client's state."""
         self._view = ClientView(request)
         self._given = {name: message.id for name, message in given_results(request).items()}
         self._parent: str | None = next(
@@ -143,7 +151,7 @@ class Projection:
         yield RunStartedEvent(thread_id=self._ids.thread_id, run_id=self._ids.run_id, protocol_version=version)
         if ignored:
             yield CustomEvent(name="resume_ignored", value={"interruptIds": list(ignored)})
-        yield from self._state(self._before)
+        yield from self._state({**self._before.values, **self._written})
 
     def resume(self) -> Iterator[BaseEvent]:
         """Yield the events that open the step of a run that continues a wave, and the delegations that wait."""
@@ -201,6 +209,8 @@ class Projection:
                 self._parent = message_id or self._parent
                 for event in events:
                     yield from self._call_event(event)
+            case StateValues(values):
+                yield from self._state_delta(values)
             case ProgressUpdate(progress):
                 yield CustomEvent(name="progress", value=progress)
             case _:
@@ -242,7 +252,9 @@ class Projection:
         yield from self._close_subagents(waiting)
         yield from self._close_step()
         if asked:
-            yield from self._state(state)
+            yield from self._state(state.values)
+        else:
+            yield from self._state_delta(state.values)
         yield from self._messages(state)
         used = _usage(state, used_before)
         if is_aborted and self._ids.is_legacy:
@@ -277,12 +289,23 @@ class Projection:
             yield from self._messages(state)
         yield RunErrorEvent(message=problem.message, code=problem.category or problem.kind)
 
-    def _state(self, state: StateSnapshot) -> Iterator[BaseEvent]:
+    def _state(self, values: Mapping[str, Any]) -> Iterator[BaseEvent]:
         if self._own_fields:
-            yield StateSnapshotEvent(snapshot={**self._client_state, **self._fields(state)})
+            self._shown_fields = self._fields(values)
+            yield StateSnapshotEvent(snapshot={**self._client_state, **self._shown_fields})
 
-    def _fields(self, state: StateSnapshot) -> dict[str, Any]:
-        return {name: state.values[name] for name in self._own_fields if name in state.values}
+    def _state_delta(self, values: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        """Yield a JSON patch of the fields that differ from those that the client has."""
+        fields, shown = self._fields(values), self._shown_fields
+        added = {name: value for name, value in fields.items() if name not in shown or shown[name] != value}
+        if added:
+            self._shown_fields = {**shown, **added}
+            # In an object, `add` also replaces.
+            patch: list[Any] = [{"op": "add", "path": f"/{name}", "value": value} for name, value in added.items()]
+            yield StateDeltaEvent(delta=patch)
+
+    def _fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: to_json_safe(values[name]) for name in self._own_fields if name in values}
 
     def _messages(self, state: StateSnapshot) -> Iterator[BaseEvent]:
         found = snapshot_of(state.values.get("messages", []), state.values.get("events", []), self._request)

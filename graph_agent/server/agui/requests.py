@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_type_hints
 
 from ag_ui.core import RunAgentInput
 from langgraph.types import Command, StateSnapshot
-from pydantic import ConfigDict, SecretStr, model_validator
+from pydantic import ConfigDict, SecretStr, TypeAdapter, ValidationError, model_validator
 
+from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import InputError
 from graph_agent.inputs.deduplicator import InputDeduplicator
 from graph_agent.runs.inbox import ControlMessage
@@ -32,10 +33,13 @@ from graph_agent.server.chat.run_spec import RunSpec, merge_content, steering_no
 from graph_agent.server.chat.schemas import TOOL_NAME, check_conversation, checked_session_id, clean_body
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.problems import ProblemError
+from graph_agent.session.built_agent import custom_state_of
 from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import open_interrupts
 from graph_agent.types import NO_USAGE
 
+_OVERWRITE = "__overwrite__"
+"""Key of a value that LangGraph writes past a field's reducer."""
 _MEDIA = {"image": "image", "audio": "audio", "video": "video"}
 
 
@@ -99,6 +103,7 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
         session_id,
         shows_reasoning=True,
         shows_calls=True,
+        shows_state=bool(custom_state_of(host.kept).outputs),
         session_label="This thread",
     )
     state = await host.kept.aget_state(spec.config)
@@ -114,7 +119,7 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
         spec.scope.mark = mark
         return ResolvedRun(spec, state)
     if not state.values and new and not body.resume:
-        graph_input: Any = {"messages": conversation_of(body.messages)}
+        graph_input: Any = {"messages": conversation_of(body.messages), **_shared_state(spec, body, {})}
         check_conversation(graph_input["messages"])
         host.check_images(graph_input["messages"])
         return _resolved(spec, state, mark, graph_input)
@@ -129,7 +134,7 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
     if answers:
         run = _answered(spec, state, mark, answers, caller, users)
     elif users:
-        run = _resolved(spec, state, mark, {"messages": users})
+        run = _resolved(spec, state, mark, {"messages": users, **_shared_state(spec, body, state.values)})
     elif not await is_idle(host.saver, spec.thread):
         run = ResolvedRun(spec, state, runs=False, follows=True)
     else:
@@ -140,6 +145,28 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
         else:
             run = ResolvedRun(spec, state, runs=False)
     return replace(run, ignored=tuple(resumed.ignored))
+
+
+def _shared_state(spec: RunSpec, body: AgentInput, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the own state fields that a client has changed, as input of a run.
+
+    Args:
+        values: The session's values.
+
+    Raises:
+        ProblemError: If a field cannot have its value.
+    """
+    own, given = custom_state_of(spec.graph), body.state if isinstance(body.state, Mapping) else {}
+    shared = [name for name in own.outputs if name in own.inputs and name in given]
+    changed = {name: given[name] for name in shared if given[name] != to_json_safe(values.get(name))}
+    types = get_type_hints(own.input_schema) if changed else {}
+    try:
+        read = {name: TypeAdapter(types[name]).validate_python(value) for name, value in changed.items()}
+        own.check(read)
+    except (ValidationError, InputError) as error:
+        raise ProblemError("invalid", f"state: {error}", param="state") from None
+    # The client's value replaces that of the session, also for a field with a reducer.
+    return {name: {_OVERWRITE: value} if name in own.reduced else value for name, value in read.items()}
 
 
 def _mark(body: AgentInput) -> InputId:

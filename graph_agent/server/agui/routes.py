@@ -90,8 +90,14 @@ async def _frames(
         yield _text(refused(ids, resolved))
         return
     spec, before = resolved.spec, resolved.before
+    given = spec.graph_input if isinstance(spec.graph_input, dict) else {}
     projection = Projection(
-        ids, before, body.messages, own_fields=custom_state_of(spec.graph).outputs, client_state=body.state
+        ids,
+        before,
+        body.messages,
+        own_fields=custom_state_of(spec.graph).outputs,
+        client_state=body.state,
+        written=given.keys() - {"messages"},
     )
     yield _text(projection.start(resolved.ignored))
     try:

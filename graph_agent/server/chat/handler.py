@@ -28,6 +28,7 @@ from graph_agent.server.chat.run import (
     ReasoningPiece,
     RunEnded,
     ServerRun,
+    StateValues,
 )
 from graph_agent.server.chat.run_spec import RunSpec, resolve_once
 from graph_agent.server.chat.schemas import ChatRequest
@@ -362,7 +363,7 @@ async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, li
                 return outcome, progress
             case ProgressUpdate(update):
                 progress.append(update)
-            case None:
+            case None | StateValues():
                 pass
             case part:
                 # The body is built from the frames, so that it has the text of a stream.
@@ -403,7 +404,7 @@ async def frames_of(
     try:
         while True:
             match part:
-                case None:
+                case None | StateValues():
                     text = comment("still at work")
                 case RunEnded(outcome):
                     if outcome.problem is not None:

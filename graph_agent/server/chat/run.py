@@ -152,13 +152,20 @@ class ProgressUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class StateValues:
+    """The values of the agent's output channels after a superstep."""
+
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """The end of the run; always the last part."""
 
     outcome: ChatOutcome
 
 
-Part: TypeAlias = AnswerText | ReasoningPiece | MessageBreak | CallEvents | ProgressUpdate | RunEnded
+Part: TypeAlias = AnswerText | ReasoningPiece | MessageBreak | CallEvents | ProgressUpdate | StateValues | RunEnded
 
 
 class ServerRun:
@@ -415,7 +422,7 @@ class ServerRun:
             # Failures are reported by the outcome.
             {**spec.context, "on_failure": "answer"},
             self._control,
-            modes=("custom", "updates"),
+            modes=("custom", "updates", *(("values",) if spec.shows_state else ())),
             callbacks=[reader] if shows_reasoning else [],
             # A request without a session cannot be resumed: only its end is read.
             durability="exit" if spec.graph is self._host.stateless else None,
@@ -430,6 +437,8 @@ class ServerRun:
                                 ended = {"id": event["id"], "status": event["status"], "ts": event["ts"]}
                                 self._publish({"type": "call", **ended})
                         await self._emit_calls(events, _planned_message(payload))
+                elif mode == "values":
+                    await self._emit(StateValues(payload))
                 elif isinstance(payload, dict) and payload.get("type") == "progress":
                     await self._emit(ProgressUpdate(payload))
 

@@ -78,6 +78,8 @@ class RunSpec:
     """Whether the model's reasoning is streamed."""
     shows_calls: bool = False
     """Whether the run's events about plans and calls are parts of its output."""
+    shows_state: bool = False
+    """Whether changes of the agent's own state fields are parts of its output."""
     session_label: str = "This session"
     """How errors name the session."""
     refused: str = ""
