@@ -2,7 +2,8 @@
 
 It installs them, so it needs a package index; nothing else leaves this machine. `make compat` runs it. The argument is
 how many seconds the coding clients may take together: those that are not installed and asked by then are skipped, and
-their recorded requests are sent in any case.
+their recorded requests are sent in any case. The second argument is how many random conversations each version of the
+AG-UI client holds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.compat import coding_clis, mcp_conformance, recorded
+from tests.compat import agui, coding_clis, mcp_conformance, open_responses, recorded
 from tests.server.process import ROOT, Served, serving
 
 KEY = "compat-0123456789abcdef"
@@ -185,6 +186,10 @@ def main() -> None:
         folder = Path(scratch)
         with serving(folder, environment={"GRAPH_AGENT_API_KEYS": KEY}) as server, ThreadPoolExecutor(AT_ONCE) as pool:
             clis = pool.submit(coding_clis.faults, server.url, KEY, folder / "clis", float(sys.argv[1]))
+            suites = [
+                pool.submit(open_responses.faults, server.url, KEY, folder / "open-responses"),
+                pool.submit(agui.faults, folder / "agui", int(sys.argv[2])),
+            ]
             checks = {name: pool.submit(reports_of, server, folder, name) for name in CLIENTS}
             wrong = [
                 f"{name} ({script})"
@@ -193,6 +198,8 @@ def main() -> None:
                 if not _is_right(name, script, found)
             ]
             others = {**recorded.faults(server.url, KEY), **mcp_conformance.faults(folder / "npm"), **clis.result()}
+            for suite in suites:
+                others |= suite.result()
             for name, faults in others.items():
                 wrong += [name] * bool(faults)
                 print(f"{name}: {'as it should be' if not faults else 'not as it should be'}", *faults, sep="\n  ")  # noqa: T201 - a check prints its findings

@@ -4,7 +4,7 @@
 results; `!pid` answers with the process id; `!options` answers with the request's options; `!size` answers with the
 request's estimated tokens; `!fail KIND` fails; `!refuse TEXT` refuses; `!wait FILE` waits for a file; `!think TEXT`
 answers after some reasoning, and repeats earlier reasoning; `!endless` has an endless answer; `!empty` has only empty
-answers.
+answers. A question for the weather somewhere is a call of the client's `get_weather`, as public suites expect.
 Anything else is echoed, with the results of the calls.
 """
 
@@ -32,6 +32,7 @@ from langgraph.types import interrupt
 from graph_agent import AgentContext
 
 _FINAL = "provide your final response"
+_WEATHER = re.compile(r"weather like in (.+)\?")
 _ORDER = re.compile(r"^!(call|then) (\S+) (\{.*\})$", re.MULTILINE)
 
 
@@ -122,6 +123,8 @@ async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]
             ToolCall(id=f"{wave}{at}-{i}", name=found[2], args=json.loads(found[3]), type="tool_call")
             for i, found in enumerate(wanted)
         ]
+        if (place := _WEATHER.search(order)) and "get_weather" in offered and not results:
+            calls = [ToolCall(id=f"call{at}-0", name="get_weather", args={"location": place[1]}, type="tool_call")]
         return _message("I call." if calls else "No more actions.", calls)
     if order.startswith("!options"):
         shown = {name: value for name, value in options.items() if name != "tools"}

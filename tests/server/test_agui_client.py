@@ -1,6 +1,6 @@
 """AG-UI's published client, at its newest version and at the one that CopilotKit uses, in random conversations.
 
-`make compat` holds 1,000 of them.
+`make compat` holds more of them; `make compat AGUI=1000` as many as that.
 """
 
 from __future__ import annotations
