@@ -53,12 +53,6 @@ def parse_port(value: str | int) -> int:
 
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", envvar="GRAPH_AGENT_CONFIG", help="The agent file.")]
-SessionOption = Annotated[
-    str,
-    typer.Option(
-        "--session", "-s", callback=check_session_id, help="The session's id; `graph-agent sessions` lists them."
-    ),
-]
 DbOption = Annotated[
     str | None,
     typer.Option(

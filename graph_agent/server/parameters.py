@@ -194,21 +194,27 @@ async def chat_endpoint(
     return ChatEndpoint(request, sender, server, session, progress == "field", idempotency_key)
 
 
-def error_responses(model: type[BaseModel], failures: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+_ERRORS = {
+    400: "Malformed, or not answerable",
+    401: "Missing or unknown API key",
+    403: "Sent by a page of another origin to a server without keys",
+    404: "No such model",
+    408: "The body did not arrive in time",
+    409: "Another request of the session came first: it answered the question, or replaced the one with this key",
+    413: "The body is too large",
+    422: "The idempotency key belongs to a different request",
+    429: "Too many requests, or the session is busy",
+    500: "The server failed",
+    502: "The model's provider failed",
+    503: "The server is stopping, another process holds the session, or the database is locked",
+    507: "The database is full",
+}
+
+
+def error_responses(model: type[BaseModel], own: Mapping[int, str] | None = None) -> dict[int | str, dict[str, Any]]:
     """Return the error responses of a chat API, for its OpenAPI.
 
     Args:
-        failures: HTTP status → description of the errors from 500 up, which differ between the APIs.
+        own: HTTP status → description of the errors that this API has in a way of its own; None if there are none.
     """
-    refusals = {
-        400: "Malformed, or not answerable",
-        401: "Missing or unknown API key",
-        403: "Sent by a page of another origin to a server without keys",
-        404: "No such model",
-        408: "The body did not arrive in time",
-        409: "Another request of the session came first: it answered the question, or replaced the one with this key",
-        413: "The body is too large",
-        422: "The idempotency key belongs to a different request",
-        429: "Too many requests, or the session is busy",
-    }
-    return {status: {"model": model, "description": what} for status, what in {**refusals, **failures}.items()}
+    return {status: {"model": model, "description": what} for status, what in {**_ERRORS, **(own or {})}.items()}

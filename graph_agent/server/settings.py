@@ -179,13 +179,9 @@ def describe_settings() -> str:
     docs = field_docs(ServerSettings)
     fields = {name: field for name, field in ServerSettings.model_fields.items() if name != "keys"}
     return "\n".join(
-        f"{name}={_as_json(field.default)}\n    {' '.join(docs[name].split())} [{variable_of(name)}]"
+        f"{name}={json.dumps(field.default)}\n    {' '.join(docs[name].split())} [{variable_of(name)}]"
         for name, field in fields.items()
     )
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value)
 
 
 def is_loopback(host: str) -> bool:

@@ -30,7 +30,13 @@ from graph_agent.server.agui.messages import (
     user_message,
 )
 from graph_agent.server.chat.run_spec import RunSpec, merge_content, steering_notes
-from graph_agent.server.chat.schemas import TOOL_NAME, check_conversation, checked_session_id, clean_body
+from graph_agent.server.chat.schemas import (
+    TOOL_NAME,
+    check_conversation,
+    checked_session_id,
+    clean_body,
+    function_tool,
+)
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.problems import ProblemError
 from graph_agent.session.built_agent import custom_state_of
@@ -186,18 +192,11 @@ def _context(host: Host, body: AgentInput, credentials: Mapping[str, SecretStr])
         if not isinstance(tool.parameters, dict | None):
             raise ProblemError("invalid", f"tools: the parameters of {tool.name!r} are no JSON schema.", param="tools")
     host.check_client_tools([tool.name for tool in tools])
-    functions = [
-        {
-            "name": tool.name,
-            "description": tool.description,
-            "parameters": tool.parameters or {"type": "object", "properties": {}},
-        }
-        for tool in tools
-    ]
+    functions = [function_tool(tool.name, tool.description, tool.parameters) for tool in tools]
     instructions = instructions_of(body.messages, [(each.description, each.value) for each in body.context or ()])
     return {
         **({"instructions": instructions} if instructions else {}),
-        **({"client_tools": [{"type": "function", "function": each} for each in functions]} if functions else {}),
+        **({"client_tools": functions} if functions else {}),
         **({"credentials": dict(credentials)} if credentials else {}),
     }
 

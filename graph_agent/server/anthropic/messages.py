@@ -31,6 +31,7 @@ from graph_agent.server.chat.schemas import (
     clean_body,
     document,
     image,
+    simplify_blocks,
 )
 from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, services
 from graph_agent.server.problems import ProblemError, anthropic_error
@@ -216,10 +217,9 @@ def _document(source: Source, title: str | None) -> dict[str, Any]:
 
 
 def _simplify(blocks: list[dict[str, Any]]) -> str | list[Any]:
-    """Return the text of a single text block; otherwise the blocks."""
     if not blocks:
         raise ProblemError("invalid", "A message of the user's has no content.", param="messages")
-    return str(blocks[0]["text"]) if len(blocks) == 1 and blocks[0]["type"] == "text" else list(blocks)
+    return simplify_blocks(blocks)
 
 
 def _call(block: Block) -> ToolCall:
@@ -372,13 +372,7 @@ def _usage(outcome: ChatOutcome) -> dict[str, int]:
 
 _ERRORS = error_responses(
     AnthropicError,
-    {
-        500: "The server failed",
-        502: "The model's provider failed",
-        503: "Another process holds the session, or the database is locked",
-        507: "The database is full",
-        529: "The server is stopping",
-    },
+    {503: "Another process holds the session, or the database is locked", 529: "The server is stopping"},
 )
 
 router = APIRouter(prefix="/v1/messages", tags=["Anthropic"], route_class=BodyRoute)

@@ -6,7 +6,7 @@ import binascii
 import json
 import re
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from mimetypes import MimeTypes
 from typing import Annotated, Any, TypeVar
@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, SecretStr
 
+from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooManyValuesError, count_values
 from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import ConfigError
 from graph_agent.runs.input_ids import InputId
@@ -277,6 +278,73 @@ def _inside(data: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
     return data
 
 
+_ARGUMENTS = JsonBounds(values=20_000, depth=200)
+"""Limits of the arguments of all calls of a request; the limits of the body count each text as one value."""
+
+
+def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None:
+    """Check that the arguments of all calls of a request are within `_ARGUMENTS`.
+
+    Args:
+        calls: Id and arguments of each call; the arguments are JSON as text.
+
+    Raises:
+        ProblemError: If they hold too many values, or are nested too deeply.
+    """
+    remaining = _ARGUMENTS.values
+    for id_, arguments in calls:
+        try:
+            remaining -= count_values(arguments, JsonBounds(remaining, _ARGUMENTS.depth))
+        except TooManyValuesError:
+            raise ProblemError(
+                "too_large",
+                f"The calls' arguments hold more than {_ARGUMENTS.values} JSON values together. Send fewer calls.",
+                param=param,
+            ) from None
+        except JsonBoundsError as error:
+            raise ProblemError("invalid", f"The arguments of the call {id_!r}: {error}", param=param) from None
+
+
+def parse_arguments(id_: str, text: str | None, param: str) -> dict[str, Any]:
+    """Return the arguments of a call from JSON as text; none for an empty text.
+
+    Raises:
+        ProblemError: If they are no JSON object.
+    """
+    try:
+        # `clean_body` saw the arguments as text, so their values are not cleaned yet.
+        arguments = to_json_safe(json.loads(text or "{}"))
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise ProblemError("invalid", f"The arguments of the call {id_!r} are no JSON object.", param=param)
+    return arguments
+
+
+def function_tool(name: str, description: str | None, parameters: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a tool of the caller as an OpenAI function; without parameters, it takes none."""
+    function = {
+        "name": name,
+        "description": description or "",
+        "parameters": parameters or {"type": "object", "properties": {}},
+    }
+    return {"type": "function", "function": function}
+
+
+def simplify_blocks(blocks: Sequence[dict[str, Any]]) -> str | list[Any]:
+    """Return the text of a single text block; otherwise the blocks."""
+    return str(blocks[0]["text"]) if len(blocks) == 1 and blocks[0]["type"] == "text" else list(blocks)
+
+
+DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
+
+
+def image_at(url: str) -> dict[str, Any]:
+    """Return an image as a LangChain content block, from its URL or its `data:` URL; errors as for `image`."""
+    found = DATA_URL.fullmatch(url)
+    return image(mime_type=found[1], base64=found[2]) if found else image(url=url)
+
+
 def image(*, url: str | None = None, mime_type: str = "", base64: str = "") -> dict[str, Any]:
     """Return an image as a LangChain content block, from its URL or its bytes.
 
@@ -312,6 +380,28 @@ def _check_base64(data: str, kind: str) -> None:
         b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         raise ProblemError("invalid", f"{kind} data are no valid base64.", param="messages") from None
+
+
+def answer_schema(
+    kind: str | None, schema: dict[str, Any] | None, param: str, field_name: str
+) -> dict[str, Any] | None:
+    """Return the schema of the answer that a request asks for; None for text.
+
+    Args:
+        kind: `text`, `json_object` or `json_schema`; None without a format.
+        param: The format's field in the body.
+        field_name: The schema's field in the format.
+
+    Raises:
+        ProblemError: If there is no schema, or it is refused by `checked_schema`.
+    """
+    if kind is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    if schema is None:
+        raise ProblemError("invalid", f"{param} has no {field_name}.", param=param)
+    return checked_schema(schema, param)
 
 
 def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 import uuid
 from collections.abc import Iterable
@@ -15,12 +14,11 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCal
 from pydantic import Field, model_validator
 from starlette.responses import Response
 
-from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooManyValuesError, count_values
-from graph_agent._internal.text import to_json_safe
 from graph_agent.server.admission.body import BodyRoute
 from graph_agent.server.chat.handler import ChatDialect
 from graph_agent.server.chat.outcomes import ChatOutcome, Ending
 from graph_agent.server.chat.schemas import (
+    DATA_URL,
     TOOL_NAME,
     AgenticLoops,
     CallId,
@@ -28,10 +26,14 @@ from graph_agent.server.chat.schemas import (
     ListOf,
     RequestObject,
     SessionMetadata,
-    checked_schema,
+    answer_schema,
+    check_arguments,
     clean_body,
     document,
-    image,
+    function_tool,
+    image_at,
+    parse_arguments,
+    simplify_blocks,
 )
 from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, services
 from graph_agent.server.problems import ProblemError, openai_error
@@ -39,9 +41,6 @@ from graph_agent.server.response_models import Completion, Model, ModelList, Ope
 from graph_agent.server.sse import frame
 from graph_agent.settings.config import ReasoningEffort
 
-_DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
-_ARGUMENTS = JsonBounds(values=20_000, depth=200)
-"""Limits of the arguments of all calls of a request; the limits of the body count each text as one value."""
 _SYSTEM_ROLES = ("system", "developer")
 
 
@@ -171,18 +170,23 @@ def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
     Raises:
         ProblemError: If the body has an unsupported or invalid value.
     """
-    _check_arguments(body.messages)
+    calls = (call for message in body.messages for call in message.tool_calls or [])
+    check_arguments(((call.id, call.function.arguments) for call in calls), "messages")
     question = _system_question(body.messages)
     history = body.messages[:-1] if question else body.messages
     system = [_text(message) for message in history if message.role in _SYSTEM_ROLES]
     stop = [body.stop] if isinstance(body.stop, str) else body.stop
+    answer_format = body.response_format
+    schema = answer_format.json_schema.schema_ if answer_format and answer_format.json_schema else None
     options: dict[str, Any] = {
         "temperature": body.temperature,
         "top_p": body.top_p,
         "max_output_tokens": body.max_completion_tokens or body.max_tokens,
         "stop": tuple(stop) if stop else None,
         "reasoning_effort": body.reasoning_effort,
-        "response_schema": _response_schema(body.response_format),
+        "response_schema": answer_schema(
+            answer_format.type if answer_format else None, schema, "response_format", "json_schema"
+        ),
         "client_tool_choice": _choice(body),
         "parallel_client_calls": body.parallel_tool_calls,
         "max_agentic_loops": body.max_agentic_loops,
@@ -191,7 +195,9 @@ def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
         messages=[*(read for message in history if (read := _message(message)) is not None), *question],
         instructions="\n\n".join(text for text in system if text),
         options={name: value for name, value in options.items() if value is not None},
-        client_tools=[] if body.tool_choice == "none" else [_tool(given) for given in _functions(body)],
+        client_tools=[]
+        if body.tool_choice == "none"
+        else [function_tool(given.name, given.description, given.parameters) for given in _functions(body)],
         unsupported_tools=[tool.type for tool in body.tools or [] if tool.type != "function"],
         session_id=body.metadata.session_id if body.metadata else None,
         is_stored=body.store is not False,
@@ -231,18 +237,16 @@ def _message(message: Message) -> AnyMessage | None:
 def _content(message: Message) -> str | list[Any]:
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
-    blocks = [_block(part) for part in message.content]
-    return blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else list(blocks)
+    return simplify_blocks([_block(part) for part in message.content])
 
 
 def _block(part: Part) -> dict[str, Any]:
     if part.type == "image_url":
         if part.image_url is None:
             raise ProblemError("invalid", "A part of type image_url has no image_url.", param="messages")
-        found = _DATA_URL.fullmatch(part.image_url.url)
-        return image(mime_type=found[1], base64=found[2]) if found else image(url=part.image_url.url)
+        return image_at(part.image_url.url)
     if part.type == "file":
-        found = _DATA_URL.fullmatch(part.file.file_data or "") if part.file else None
+        found = DATA_URL.fullmatch(part.file.file_data or "") if part.file else None
         if part.file is None or found is None:
             raise ProblemError("invalid", "A file is given by file_data: a data: URL with base64.", param="messages")
         return document(mime_type=found[1], base64=found[2], name=part.file.filename)
@@ -256,29 +260,8 @@ def _text(message: Message) -> str:
 
 
 def _call(call: CallInHistory) -> ToolCall:
-    try:
-        # `clean_body` saw the arguments as text, so their values are not cleaned yet.
-        arguments = to_json_safe(json.loads(call.function.arguments or "{}"))
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise ProblemError("invalid", f"The arguments of the call {call.id!r} are no JSON object.", param="messages")
+    arguments = parse_arguments(call.id, call.function.arguments, "messages")
     return ToolCall(id=call.id, name=call.function.name, args=arguments, type="tool_call")
-
-
-def _check_arguments(messages: list[Message]) -> None:
-    remaining = _ARGUMENTS.values
-    for call in (call for message in messages for call in message.tool_calls or []):
-        try:
-            remaining -= count_values(call.function.arguments, JsonBounds(remaining, _ARGUMENTS.depth))
-        except TooManyValuesError:
-            raise ProblemError(
-                "too_large",
-                f"The calls' arguments hold more than {_ARGUMENTS.values} JSON values together. Send fewer calls.",
-                param="messages",
-            ) from None
-        except JsonBoundsError as error:
-            raise ProblemError("invalid", f"The arguments of the call {call.id!r}: {error}", param="messages") from None
 
 
 def _functions(body: ChatCompletionRequest) -> list[Function]:
@@ -288,15 +271,6 @@ def _functions(body: ChatCompletionRequest) -> list[Function]:
     return [function for function in found if function is not None]
 
 
-def _tool(given: Function) -> dict[str, Any]:
-    function = {
-        "name": given.name,
-        "description": given.description or "",
-        "parameters": given.parameters or {"type": "object", "properties": {}},
-    }
-    return {"type": "function", "function": function}
-
-
 def _choice(body: ChatCompletionRequest) -> str | None:
     if not isinstance(body.tool_choice, NamedTool):
         return "any" if body.tool_choice == "required" else None
@@ -304,16 +278,6 @@ def _choice(body: ChatCompletionRequest) -> str | None:
     if name not in {function.name for function in _functions(body)}:
         raise ProblemError("invalid", f"tool_choice names {name!r}, which is not among the tools.", param="tool_choice")
     return name
-
-
-def _response_schema(format_: ResponseFormat | None) -> dict[str, Any] | None:
-    if format_ is None or format_.type == "text":
-        return None
-    if format_.type == "json_object":
-        return {"type": "object"}
-    if format_.json_schema is None:
-        raise ProblemError("invalid", "response_format has no json_schema.", param="response_format")
-    return checked_schema(format_.json_schema.schema_, "response_format")
 
 
 _FINISH: dict[Ending, str] = {
@@ -408,15 +372,7 @@ def _usage(outcome: ChatOutcome) -> dict[str, int]:
     }
 
 
-_ERRORS = error_responses(
-    OpenAIError,
-    {
-        500: "The server failed",
-        502: "The model's provider failed",
-        503: "The server is stopping, another process holds the session, or the database is locked",
-        507: "The database is full",
-    },
-)
+_ERRORS = error_responses(OpenAIError)
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=BodyRoute)
 

@@ -15,7 +15,7 @@ from graph_agent.server.chat.run_spec import pending_question
 from graph_agent.server.chat.schemas import ChatRequest, trailing_results
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.problems import BusySessionError, ProblemError
-from graph_agent.server.responses.input_items import Conversation
+from graph_agent.server.responses.input_items import Conversation, as_items, replace_references
 from graph_agent.server.responses.output import summary_wanted
 from graph_agent.server.responses.records import (
     OPEN,
@@ -201,6 +201,17 @@ def _with_raw_id(message: AnyMessage, raw: Mapping[str, str]) -> AnyMessage:
     if isinstance(message, ToolMessage) and message.tool_call_id in raw:
         return message.model_copy(update={"tool_call_id": raw[message.tool_call_id]})
     return message
+
+
+async def items_of(value: str | Sequence[InputItem], records: Records) -> list[InputItem]:
+    """Return a request's input as items, with the stored items that its references name.
+
+    Raises:
+        ProblemError: If a reference names an unknown item.
+    """
+    items = as_items(value)
+    references = [item.id or "" for item in items if item.type == "item_reference"]
+    return replace_references(items, await records.items(references)) if references else items
 
 
 def input_of(items: Sequence[InputItem], token: str) -> list[dict[str, Any]]:

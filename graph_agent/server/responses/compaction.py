@@ -29,8 +29,8 @@ from graph_agent.server.chat.schemas import ChatRequest, new_messages
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.parameters import Services
 from graph_agent.server.problems import ProblemError, problem_of_run
-from graph_agent.server.responses.chain import Chains, messages_of
-from graph_agent.server.responses.input_items import as_items, encoded_summary, read_items, replace_references
+from graph_agent.server.responses.chain import Chains, items_of, messages_of
+from graph_agent.server.responses.input_items import encoded_summary, read_items
 from graph_agent.server.responses.output import usage_of as response_usage_of
 from graph_agent.server.responses.records import Records, item_id, new_token, response_id
 from graph_agent.server.responses.schemas import CompactResponse
@@ -146,9 +146,7 @@ async def compact(server: Services, caller: Caller, body: CompactResponse) -> di
 
 
 async def _conversation(host: Host, records: Records, body: CompactResponse) -> list[AnyMessage]:
-    items = as_items(body.input or [])
-    if references := [item.id or "" for item in items if item.type == "item_reference"]:
-        items = replace_references(items, await records.items(references))
+    items = await items_of(body.input or [], records)
     before: list[AnyMessage] = []
     if body.previous_response_id is not None:
         before = await Chains(host, records).history(await records.previous(body.previous_response_id))

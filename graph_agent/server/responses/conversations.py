@@ -199,14 +199,9 @@ def page_of(
 _ERRORS = {
     status: error
     for status, error in error_responses(
-        OpenAIError,
-        {
-            500: "The server failed",
-            503: "The server is stopping, or the database is locked",
-            507: "The database is full",
-        },
+        OpenAIError, {503: "The server is stopping, or the database is locked"}
     ).items()
-    if status != 429
+    if status not in (429, 502)
 }
 _ERRORS[409] = {"model": OpenAIError, "description": "A response has used the item"}
 _ConversationId = Annotated[str, Path(pattern=SESSION_ID, description="The conversation.")]

@@ -5,17 +5,23 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
 
-from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooManyValuesError, count_values
 from graph_agent._internal.text import to_json_safe
 from graph_agent.planning.compaction import summary_note
-from graph_agent.server.chat.schemas import document, image, media_type_of
+from graph_agent.server.chat.schemas import (
+    DATA_URL,
+    check_arguments,
+    document,
+    image_at,
+    media_type_of,
+    parse_arguments,
+    simplify_blocks,
+)
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.responses.schemas import InputItem, Part
 
@@ -83,9 +89,6 @@ def _foreign(kind: str) -> ProblemError:
     )
 
 
-_DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
-_ARGUMENTS = JsonBounds(values=20_000, depth=200)
-"""Limits of the arguments of all calls of a request; the limits of the body count each text as one value."""
 _OUTPUT = ("reasoning", "function_call", "mcp_call", "mcp_approval_request", "mcp_list_tools")
 """Types of the assistant's items, except messages."""
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
@@ -119,7 +122,7 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
     Raises:
         ProblemError: If an item is invalid or not supported.
     """
-    _check_arguments(items)
+    check_arguments(((item.call_id, item.arguments) for item in items if item.arguments), "input")
     found = Conversation()
     assistant = _Assistant()
     for item in items:
@@ -150,7 +153,7 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
                 assistant.move_to(found.messages)
                 _add_message(item, found)
             case _:
-                raise _unsupported(item.type)
+                raise ProblemError("invalid", f"Items of type {item.type!r} are not supported.", param="input")
     assistant.move_to(found.messages)
     return found
 
@@ -198,13 +201,7 @@ def _add_message(item: InputItem, found: Conversation) -> None:
 def _call(item: InputItem, id_: str | None) -> ToolCall:
     if not id_ or not item.name:
         raise ProblemError("invalid", f"An item of type {item.type} has no id or no name.", param="input")
-    try:
-        # `clean_body` saw the arguments as text, so their values are not cleaned yet.
-        arguments = to_json_safe(json.loads(item.arguments or "{}"))
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise ProblemError("invalid", f"The arguments of the call {id_!r} are no JSON object.", param="input")
+    arguments = parse_arguments(id_, item.arguments, "input")
     return ToolCall(id=id_, name=item.name, args=arguments, type="tool_call")
 
 
@@ -235,8 +232,7 @@ def _decision(item: InputItem) -> tuple[str, dict[str, Any]]:
 def _content(content: str | list[Part] | None) -> str | list[Any]:
     if content is None or isinstance(content, str):
         return content or ""
-    blocks = [_block(part) for part in content]
-    return blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else list(blocks)
+    return simplify_blocks([_block(part) for part in content])
 
 
 def _block(part: Part) -> dict[str, Any]:
@@ -248,8 +244,7 @@ def _block(part: Part) -> dict[str, Any]:
                     "An image is given by image_url; files are not stored, so there is no file_id.",
                     param="input",
                 )
-            found = _DATA_URL.fullmatch(part.image_url)
-            return image(mime_type=found[1], base64=found[2]) if found else image(url=part.image_url)
+            return image_at(part.image_url)
         case "input_file":
             return _file(part)
         case _:
@@ -263,7 +258,7 @@ def _file(part: Part) -> dict[str, Any]:
             "A file is given by file_data: a data: URL with base64. No address is fetched, and no file is stored.",
             param="input",
         )
-    found = _DATA_URL.fullmatch(part.file_data)
+    found = DATA_URL.fullmatch(part.file_data)
     mime_type = found[1] if found else media_type_of(part.filename)
     if mime_type is None:
         raise ProblemError(
@@ -284,29 +279,6 @@ def _text(content: str | list[Part] | None) -> str:
         else:
             raise ProblemError("invalid", f"A part of type {part.type!r} is not supported here.", param="input")
     return "".join(texts)
-
-
-def _unsupported(type_: str) -> ProblemError:
-    return ProblemError("invalid", f"Items of type {type_!r} are not supported.", param="input")
-
-
-def _check_arguments(items: Sequence[InputItem]) -> None:
-    remaining = _ARGUMENTS.values
-    for item in items:
-        if not item.arguments:
-            continue
-        try:
-            remaining -= count_values(item.arguments, JsonBounds(remaining, _ARGUMENTS.depth))
-        except TooManyValuesError:
-            raise ProblemError(
-                "too_large",
-                f"The calls' arguments hold more than {_ARGUMENTS.values} JSON values together. Send fewer calls.",
-                param="input",
-            ) from None
-        except JsonBoundsError as error:
-            raise ProblemError(
-                "invalid", f"The arguments of the call {item.call_id!r}: {error}", param="input"
-            ) from None
 
 
 def as_items(value: str | Sequence[InputItem]) -> list[InputItem]:

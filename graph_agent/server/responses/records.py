@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 
 from graph_agent._internal.polling import poll_forever
 from graph_agent.server.admission.gate import Caller
+from graph_agent.server.chat.run_spec import PENDING_ID
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.problems import ProblemError
 
@@ -22,7 +23,6 @@ ItemKind = Literal["msg", "rs", "fc", "mcp", "cmp"]
 _CONVERSATION = re.compile(r"conv_[0-9a-f]{24}")
 _RESPONSE = re.compile(r"resp_([0-9a-f]{24})")
 _ITEM = re.compile(r"(?:msg|rs|fc|mcp)_([0-9a-f]{24})[0-9a-f]{4,}")
-_CALL = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
 _APPROVAL = re.compile(r"mcpr_([0-9a-f]{24})([0-9a-f]{8})([0-9a-f]{2,})")
 
 
@@ -69,7 +69,7 @@ def token_of_response(id_: str) -> str | None:
 
 def token_of_item(id_: str) -> str | None:
     """Return the token of the response that an item, call or approval request belongs to; None for another text."""
-    found = _ITEM.fullmatch(id_) or _CALL.fullmatch(id_) or _APPROVAL.fullmatch(id_)
+    found = _ITEM.fullmatch(id_) or PENDING_ID.fullmatch(id_) or _APPROVAL.fullmatch(id_)
     return found[1] if found else None
 
 

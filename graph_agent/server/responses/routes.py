@@ -27,12 +27,12 @@ from graph_agent.server.response_models import (
     ResponseObject,
 )
 from graph_agent.server.responses.background import Background
-from graph_agent.server.responses.chain import Chains, input_of
+from graph_agent.server.responses.chain import Chains, input_of, items_of
 from graph_agent.server.responses.compaction import compact
 from graph_agent.server.responses.compaction import count_input_tokens as count_tokens
 from graph_agent.server.responses.conversations import After, Conversations, Limit, Order, page_of
 from graph_agent.server.responses.idempotency import Key, replay
-from graph_agent.server.responses.input_items import Conversation, as_items, read_items, replace_references
+from graph_agent.server.responses.input_items import Conversation, read_items
 from graph_agent.server.responses.output import ResponseDialect, new_response, summary_wanted
 from graph_agent.server.responses.records import OPEN, Record, Records, new_token, token_of_response
 from graph_agent.server.responses.schemas import (
@@ -148,9 +148,7 @@ class ResponsesEndpoint:
         self, body: CreateResponse, records: Records
     ) -> tuple[list[InputItem], _Conversation | None, Conversation]:
         """Return the items of a request, its conversation, and their content with the pending items before it."""
-        items = as_items(body.input)
-        if references := [item.id or "" for item in items if item.type == "item_reference"]:
-            items = replace_references(items, await records.items(references))
+        items = await items_of(body.input, records)
         conversation = await self._conversation(body)
         given = [InputItem.model_validate(item) for item in conversation.pending] if conversation else []
         return items, conversation, await run_in_thread(self.endpoint.request, read_items, [*given, *items])
@@ -296,15 +294,7 @@ class _Keeper:
         }
 
 
-_ERRORS = error_responses(
-    OpenAIError,
-    {
-        500: "The server failed",
-        502: "The model's provider failed",
-        503: "The server is stopping, another process holds the session, or the database is locked",
-        507: "The database is full",
-    },
-)
+_ERRORS = error_responses(OpenAIError)
 _READ_ERRORS: dict[int | str, dict[str, Any]] = {
     status: error for status, error in _ERRORS.items() if status in (400, 401, 403, 404, 408, 413, 500, 503)
 }

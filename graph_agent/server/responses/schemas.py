@@ -13,8 +13,9 @@ from graph_agent.server.chat.schemas import (
     CallId,
     ListOf,
     RequestObject,
-    checked_schema,
+    answer_schema,
     clean_body,
+    function_tool,
 )
 from graph_agent.server.problems import ProblemError
 from graph_agent.settings.config import ReasoningEffort
@@ -264,12 +265,14 @@ def options_of(body: CreateResponse) -> dict[str, Any]:
     Raises:
         ProblemError: If one is invalid.
     """
+    answer_format = body.text.format if body.text else None
+    kind, schema = (answer_format.type, answer_format.schema_) if answer_format else (None, None)
     options: dict[str, Any] = {
         "temperature": body.temperature,
         "top_p": body.top_p,
         "max_output_tokens": body.max_output_tokens,
         "reasoning_effort": body.reasoning.effort if body.reasoning else None,
-        "response_schema": _response_schema(body.text.format if body.text else None),
+        "response_schema": answer_schema(kind, schema, "text.format", "schema"),
         "client_tool_choice": _choice(body),
         "parallel_client_calls": body.parallel_tool_calls,
         "max_agentic_loops": body.max_agentic_loops,
@@ -286,16 +289,11 @@ def client_tools_of(body: CreateResponse) -> list[dict[str, Any]]:
     if isinstance(choice, NamedChoice) and choice.type == "allowed_tools":
         allowed = {tool.name for tool in choice.tools or []}
     functions = [tool for tool in body.tools or [] if tool.type == "function"]
-    return [_tool(tool) for tool in functions if allowed is None or tool.name in allowed]
-
-
-def _tool(tool: FunctionTool) -> dict[str, Any]:
-    function = {
-        "name": tool.name,
-        "description": tool.description or "",
-        "parameters": tool.parameters or {"type": "object", "properties": {}},
-    }
-    return {"type": "function", "function": function}
+    return [
+        function_tool(tool.name or "", tool.description, tool.parameters)
+        for tool in functions
+        if allowed is None or tool.name in allowed
+    ]
 
 
 def _choice(body: CreateResponse) -> str | None:
@@ -319,13 +317,3 @@ def _choice(body: CreateResponse) -> str | None:
 
 def _not_among(name: str | None) -> ProblemError:
     return ProblemError("invalid", f"tool_choice names {name!r}, which is not among the tools.", param="tool_choice")
-
-
-def _response_schema(format_: Format | None) -> dict[str, Any] | None:
-    if format_ is None or format_.type == "text":
-        return None
-    if format_.type == "json_object":
-        return {"type": "object"}
-    if format_.schema_ is None:
-        raise ProblemError("invalid", "text.format has no schema.", param="text.format")
-    return checked_schema(format_.schema_, "text.format")

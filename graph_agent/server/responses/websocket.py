@@ -129,10 +129,10 @@ class ResponsesSocket:
     async def _answer(self, message: str | bytes) -> bool:
         """Answer a message; return whether the answer is complete."""
         try:
-            work = self._request_of
-            given = await (
-                anyio.to_thread.run_sync(work, message) if len(message) > SMALL_BYTES else _now(work, message)
-            )
+            if len(message) > SMALL_BYTES:
+                given = await anyio.to_thread.run_sync(self._request_of, message)
+            else:
+                given = self._request_of(message)
         except ProblemError as problem:
             await self._send(_error_event(problem.status, openai_error(problem)["error"]))
             return True
@@ -289,7 +289,3 @@ def _size(message: str | bytes) -> int:
 def _items(given: str | list[Any]) -> list[Any]:
     """Return a request's input as items."""
     return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
-
-
-async def _now(work: Any, message: str | bytes) -> Any:
-    return work(message)
