@@ -43,8 +43,7 @@ from graph_agent.persistence import open_saver
 from graph_agent.server.a2a.executor import NoSlotError
 from graph_agent.server.a2a.mount import agent_card
 from graph_agent.server.a2a.push import open_push_http
-from graph_agent.server.a2a.session_ids import session_id_of
-from graph_agent.server.a2a.store import open_stores
+from graph_agent.server.a2a.store import open_stores, session_id_of
 from tests.support.a2a_agents import LOOKING, HeldTool, book, weather_agent
 from tests.support.a2a_client import (
     BINDINGS,

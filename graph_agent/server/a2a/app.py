@@ -36,8 +36,7 @@ from graph_agent.errors import ConfigError
 from graph_agent.server.a2a.cross_process import OtherProcesses
 from graph_agent.server.a2a.executor import HEARTBEAT_S, STEERING, GraphExecutor, SlotFactory, unbounded
 from graph_agent.server.a2a.push import PushNotifier
-from graph_agent.server.a2a.session_ids import SessionIds, session_id_of
-from graph_agent.server.a2a.store import ENDED, ConversationStore, LiveTaskStore, Stores
+from graph_agent.server.a2a.store import ENDED, ConversationStore, LiveTaskStore, SessionIds, Stores, session_id_of
 from graph_agent.server.a2a.validation import (
     AT_WORK,
     BoundedRequests,

@@ -38,8 +38,7 @@ from graph_agent.errors import (
 from graph_agent.runs.input_ids import MAX_LENGTH, InputId
 from graph_agent.runs.run import RUN, RunHandle
 from graph_agent.server.a2a.cross_process import CancelRequests
-from graph_agent.server.a2a.session_ids import SessionIds, session_id_of
-from graph_agent.server.a2a.store import ENDED, TaskRun, heartbeats
+from graph_agent.server.a2a.store import ENDED, SessionIds, TaskRun, heartbeats, session_id_of
 from graph_agent.server.a2a.updates import TaskReporter, question_ids
 from graph_agent.server.a2a.validation import request_credentials
 from graph_agent.server.settings import A2A_DEFAULTS

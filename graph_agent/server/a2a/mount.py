@@ -31,8 +31,7 @@ from graph_agent.delegates.a2a_parts import EXTENSION
 from graph_agent.runs.registry import sees_other_processes
 from graph_agent.server.a2a.app import CARD_AGE_S, A2AOptions, A2AServer
 from graph_agent.server.a2a.executor import STEERING, NoSlotError, SlotFactory
-from graph_agent.server.a2a.session_ids import task_lease
-from graph_agent.server.a2a.store import open_stores
+from graph_agent.server.a2a.store import open_stores, task_lease
 from graph_agent.server.a2a.validation import RequestBounds
 from graph_agent.server.admission.gate import Caller, Limits, admitted_caller, guard, limits_of
 from graph_agent.server.admission.limited import admit_requests

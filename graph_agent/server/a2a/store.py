@@ -1,4 +1,4 @@
-"""Stores tasks: state changes in a database, tasks that change with every token in memory."""
+"""Stores tasks, state changes in a database and each token in memory; names the session of a task's conversation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from a2a.server.cluster import ConcurrentTaskModificationError
 from a2a.server.context import ServerCallContext
@@ -33,15 +34,17 @@ from a2a.types import (
     TaskState,
 )
 from a2a.utils.errors import InternalError, InvalidParamsError
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.runtime import RunControl
 from sqlalchemy.exc import SQLAlchemyError
 
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_database
 from graph_agent.checkpoints.urls import file_of, is_postgres, without_password
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
+from graph_agent.runs.registry import is_idle
 from graph_agent.runs.run import RunHandle
-from graph_agent.server.a2a.session_ids import TaskLease
 from graph_agent.server.a2a.updates import TaskReporter, is_progress
 
 if TYPE_CHECKING:
@@ -145,6 +148,39 @@ def _engine(url: str) -> AsyncEngine:
     raise ConfigError(
         f"tasks={shown!r}: no such kind of database; use 'sqlite:///FILE', 'postgresql://…', or 'memory:'."
     )
+
+
+SessionIds = Callable[[str, str], str]
+"""Builds a session id from a user name (empty for an anonymous user) and a conversation id."""
+
+TaskLease = Callable[[Task, ServerCallContext], Awaitable[bool]]
+"""Whether any process runs the conversation of a caller's task."""
+
+
+def session_id_of(user: str, context_id: str) -> str:
+    """Return the session id of a conversation: the conversation id, prefixed by the user name if there is one.
+
+    Clients choose the conversation id; the prefix prevents access to another user's conversation.
+    """
+    if user:
+        return f"{quote(user, safe='@')}/{context_id}"
+    # An anonymous user's id must not match a user's prefixed id.
+    return f"/{context_id}" if "/" in context_id else context_id
+
+
+def task_lease(graph: CompiledAgentGraph, session_ids: SessionIds = session_id_of) -> TaskLease:
+    """Return a check whether any process runs a task's conversation.
+
+    Args:
+        graph: The agent, with a checkpointer whose sessions are locked across processes.
+    """
+    saver = graph.checkpointer
+    assert isinstance(saver, BaseCheckpointSaver)
+
+    async def has_lease(task: Task, context: ServerCallContext) -> bool:
+        return not await is_idle(saver, session_ids(context.user.user_name, task.context_id))
+
+    return has_lease
 
 
 LOST = "The server stopped while it ran this task. Send the message again to continue the conversation."
