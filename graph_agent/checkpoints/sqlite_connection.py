@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from graph_agent.errors import ConfigError, OperatorError
-from graph_agent.locks.files import check_names
+from graph_agent.locks.lock_files import check_names
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from graph_agent._internal.sync_bridge import running_loop
-from graph_agent.locks.files import HAS_LOCKS, LockFile
+from graph_agent.locks.lock_files import HAS_LOCKS, LockFile
 from graph_agent.locks.postgres import AdvisoryLocks, PostgresAddress
 
 if TYPE_CHECKING:

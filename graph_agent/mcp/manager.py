@@ -17,11 +17,11 @@ from langchain_mcp_adapters.sessions import Connection
 
 from graph_agent._internal.failure_log import IN_HISTORY, get_logger
 from graph_agent.errors import ConfigError, McpServerError, did_you_mean
+from graph_agent.mcp.client_session import ElicitationHandler, elicitation_for
 from graph_agent.mcp.connections import check_connections, read_roots
 from graph_agent.mcp.loop_bridge import LoopBridge
 from graph_agent.mcp.resources import listing_tools
 from graph_agent.mcp.server import Server
-from graph_agent.mcp.session import ElicitationHandler, elicitation_for
 from graph_agent.mcp.tools import McpTool, to_langchain_tool
 
 logger = get_logger("graph_agent.mcp")

@@ -11,9 +11,9 @@ from langchain_core.tools import ToolException
 from mcp import ClientSession, McpError
 from pydantic import AnyUrl, ValidationError
 
+from graph_agent.mcp.client_session import read_pages
 from graph_agent.mcp.loop_bridge import LoopBridge
 from graph_agent.mcp.server import Server
-from graph_agent.mcp.session import read_pages
 from graph_agent.mcp.tools import McpTool
 
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}

@@ -55,18 +55,18 @@ class Server:
         self._on_tools = on_tools
         self._elicit = elicit
         self._context = copy_context()
-        self._link: ServerConnection | None = None
-        self._links: set[ServerConnection] = set()
+        self._connection: ServerConnection | None = None
+        self._connections: set[ServerConnection] = set()
         self._open = False
         self._closed = False
 
     async def open(self) -> list[types.Tool]:
         """Open the first session and return the server's tools. Raises `McpServerError`."""
-        link = await self._usable_link()
-        self.tools, self.capabilities = link.tools, link.capabilities
-        self.changes_tools = link.changes_tools and not self.config.pin_tools
+        connection = await self._usable_connection()
+        self.tools, self.capabilities = connection.tools, connection.capabilities
+        self.changes_tools = connection.changes_tools and not self.config.pin_tools
         self._open = True
-        return list(link.tools.values())
+        return list(connection.tools.values())
 
     async def call(
         self,
@@ -86,16 +86,16 @@ class Server:
         first_loss: Loss | None = None
         while True:
             try:
-                link = await self._usable_link()
+                connection = await self._usable_connection()
             except McpServerError as error:
                 ran = first_loss is not None and first_loss.may_have_run
                 raise McpCallError(f"{error} The next call tries again.", may_have_run=ran) from None
             try:
-                return await link.call(tool.name, arguments, on_progress, meta, asked_by)
+                return await connection.call(tool.name, arguments, on_progress, meta, asked_by)
             except LostCallError as error:
                 loss = error.loss
             if loss.session_gone:
-                self._retire(link, loss.reason)
+                self._retire(connection, loss.reason)
             may_repeat = loss.session_gone and (repeatable or not loss.may_have_run)
             if first_loss is not None or not may_repeat or self._closed:
                 raise McpCallError(self._explain(tool.name, loss), may_have_run=loss.may_have_run)
@@ -109,21 +109,21 @@ class Server:
             McpError: If the answer is an error.
         """
         try:
-            link = await self._usable_link()
-            return await link.request(work)
+            connection = await self._usable_connection()
+            return await connection.request(work)
         except (LostCallError, McpServerError) as error:
             raise McpCallError(f"{error} The next call tries again.", may_have_run=False) from None
 
     @property
     def relisting(self) -> asyncio.Task[None] | None:
         """The task that lists the tools again after an announced change; None if there is none."""
-        return self._link.relisting if self._link is not None else None
+        return self._connection.relisting if self._connection is not None else None
 
     async def is_up(self, *, may_open: bool = True) -> bool:
         """Whether the server can be called; reopens an ended session to check, or opens the first one if it may."""
         try:
             if self._open:
-                await self._usable_link()
+                await self._usable_connection()
             elif may_open:
                 await self.open()
                 self._on_tools(self)
@@ -142,54 +142,54 @@ class Server:
                 f"MCP server {self.config.name!r} was opened without 'roots'; set it, at least to an empty list."
             )
         self.roots = roots
-        if self._link is not None:
-            await self._link.announce_roots(roots)
+        if self._connection is not None:
+            await self._connection.announce_roots(roots)
 
     async def close(self) -> None:
         """Close all sessions concurrently; running calls fail."""
         self._closed = True
         self.suspended.close()
-        await asyncio.gather(*(link.close() for link in self._links))
+        await asyncio.gather(*(connection.close() for connection in self._connections))
 
-    async def _usable_link(self) -> ServerConnection:
+    async def _usable_connection(self) -> ServerConnection:
         if self._closed:
             raise McpServerError(f"MCP server {self.config.name!r} was closed: its `async with` block has ended.")
-        link = self._link
-        if link is None or not link.usable:
-            link = self._link = self._new_link()
+        connection = self._connection
+        if connection is None or not connection.usable:
+            connection = self._connection = self._new_connection()
         # Shielded: callers share the opening, and a cancelled caller must not cancel it for the others.
-        await asyncio.shield(link.opened)
-        if link.failure is not None:
-            raise McpServerError(f"MCP server {self.config.name!r} cannot be reached: {link.failure}.")
-        self._update_tools(link)
-        return link
+        await asyncio.shield(connection.opened)
+        if connection.failure is not None:
+            raise McpServerError(f"MCP server {self.config.name!r} cannot be reached: {connection.failure}.")
+        self._update_tools(connection)
+        return connection
 
-    def _update_tools(self, link: ServerConnection) -> None:
-        # The identity check suffices for most calls: a link replaces its mapping only when it lists again.
-        if not self._open or link.tools is self.tools or self.config.pin_tools:
+    def _update_tools(self, connection: ServerConnection) -> None:
+        # The identity check suffices for most calls: a connection replaces its mapping only when it lists again.
+        if not self._open or connection.tools is self.tools or self.config.pin_tools:
             return
-        changed, self.tools = link.tools != self.tools, link.tools
+        changed, self.tools = connection.tools != self.tools, connection.tools
         if changed:
             self._on_tools(self)
 
-    def _new_link(self) -> ServerConnection:
-        link = ServerConnection(self.config, self._elicit, self._context.copy(), self._update_tools)
-        link.roots = self.roots
-        self._links = {link, *(old for old in self._links if not old.closed)}
-        link.ended.add_done_callback(lambda ended: self._on_ended(link, ended.result()))
-        return link
+    def _new_connection(self) -> ServerConnection:
+        connection = ServerConnection(self.config, self._elicit, self._context.copy(), self._update_tools)
+        connection.roots = self.roots
+        self._connections = {connection, *(old for old in self._connections if not old.closed)}
+        connection.ended.add_done_callback(lambda ended: self._on_ended(connection, ended.result()))
+        return connection
 
-    def _on_ended(self, link: ServerConnection, reason: str) -> None:
-        if not self._closed and link.opened.done() and link.failure is None:
-            self._retire(link, reason)
+    def _on_ended(self, connection: ServerConnection, reason: str) -> None:
+        if not self._closed and connection.opened.done() and connection.failure is None:
+            self._retire(connection, reason)
 
-    def _retire(self, link: ServerConnection, reason: str) -> None:
-        if link is self._link:
-            self._link = None
+    def _retire(self, connection: ServerConnection, reason: str) -> None:
+        if connection is self._connection:
+            self._connection = None
             logger.warning(
                 "MCP server %r: the session ended: %s; the next call opens a new one", self.config.name, reason
             )
-        link.retire()
+        connection.retire()
 
     def _explain(self, tool: str, loss: Loss) -> str:
         server = f"MCP server {self.config.name!r}"

@@ -29,6 +29,7 @@ from mcp.shared.session import ProgressFnT
 from mcp.types import JSONRPCRequest, RequestId
 
 from graph_agent._internal.failure_log import get_logger
+from graph_agent.mcp.client_session import Session, read_pages
 from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.messages import (
     Loss,
@@ -42,7 +43,6 @@ from graph_agent.mcp.messages import (
     unreadable,
 )
 from graph_agent.mcp.questions import AskingCall, Questions
-from graph_agent.mcp.session import Session, read_pages
 from graph_agent.mcp.stdio import Incoming, Outgoing
 from graph_agent.mcp.suspended import Asker
 from graph_agent.mcp.transports import ServerLog, open_transport

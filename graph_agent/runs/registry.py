@@ -25,7 +25,7 @@ from graph_agent._compat import default_executor_of
 from graph_agent._internal.polling import poll_forever
 from graph_agent._internal.sync_bridge import GRACE_S, DaemonExecutor, await_thread_future
 from graph_agent.errors import RunHungError, SessionBusyError, SessionLostError
-from graph_agent.locks.files import create_if_missing, is_missing
+from graph_agent.locks.lock_files import create_if_missing, is_missing
 from graph_agent.locks.locks import SessionLocks, database_key, database_key_blocking, guards_processes
 from graph_agent.runs.inbox import Inbox, MemoryInbox, StoreInbox
 from graph_agent.runs.run import READERSHIP, RUN, Run, RunHandle

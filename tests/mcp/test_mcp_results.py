@@ -24,9 +24,9 @@ from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent._internal.text import text_of
 from graph_agent.errors import SyncInLoopError
 from graph_agent.mcp import McpTools, loop_bridge, open_mcp_tools
+from graph_agent.mcp.client_session import elicitation_for
 from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.server import Server
-from graph_agent.mcp.session import elicitation_for
 from graph_agent.mcp.tools import to_langchain_tool
 from tests.support.agents import asks
 from tests.support.mcp_servers import running
