@@ -236,7 +236,7 @@ class RemoteAgent:
             self._attempted_at = None
             logger.warning("The agent %r failed: %s", self.name, self._safe_text(error))
             return self._error(f"failed to answer: {self._safe_text(error)}")
-        if task.running:
+        if delegation.background and task.id and task.running:
             return started_in_background(delegation, self.name, task.id, [])
         result = self._result(task)
         # A task reports its total usage; the usage up to a question is already counted.
