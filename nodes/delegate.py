@@ -9,24 +9,21 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
 
 from graph_agent._compat import read_state
 from graph_agent._internal.failure_log import get_logger, log_failure, log_user_error
 from graph_agent._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent._internal.text import as_text, clean
-from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
+from graph_agent.delegation import DEPTH_LEFT, AskingDelegate, ContinuingDelegate, Delegation, DelegationResult
 from graph_agent.deps import AgentDeps, Task, spent
 from graph_agent.errors import GraphAgentError
+from graph_agent.execution.approvals import question_value
 from graph_agent.execution.delegate_call import (
     ProgressReporter,
     UsageTally,
-    ask_person,
     checked_result,
-    conversation_id_of,
     delegation_update,
-    has_continued,
-    resume_delegate,
     run_through_middleware,
     waiting_task,
 )
@@ -34,6 +31,7 @@ from graph_agent.execution.run_call import CallTimer, CallToRun, call_to_run, ru
 from graph_agent.models.errors import is_raised_by_model, public_exception_text
 from graph_agent.runs.run import WATCHED
 from graph_agent.state.call_events import CallResult, fault_result
+from graph_agent.state.channels import RemoteState
 from graph_agent.state.messages import CONTEXT_MARK, without_failure_report
 from graph_agent.tools.invoke import belongs_to_run
 from graph_agent.tools.output import effect_text
@@ -73,9 +71,12 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
 
     async def work() -> DelegationResult:
         nonlocal answer
-        # Interrupt before anything is sent, and only once for all attempts.
-        if waiting is not None and not await has_continued(deps.toolbox.delegates.get(call["name"]), waiting):
-            answer = ask_person(call, waiting)
+        # Interrupt before anything is sent, and only once for all attempts; not if one has passed the answer on.
+        delegate: object = deps.toolbox.delegates.get(call["name"])
+        if waiting is not None and not (
+            isinstance(delegate, ContinuingDelegate) and await delegate.has_continued(waiting)
+        ):
+            answer = interrupt(question_value(call, waiting))
 
         def failed(error: BaseException) -> DelegationResult:
             name = delegate_name(call["name"])
@@ -127,6 +128,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
 async def _run(task: Task, call: Call, answer: Any, progress: ProgressReporter, tally: UsageTally) -> DelegationResult:
     """Run one attempt; `answer` is the person's answer to the delegate's question, if there was one."""
     deps, settings, configurable = task.deps, task.settings, task.config["configurable"]
+    remote: RemoteState | None = task.state.get("remote")
     if "fault" in (checked := deps.toolbox.checked(call)):
         return DelegationResult(checked["fault"], "invalid")
     delegate, text = deps.toolbox.delegates[call["name"]], call["arguments"]["task"]
@@ -144,15 +146,17 @@ async def _run(task: Task, call: Call, answer: Any, progress: ProgressReporter, 
         depth_left=depth_left - 1,
         budget=_share(task, tally.usage),
         prices=settings.prices,
-        context_id=conversation_id_of(task.state.get("remote"), delegate.name),
+        context_id=remote["contexts"].get(delegate.name, "") if remote else "",
         report_progress=progress,
         background=call["arguments"].get("background") is True and getattr(delegate, "background", False),
         watch=progress.pass_on if configurable.get(WATCHED) else None,
         record_usage=tally,
     )
-    if waiting := waiting_task(task.state.get("remote"), call):
-        return await resume_delegate(delegate, delegation, waiting, answer)
-    return await delegate.run(delegation)
+    if (waiting := waiting_task(remote, call)) is None:
+        return await delegate.run(delegation)
+    if not isinstance(delegate, AskingDelegate):
+        return _error(f"The delegate {delegate.name!r} cannot resume a task.")
+    return await delegate.resume(delegation, waiting, answer)
 
 
 def _share(task: Task, attempts: Usage) -> RemainingBudget:

@@ -311,7 +311,6 @@ async def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
     logger.info("Executing %d tool call(s)", len(planned.calls))
     update.loop["waves"] += 1
     update.add_message(planned.message)
-    update.history = [*update.history, planned.message]
     # Only a structured plan's arguments hold references; elsewhere "${" is plain text.
     structured = update.deps.mode(update.settings) == "wave"
     withheld = update.loop.get("withheld")

@@ -71,11 +71,6 @@ async def held_calls(
     return held
 
 
-async def needs_approval(task: Task, call: Call, wave: Sequence[StoredEvent]) -> bool:
-    """Whether a task of an earlier run may not run its call, because a person must decide on it first."""
-    return bool(await held_calls([call], wave, task.deps, task.settings))
-
-
 async def replacement_fault(task: Task, planned: Call, replacement: Call) -> str | None:
     """Return why middleware may not run a call in the place of the planned one; None if it may.
 

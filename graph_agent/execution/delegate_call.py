@@ -1,4 +1,4 @@
-"""Implements parts of the `delegate` node: progress events, questions to a person, state updates, and middleware."""
+"""Implements parts of the `delegate` node: progress events, state updates, and middleware."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
-from langgraph.types import interrupt
 
 from graph_agent._internal.text import clean, to_json_safe
-from graph_agent.delegation import AskingDelegate, ContinuingDelegate, Delegate, Delegation, DelegationResult
+from graph_agent.delegation import DelegationResult
 from graph_agent.deps import Task, ToolCallWrapper
-from graph_agent.execution.approvals import approval_events, is_repeated, question_value
+from graph_agent.execution.approvals import approval_events, is_repeated
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.call_events import OUTCOMES, CallResult, result_event
 from graph_agent.state.channels import RemoteChange, RemoteState, RemoteTask
@@ -29,8 +28,6 @@ from graph_agent.usage import add_usage
 
 MOST_LINES = 200
 """Maximum progress lines of one delegation in the history; the custom stream has all of them."""
-
-_UNANSWERED = "The agent asked a person something, and the run was stopped before there was an answer."
 
 
 class ProgressReporter:
@@ -72,44 +69,6 @@ def waiting_task(remote: RemoteState | None, call: Call) -> RemoteTask | None:
     return remote["open"].get(call["id"]) if remote else None
 
 
-def conversation_id_of(remote: RemoteState | None, delegate: str) -> str:
-    """Return the id of this session's conversation with a delegate; empty before the first."""
-    return remote["contexts"].get(delegate, "") if remote else ""
-
-
-def calls_waiting_for_person(remote: RemoteState | None, ready: list[Call]) -> list[Call]:
-    """Return the ready calls whose delegates wait for a person's answer."""
-    return [call for call in ready if waiting_task(remote, call) is not None]
-
-
-def ask_person(call: Call, task: RemoteTask) -> Any:
-    """Interrupt the graph with the delegate's question; on resume, return the person's answer.
-
-    The node restarts from its beginning on resume, so call this before anything is sent.
-    """
-    return interrupt(question_value(call, task))
-
-
-async def has_continued(delegate: object, task: RemoteTask) -> bool:
-    """Whether an earlier attempt has passed the person's answer to the delegate, and so must not ask again."""
-    return isinstance(delegate, ContinuingDelegate) and await delegate.has_continued(task)
-
-
-async def resume_delegate(
-    delegate: Delegate, delegation: Delegation, task: RemoteTask, answer: Any
-) -> DelegationResult:
-    """Resume a delegate's task with the person's answer."""
-    if not isinstance(delegate, AskingDelegate):
-        return DelegationResult(f"The delegate {delegate.name!r} cannot resume a task.", "error")
-    return await delegate.resume(delegation, task, answer)
-
-
-def unanswered_result(call: Call, step: int) -> tuple[ToolMessage, StoredEvent]:
-    """Return the result and event of a call whose delegate asked a question that remains unanswered."""
-    message = ToolMessage(_UNANSWERED, tool_call_id=call["id"], name=call["name"], status="error")
-    return message, result_event(call["id"], call["name"], "error", _UNANSWERED, step)
-
-
 def delegation_update(
     call: Call,
     result: DelegationResult,
@@ -136,7 +95,7 @@ def delegation_update(
     waits = result.waiting
     if waits is not None and is_repeated(waits, waited):
         waits = {**waits, "refused": True}
-    tasks = {id_: waits} if waited is not None or waits is not None else {}
+    tasks: dict[str, RemoteTask | None] = {id_: waits} if waited is not None or waits is not None else {}
     remote: tuple[str, RemoteChange] = ("remote", {"contexts": contexts, "open": tasks})
     if result.waiting is not None:
         if "request" not in result.waiting:

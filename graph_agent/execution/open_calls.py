@@ -241,8 +241,8 @@ async def settle(
                 reason, status = NOT_STARTED, "skipped"
             elif not writes(call["name"]):
                 reason = READING
-            results[group.at, id_] = ToolMessage(reason, tool_call_id=id_, name=call["name"], status="error")
-            events.append(result_event(id_, call["name"], status, reason, step))
+            results[group.at, id_], result = result_without_output(id_, call["name"], status, reason, step)
+            events.append(result)
     return with_results(messages, results), events, own_writes
 
 
@@ -256,10 +256,10 @@ def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMes
     return ordered, [event("warning", step, message=left_out)]
 
 
-def skipped_result(id_: str, name: str, reason: str, step: int) -> tuple[ToolMessage, StoredEvent]:
-    """Return the result of a call that was never run, and its event."""
-    message = ToolMessage(reason, tool_call_id=id_, name=name, status="error")
-    return message, result_event(id_, name, "skipped", reason, step)
+def result_without_output(id_: str, name: str, status: str, text: str, step: int) -> tuple[ToolMessage, StoredEvent]:
+    """Return the message and the event of a call that has no output; `text` states why."""
+    message = ToolMessage(text, tool_call_id=id_, name=name, status="error")
+    return message, result_event(id_, name, status, text, step)
 
 
 def _finished(finished: Mapping[str, Sequence[Write]]) -> tuple[dict[str, ToolMessage], dict[str, list[StoredEvent]]]:

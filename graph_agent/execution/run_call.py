@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self, TypeVar, cast
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolCall
 from langchain_core.tools import BaseTool, ToolException
 from langgraph.errors import GraphBubbleUp
 
@@ -22,7 +22,7 @@ from graph_agent._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent.checkpoints.reading import load
 from graph_agent.deps import Task, spent, work_left_s
 from graph_agent.errors import AbandonedCallsError, GraphAgentError, InputError, ToolArgumentsError
-from graph_agent.execution.approvals import answered_approvals, needs_approval, replacement_fault
+from graph_agent.execution.approvals import answered_approvals, held_calls, replacement_fault
 from graph_agent.execution.ledger import (
     checkpoint_of,
     finished_before,
@@ -33,12 +33,12 @@ from graph_agent.execution.ledger import (
     note_refused,
     note_started,
 )
-from graph_agent.execution.open_calls import FIELDS, UNKNOWN, current_wave
+from graph_agent.execution.open_calls import FIELDS, UNKNOWN, current_wave, result_without_output
 from graph_agent.models.client import ModelClient
 from graph_agent.models.sampling import current_sampler
 from graph_agent.parsing.call import current_call
 from graph_agent.runs.run import WorkStoppedError
-from graph_agent.state.call_events import CallResult, announce, answer_event, fault_result, result_event, since_plan
+from graph_agent.state.call_events import CallResult, announce, answer_event, fault_result, since_plan
 from graph_agent.state.custom_state import CustomState
 from graph_agent.state.events import NOT_RUN, ResultStatus, StoredEvent, seconds_since
 from graph_agent.tools.client import call_client_tool
@@ -107,8 +107,7 @@ async def call_to_run(task: Task, call: Call) -> CallToRun | Update:
     is_open, toolbox = any(other["id"] == call["id"] for other in wave.open), task.deps.toolbox
     writes = toolbox.writes(call["name"]) and not toolbox.repeatable(call["name"])
     if is_open and writes and not await may_start(task, call):
-        message = ToolMessage(UNKNOWN, tool_call_id=call["id"], name=call["name"], status="error")
-        result = result_event(call["id"], call["name"], "unknown", UNKNOWN, task.step)
+        message, result = result_without_output(call["id"], call["name"], "unknown", UNKNOWN, task.step)
         return [("messages", [message]), ("events", [result]), ("wave_finished", True)]
     # `plan` handles the rest of the call after the wave.
     return [("wave_finished", True)]
@@ -119,7 +118,8 @@ async def _is_held(task: Task, call: Call, events: list[StoredEvent]) -> bool:
     if task.deps.config.approve is None:
         return False
     try:
-        return await task.run.stoppable(needs_approval(task, call, events), "An approval policy")
+        policy = held_calls([call], events, task.deps, task.settings)
+        return bool(await task.run.stoppable(policy, "An approval policy"))
     except WorkStoppedError:
         return True
 

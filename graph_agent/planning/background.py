@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-from langchain_core.messages import HumanMessage
 
 from graph_agent._internal.failure_log import get_logger, log_failure
 from graph_agent._internal.text import text_of
@@ -18,7 +15,7 @@ from graph_agent.state.events import event, stored_value
 from graph_agent.tools.output import fenced, source_of
 from graph_agent.tools.toolbox import Toolbox
 from graph_agent.tools.truncation import truncate_output
-from graph_agent.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, delegation_name
+from graph_agent.types import NO_USAGE, Call, delegation_name
 
 if TYPE_CHECKING:
     from graph_agent.planning.update import PlanUpdate
@@ -84,8 +81,5 @@ def _report(update: PlanUpdate, id_: str, task: BackgroundTask, result: Delegati
         recorded["usage"] = result.usage
         update.count_usage(result.usage, turns=0)
     update.events.append(recorded)
-    message = HumanMessage(text, id=f"{HIDDEN_ID_PREFIX}{uuid.uuid4()}")
-    update.add_message(message)
-    update.history = [*update.history, message]
-    change = update.changes.get("remote", {"contexts": {}, "open": {}})
-    update.changes["remote"] = {**change, "background": {**change.get("background", {}), id_: result.background}}
+    update.add_notice(text)
+    update.change_remote(background={id_: result.background})

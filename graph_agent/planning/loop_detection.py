@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from langchain_core.messages import HumanMessage
 from langchain_core.utils.utils import LC_AUTO_PREFIX
 
 from graph_agent._internal.failure_log import IN_HISTORY, get_logger
@@ -17,7 +15,7 @@ from graph_agent.calls import fingerprint
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.state.call_events import call_of
 from graph_agent.state.events import StoredEvent, event
-from graph_agent.types import HIDDEN_ID_PREFIX, Call
+from graph_agent.types import Call
 
 logger = get_logger(__name__)
 REPEATS = 3
@@ -281,13 +279,8 @@ def _record(update: PlanUpdate, names: list[str], count: int, repeated: str, **h
 def _notify(
     update: PlanUpdate, names: list[str], count: int, *, same: bool = False, withheld: Iterable[str] = ()
 ) -> None:
-    """Send the model a notice that no chat window shows."""
-    text = update.deps.prompts.render(
-        "loop_warning", pattern=", ".join(names), count=count, same=same, withheld=list(withheld)
-    )
-    message = HumanMessage(text, id=f"{HIDDEN_ID_PREFIX}{uuid.uuid4()}")
-    update.add_message(message)
-    update.history = [*update.history, message]
+    fields = {"pattern": ", ".join(names), "count": count, "same": same, "withheld": list(withheld)}
+    update.add_notice(update.deps.prompts.render("loop_warning", **fields))
 
 
 def mark_withheld(call: Call, withheld: Iterable[str]) -> Call:

@@ -18,7 +18,7 @@ from graph_agent.parsing.call import calls_of
 from graph_agent.planning.reply import read_reply
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.settings.config import LoopConfig
-from graph_agent.state.call_events import answer_event, recorded_ids, since_plan
+from graph_agent.state.call_events import answer_event, recorded_ids
 from graph_agent.state.events import StoredEvent, event
 from graph_agent.state.messages import is_user_input, order_results, stream_rest
 from graph_agent.state.schema import LoopOutcome, LoopState
@@ -165,13 +165,13 @@ def _take_calls(update: PlanUpdate, tail: Sequence[AnyMessage], at: int | None) 
     calls = [call for call in calls_of(message) if call["id"]]
     results = {each.tool_call_id: each for each in tail if isinstance(each, ToolMessage)}
     planned = {call["id"]: call for call in loop["waiting"]}
-    recorded = recorded_ids([*since_plan(update.state.get("events", ())), *update.events])
+    recorded = recorded_ids(update.wave_events)
     waiting: list[Call] = []
     for call in calls:
         known = planned.pop(call["id"], None)
         if (result := results.get(call["id"])) is not None:
             if call["id"] not in recorded:
-                by = _decider([*since_plan(update.state.get("events", ())), *update.events], call["id"])
+                by = _decider(update.wave_events, call["id"])
                 update.events.append(answer_event(call, result, step, by))
             continue
         same = known is not None and (known["name"], known["arguments"]) == (call["name"], call["arguments"])
@@ -200,7 +200,7 @@ def _record_removed(update: PlanUpdate, calls: Sequence[Call]) -> None:
     for call in calls:
         if call["id"] not in answered:
             result = ToolMessage(_REMOVED, tool_call_id=call["id"], name=call["name"], status="error")
-            by = _decider([*since_plan(update.state.get("events", ())), *update.events], call["id"])
+            by = _decider(update.wave_events, call["id"])
             update.events.append(answer_event(call, result, update.loop["step"], by))
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 from langgraph.types import Command
 
 from graph_agent._internal.text import to_json_safe
@@ -38,7 +37,7 @@ from graph_agent.state.events import StoredEvent, event, is_own, request_event
 from graph_agent.state.messages import new_user_messages, open_calls, order_results
 from graph_agent.state.schema import PlanState
 from graph_agent.tools.invoke import parent_command
-from graph_agent.types import HIDDEN_ID_PREFIX, STATUS_OF, SessionStatus
+from graph_agent.types import STATUS_OF, SessionStatus
 from graph_agent.waves.references import escaped
 
 if TYPE_CHECKING:
@@ -132,7 +131,6 @@ def apply_decisions(update: PlanUpdate) -> None:
         if entry["decision"] in ("reject", "respond"):
             result, recorded = _result(entry, update.loop["step"])
             update.add_message(result)
-            update.history = [*update.history, result]
             update.events.append(recorded)
 
 
@@ -152,10 +150,7 @@ def report_edits(update: PlanUpdate) -> None:
             edits.append({"planned": _shown(planned["name"], planned["arguments"]), "ran": ran})
     if not edits:
         return
-    text = update.deps.prompts.render("edited_calls", edits=edits)
-    message = HumanMessage(text, id=f"{HIDDEN_ID_PREFIX}{uuid.uuid4()}")
-    update.add_message(message)
-    update.history = [*update.history, message]
+    update.add_notice(update.deps.prompts.render("edited_calls", edits=edits))
 
 
 def _shown(name: str, arguments: dict[str, Any]) -> str:
@@ -286,8 +281,8 @@ def _canonical(message: AIMessage) -> AIMessage:
 
 
 def _wave(update: PlanUpdate) -> CurrentWave:
-    events = [*since_plan(update.state.get("events", ())), *update.events]
-    return current_wave({**update.state, "messages": update.history, "events": events, "loop": update.loop})
+    now = {"messages": update.history, "events": update.wave_events, "loop": update.loop}
+    return current_wave({**update.state, **now})
 
 
 _HANDED_OFF = "Not run: another call handed the conversation off to the parent graph."
@@ -299,7 +294,6 @@ def apply_extras(update: PlanUpdate) -> None:
         return
     for message in update.loop.pop("extras", {}).get("messages", []):
         update.add_message(message)
-        update.history = [*update.history, message]
 
 
 def apply_after_wave(update: PlanUpdate) -> None:
@@ -307,13 +301,11 @@ def apply_after_wave(update: PlanUpdate) -> None:
     remote = update.state.get("remote")
     if not remote or not (after := remote.get("after")):
         return
-    change = update.changes.get("remote", {"contexts": {}, "open": {}})
-    update.changes["remote"] = {**change, "after": None}
+    update.change_remote(after=None)
     order = [entry["id"] for entry in answers_of_wave(update.state["events"])]
     effects = [after[id_] for id_ in order if id_ in after]
     for message in [message for each in effects for message in each["messages"]]:
         update.add_message(message)
-        update.history = [*update.history, message]
     if handoffs := [each["handoff"] for each in effects if each["handoff"] is not None]:
         update.skip([(call, _HANDED_OFF) for call in update.loop["waiting"]])
         update.loop["waiting"] = []

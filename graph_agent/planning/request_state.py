@@ -362,11 +362,8 @@ class RequestState:
         self.record(too_long=min(tokens, self.loop.get("recovery", {}).get("too_long", tokens)))
         return self._shorten(self.window)
 
-    def _request(self) -> list[AnyMessage]:
-        return plan_request(self.deps, self.prepared_history, self.settings, self.mode, self.planner)
-
     def _shorten(self, window: int | None) -> bool:
-        request = self._request()
+        request = plan_request(self.deps, self.prepared_history, self.settings, self.mode, self.planner)
         found = shorten(request, window)
         if found is None and any(map(is_kept_note, request)):
             self.record(unkept=True)

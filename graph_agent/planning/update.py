@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from graph_agent._internal.failure_log import IN_HISTORY, get_logger, log_fields
 from graph_agent._internal.text import as_text, text_of, to_json_safe
 from graph_agent.deps import Task, spent
-from graph_agent.execution.delegate_call import calls_waiting_for_person, unanswered_result
-from graph_agent.execution.open_calls import settle, skipped_result
+from graph_agent.execution.delegate_call import waiting_task
+from graph_agent.execution.open_calls import result_without_output, settle
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.planning.background import receive_background
 from graph_agent.planning.plan_edits import start_calls
@@ -29,10 +30,10 @@ from graph_agent.state.call_events import (
     since_plan,
 )
 from graph_agent.state.channels import NOTHING_REMOTE, RemoteTask, status_event
-from graph_agent.state.events import SUCCESSES, StoredEvent, event, report_model_calls
+from graph_agent.state.events import SUCCESSES, ResultStatus, StoredEvent, event, report_model_calls
 from graph_agent.state.messages import new_user_messages, newest_in_call_order, rewrite
 from graph_agent.state.schema import INITIAL_LOOP, LoopOutcome, LoopState, PlanState, loop_of_new_input
-from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
+from graph_agent.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, SessionStatus, StopReason, Usage
 from graph_agent.usage import LOGGED, LimitMet, add_usage, budget_met, fresh, has_budget, limit_met
 from graph_agent.waves.schema import Selection, select
 
@@ -43,6 +44,7 @@ _ENDED_BY_HOOK = "Not run: a hook ended the work with this reply."
 _CYCLE = "Not run: it needs calls that need it."
 _TOO_MANY = "Not run: of the {count} calls of one reply, only the first {most} run. Call it again if it is needed."
 _ABORTED = "Not run: the run was stopped before its turn came."
+_UNANSWERED = "The agent asked a person something, and the run was stopped before there was an answer."
 
 
 def limit_event(prompts: Prompts, step: int, name: str, limit: float) -> StoredEvent:
@@ -78,11 +80,11 @@ class PlanUpdate:
         self.own_writes: list[tuple[str, Any]] = []
         """Writes to own state fields."""
         remote = state.get("remote")
-        self.waiting_delegations = (
-            calls_waiting_for_person(remote, state["ready"]) if remote and state.get("wave_finished") else []
-        )
+        self.waiting_delegations: list[Call] = []
         """Delegations of the wave that wait for a person's answer."""
         if state.get("wave_finished"):
+            if remote:
+                self.waiting_delegations = [call for call in state["ready"] if waiting_task(remote, call) is not None]
             self._set_deadline()
         self.begins = False
         """Whether the pass begins an input."""
@@ -104,7 +106,7 @@ class PlanUpdate:
             # New input does not answer earlier interrupts.
             await self.withdraw(remote["open"])
         if remote and remote.get("after"):
-            self.changes["remote"] = {**self.changes.get("remote", {"contexts": {}, "open": {}}), "after": None}
+            self.change_remote(after=None)
         queued_s = round(self.run.begin_input(), 6)
         self._set_deadline()
         await self.prepare()
@@ -175,7 +177,6 @@ class PlanUpdate:
         self.events += notes.events
         for message in notes.messages:
             self.add_message(message)
-            self.history = [*self.history, message]
         if self.loop.get("config_overrides") is not changed:
             self.settings = self.task.settings_with(self.loop)
         steered = bool(notes.messages)
@@ -226,21 +227,22 @@ class PlanUpdate:
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
         """End remote tasks that wait for a person, without an answer, and remove them from the state."""
         await self.deps.toolbox.withdraw(tasks)
-        change = self.changes.get("remote", {"contexts": {}, "open": {}})
-        self.changes["remote"] = {**change, "open": {**change["open"], **dict.fromkeys(tasks)}}
+        self.change_remote(open=dict.fromkeys(tasks))
+
+    def change_remote(self, **fields: Mapping[str, Any] | None) -> None:
+        """Add entries to fields of `remote`; None empties a field."""
+        change = self.changes.setdefault("remote", {"contexts": {}, "open": {}})
+        for name, entries in fields.items():
+            change[name] = None if entries is None else {**change.get(name, {}), **entries}
 
     def _answer_waiting_delegations(self) -> None:
-        for call in self.waiting_delegations:
-            message, response = unanswered_result(call, self.loop["step"])
-            self.add_message(message)
-            self.history = [*self.history, message]
-            self.events.append(response)
+        self._add_results([(call, _UNANSWERED) for call in self.waiting_delegations], "error")
 
     async def continue_wave(self) -> bool:
         """Run the waiting calls of the wave that are ready, and ask what its delegations ask; False for neither."""
         if not self.loop["waiting"] and not self.waiting_delegations:
             return False
-        wave = [*since_plan(self.state["events"]), *self.events]
+        wave = self.wave_events
         calls, chosen = self.loop["waiting"], self._select(wave)
         self.skip(chosen.skipped)
         self.loop["waiting"] = chosen.waiting
@@ -257,6 +259,11 @@ class PlanUpdate:
         else:
             await start_calls(self, calls, chosen, wave)
         return True
+
+    @property
+    def wave_events(self) -> list[StoredEvent]:
+        """The events since the newest plan of earlier passes, with those of this pass."""
+        return [*since_plan(self.state.get("events", ())), *self.events]
 
     @property
     def limit_met(self) -> LimitMet | None:
@@ -301,12 +308,15 @@ class PlanUpdate:
 
     def skip(self, calls: Sequence[tuple[Call, str]]) -> None:
         """Add a result for each call that will not run, with its reason."""
-        results = [skipped_result(call["id"], call["name"], reason, self.loop["step"]) for call, reason in calls]
-        messages = [message for message, _ in results]
-        self.changes["messages"] = [*self.changes.get("messages", []), *messages]
-        self.history = [*self.history, *messages]
-        self.events += [result for _, result in results]
+        self._add_results(calls, "skipped")
         self.order_results()
+
+    def _add_results(self, calls: Sequence[tuple[Call, str]], status: ResultStatus) -> None:
+        step = self.loop["step"]
+        results = [result_without_output(call["id"], call["name"], status, text, step) for call, text in calls]
+        if results:
+            self.add_message(*(message for message, _ in results))
+            self.events += [result for _, result in results]
 
     def order_results(self) -> None:
         """Put the results of the newest calls in the order of the calls."""
@@ -332,13 +342,17 @@ class PlanUpdate:
             # Otherwise a chat window shows the text twice.
             message = message.model_copy(update={"content": ""})
         self.add_message(message)
-        self.history = [*self.history, message]
         self.skip([(call, _ENDED_BY_HOOK) for call in calls])
         self.conclude(outcome)
 
-    def add_message(self, message: Any) -> None:
-        """Add a message to the history."""
-        self.changes["messages"] = [*self.changes.get("messages", []), message]
+    def add_message(self, *messages: Any) -> None:
+        """Add messages to the history."""
+        self.changes["messages"] = [*self.changes.get("messages", []), *messages]
+        self.history = [*self.history, *messages]
+
+    def add_notice(self, text: str) -> None:
+        """Add a message for the model that no chat window shows."""
+        self.add_message(HumanMessage(text, id=f"{HIDDEN_ID_PREFIX}{uuid.uuid4()}"))
 
     def count_usage(self, usage: Usage, turns: int | None = None) -> None:
         """Add usage to that of the input, and its model calls to the turns.
@@ -382,7 +396,7 @@ class PlanUpdate:
             outcome["draft"] = draft
         if limit is not None:
             outcome["limit"] = limit
-            self._report_limit(reason, limit)
+            self.events.append(limit_event(self.deps.prompts, self.loop["step"], reason, limit))
         self.conclude(outcome)
 
     def stop_at_abort_or_deadline(self, *, cut_short: bool = False) -> None:
@@ -395,9 +409,6 @@ class PlanUpdate:
     def stop_at_recursion_limit(self) -> None:
         """End planning because LangGraph's recursion limit, nearer than `max_steps`, allows no further wave."""
         self.stop("recursion_limit", self.task.config["recursion_limit"])
-
-    def _report_limit(self, name: str, limit: float) -> None:
-        self.events.append(limit_event(self.deps.prompts, self.loop["step"], name, limit))
 
     def fail(self, error: StoredEvent, cause: Exception) -> None:
         """End planning because of an error, whose event is given, and which `finalize` reports."""
