@@ -36,7 +36,6 @@ RECENT_RUNS = "graph_agent_runs"
 """Key in checkpoint metadata: ids of the runs that a server dispatched to the session before this one, oldest first."""
 MOST_RECENT = 8
 """Maximum number of these ids. A server delivers a run again within minutes, so few runs come in between."""
-_POLL_S = 0.25
 
 
 def is_dispatched(configurable: Mapping[str, Any]) -> bool:
@@ -55,7 +54,7 @@ async def take_when_free(take: Callable[[], Awaitable[bool]]) -> bool:
     clock = asyncio.get_running_loop()
     until = clock.time() + DISPATCH_S
     while clock.time() < until:
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(POLL_S)
         if await take():
             return True
     return False
@@ -237,7 +236,7 @@ async def running(
             yield run
             return
         place = await database_key(checkpointer)
-        run.inbox = _inbox(place, checkpointer, store, run)
+        inbox = run.inbox = _inbox(place, checkpointer, store, run)
         run.confirm_lock = _locks.confirmation(place)
         dispatched = is_dispatched(configurable)
         guard = until_cancelled() if dispatched else nullcontext()
@@ -246,8 +245,8 @@ async def running(
             if scope.before is not None:
                 await scope.before()
             for note in scope.brought:
-                await run.inbox.add(run.session_id, note)
-            watcher = asyncio.create_task(_watch_for_abort(run)) if store is not None else None
+                await inbox.add(run.session_id, note)
+            watcher = asyncio.create_task(_watch_for_abort(run, inbox)) if store is not None else None
             try:
                 yield run
                 if scope.after is not None:
@@ -506,15 +505,15 @@ def _busy(session_id: str) -> SessionBusyError:
     )
 
 
-async def _watch_for_abort(run: Run) -> None:
+async def _watch_for_abort(run: Run, inbox: Inbox) -> None:
     """Poll the inbox for an abort from another process, until cancelled.
 
     An abort is removed from the inbox at once; its sender takes the removal as a confirmation.
     """
 
     async def poll() -> None:
-        if aborts := run.process_aborts(await run.inbox.read(run.session_id)):
-            await run.inbox.forget(run.session_id, aborts)
+        if aborts := run.process_aborts(await inbox.read(run.session_id)):
+            await inbox.forget(run.session_id, aborts)
 
     await poll_forever(
         poll, POLL_S, logger, f"Looking in the Store whether session {run.session_id!r} is to be aborted"

@@ -66,8 +66,8 @@ class WorkStoppedError(Exception):
 class Run:
     """One run of an agent's graph, from its entry point to its end. Thread-safe."""
 
-    inbox: Inbox = field(default_factory=MemoryInbox)
-    """The session's inbox."""
+    inbox: Inbox | None = None
+    """The session's inbox; None for a run without a session."""
     session_id: str = ""
     """The session; empty for a run that stores nothing."""
     parent: Run | None = None
@@ -533,16 +533,18 @@ def _age_s(sent_ns: int) -> float:
 
 async def _new_notes(run: Run, loop: LoopState) -> list[ControlMessage]:
     """Return the notes that no run has processed; none if the run is stopped before the Store answers."""
+    if run.inbox is None:
+        return []
     if isinstance(run.inbox, MemoryInbox):
-        return await _read_notes(run, loop)
+        return await _read_notes(run, run.inbox, loop)
     try:
-        return await run.stoppable(_read_notes(run, loop), "The Store")
+        return await run.stoppable(_read_notes(run, run.inbox, loop), "The Store")
     except WorkStoppedError:
         return []
 
 
-async def _read_notes(run: Run, loop: LoopState) -> list[ControlMessage]:
-    notes = await run.inbox.read(run.session_id)
+async def _read_notes(run: Run, inbox: Inbox, loop: LoopState) -> list[ControlMessage]:
+    notes = await inbox.read(run.session_id)
     obsolete = run.process_aborts(notes)
     taken = set(loop.get("consumed_notes", ()))
     if taken and not run.has_read_inbox:
@@ -550,7 +552,7 @@ async def _read_notes(run: Run, loop: LoopState) -> list[ControlMessage]:
         loop.pop("consumed_notes", None)
     run.has_read_inbox = True
     if obsolete:
-        await run.inbox.forget(run.session_id, obsolete)
+        await inbox.forget(run.session_id, obsolete)
     return [note for note in notes if note.key not in taken and note.kind != "abort"]
 
 

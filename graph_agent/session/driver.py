@@ -366,7 +366,7 @@ class RunDriver:
         if control is not None and control.drain_requested:
             return None
         ended = run.ended if run is not None else None
-        if ended is not None and ended.inbox.is_silent:
+        if ended is not None and ended.inbox is not None and ended.inbox.is_silent:
             logger.warning("Follow-ups of the session %r stay queued: its Store does not answer.", self.id)
             return None
         try:
