@@ -45,16 +45,15 @@ def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
     Raises:
         BadReferenceError: If a reference resolves to nothing.
     """
-    if isinstance(arguments, dict):
-        return {key: resolve(value, results) for key, value in arguments.items()}
-    if isinstance(arguments, list):
-        return [resolve(value, results) for value in arguments]
-    if not isinstance(arguments, str) or "${" not in arguments:
-        return arguments
-    whole = _REFERENCE.fullmatch(arguments)
-    if whole is not None and whole[1] is not None:
-        return _find(whole[1], results)
-    return _REFERENCE.sub(_replacer(results), arguments)
+
+    def replace(found: re.Match[str]) -> str:
+        return "${" if found[1] is None else as_text(_find(found[1], results))
+
+    def resolved(text: str) -> Any:
+        whole = _REFERENCE.fullmatch(text)
+        return _REFERENCE.sub(replace, text) if whole is None or whole[1] is None else _find(whole[1], results)
+
+    return _map_texts(arguments, resolved)
 
 
 def resolve_some(arguments: Any, results: Mapping[str, Any]) -> Any:
@@ -63,21 +62,18 @@ def resolve_some(arguments: Any, results: Mapping[str, Any]) -> Any:
     Raises:
         BadReferenceError: If a reference to one of the results leads to nothing in it.
     """
-    if isinstance(arguments, dict):
-        return {key: resolve_some(value, results) for key, value in arguments.items()}
-    if isinstance(arguments, list):
-        return [resolve_some(value, results) for value in arguments]
-    if not isinstance(arguments, str) or "${" not in arguments:
-        return arguments
+
+    def is_known(found: re.Match[str] | None) -> bool:
+        return found is not None and found[1] is not None and _parse(found[1])[0] in results
 
     def replace(found: re.Match[str]) -> str:
-        known = found[1] is not None and _parse(found[1])[0] in results
-        return escaped(as_text(_find(found[1], results))) if known else found[0]
+        return escaped(as_text(_find(found[1], results))) if is_known(found) else found[0]
 
-    whole = _REFERENCE.fullmatch(arguments)
-    if whole is not None and whole[1] is not None and _parse(whole[1])[0] in results:
-        return escaped(_find(whole[1], results))
-    return _REFERENCE.sub(replace, arguments)
+    def resolved(text: str) -> Any:
+        whole = _REFERENCE.fullmatch(text)
+        return escaped(_find(whole[1], results)) if whole and is_known(whole) else _REFERENCE.sub(replace, text)
+
+    return _map_texts(arguments, resolved)
 
 
 def escaped(arguments: Any) -> Any:
@@ -86,11 +82,7 @@ def escaped(arguments: Any) -> Any:
     Args:
         arguments: Plain JSON; not modified.
     """
-    if isinstance(arguments, dict):
-        return {key: escaped(value) for key, value in arguments.items()}
-    if isinstance(arguments, list):
-        return [escaped(value) for value in arguments]
-    return arguments.replace("${", "$${") if isinstance(arguments, str) else arguments
+    return _map_texts(arguments, lambda text: text.replace("${", "$${"))
 
 
 def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
@@ -100,12 +92,6 @@ def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
         arguments: Plain JSON; not modified.
         names: Old id → new id; other ids stay.
     """
-    if isinstance(arguments, dict):
-        return {key: renamed(value, names) for key, value in arguments.items()}
-    if isinstance(arguments, list):
-        return [renamed(value, names) for value in arguments]
-    if not isinstance(arguments, str) or "${" not in arguments:
-        return arguments
 
     def rename(found: re.Match[str]) -> str:
         id_ = _PATH.fullmatch((found[1] or "").strip())
@@ -113,14 +99,16 @@ def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
             return found[0]
         return f"${{{names[id_[1]]}{id_[2]}}}"
 
-    return _REFERENCE.sub(rename, arguments)
+    return _map_texts(arguments, lambda text: _REFERENCE.sub(rename, text))
 
 
-def _replacer(results: Mapping[str, Any]) -> Callable[[re.Match[str]], str]:
-    def replace(found: re.Match[str]) -> str:
-        return "${" if found[1] is None else as_text(_find(found[1], results))
-
-    return replace
+def _map_texts(value: Any, change: Callable[[str], Any]) -> Any:
+    """Return plain JSON with each text changed that may hold a reference."""
+    if isinstance(value, dict):
+        return {key: _map_texts(item, change) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_map_texts(item, change) for item in value]
+    return change(value) if isinstance(value, str) and "${" in value else value
 
 
 def _find(reference: str, results: Mapping[str, Any]) -> Any:
