@@ -46,6 +46,7 @@ from graph_agent.runs.run import READERSHIP, RUN, AnsweringControl, Run, RunHand
 from graph_agent.settings.config import RunContext, run_context, with_credentials
 from graph_agent.state.messages import PushedText, begins, check_input, unusable_input
 from graph_agent.types import ContextT, ResponseT
+from graph_agent.usage import name_of_model
 
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache
@@ -82,10 +83,10 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
 
     def _shown(self) -> dict[str, Any]:
         """What describes the agent in a notebook, by heading."""
-        saver = self.checkpointer
+        saver, model = self.checkpointer, self.builder.model
         return {
             "name": self.name or "agent",
-            "model": _model_name(self.builder.model),
+            "model": f"{type(model).__name__} {name_of_model(model)}".rstrip(),
             "tools": ", ".join(self.builder.deps.toolbox.names) or "none",
             "checkpointer": type(saver).__name__ if isinstance(saver, BaseCheckpointSaver) else "none",
         }
@@ -177,7 +178,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
                 return
             blocking(self._check_session)(input, configurable)
             run.fence.claims = _may_resume(input, configurable)
-            self._keep_ids_above(configurable)
+            blocking(self._keep_ids_above)(configurable)
             chunks = super().stream(
                 input, _with_threads(self._with_run(config, run)), **self._durable(kwargs, configurable)
             )
@@ -244,7 +245,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
                 return
             await self._check_session(input, configurable)
             run.fence.claims = _may_resume(input, configurable)
-            await self._akeep_ids_above(configurable)
+            await self._keep_ids_above(configurable)
             if not _sets_durability(kwargs) and not inherits_durability(configurable):
                 run.deferred = DeferredWrites(configurable.get("checkpoint_ns", ""))
             if kwargs.get("control") is not None:
@@ -284,7 +285,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         with running_blocking(configurable, self.checkpointer, None) as run:
             run.updates_only = True
             blocking(self._admit)(None, configurable, run)
-            self._keep_ids_above(configurable)
+            blocking(self._keep_ids_above)(configurable)
             return super().bulk_update_state(self._with_run(config, run), supersteps)
 
     async def abulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
@@ -295,7 +296,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         async with running(configurable, self.checkpointer, None) as run:
             run.updates_only = True
             await self._admit(None, configurable, run)
-            await self._akeep_ids_above(configurable)
+            await self._keep_ids_above(configurable)
             return await super().abulk_update_state(self._with_run(config, run), supersteps)
 
     def _answers_a_checkpoint(self, given: Any, config: RunnableConfig) -> bool:
@@ -361,11 +362,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         for update in [update for superstep in supersteps for update in superstep]:
             self._check_custom_state(update[0])
 
-    def _keep_ids_above(self, configurable: dict[str, Any]) -> None:
-        if (saver := self._saver_of(configurable)) and (namespaces := namespaces_to_check(configurable)):
-            blocking(keep_ids_above_newest)(saver, str(configurable.get("thread_id", "")), namespaces)
-
-    async def _akeep_ids_above(self, configurable: dict[str, Any]) -> None:
+    async def _keep_ids_above(self, configurable: dict[str, Any]) -> None:
         if (saver := self._saver_of(configurable)) and (namespaces := namespaces_to_check(configurable)):
             await keep_ids_above_newest(saver, str(configurable.get("thread_id", "")), namespaces)
 
@@ -435,11 +432,6 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         if self.checkpointer is False or inherits_durability(configurable):
             return False
         return checkpointer_of({"configurable": configurable}) is not None
-
-
-def _model_name(model: BaseChatModel) -> str:
-    name = getattr(model, "model_name", None) or getattr(model, "model", None)
-    return f"{type(model).__name__} {name}" if isinstance(name, str) else type(model).__name__
 
 
 def _prepare(saver: BaseCheckpointSaver[Any]) -> None:

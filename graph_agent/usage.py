@@ -93,7 +93,7 @@ class TimedRequest:
         """Start to measure a request to a model."""
         kind = getattr(model, "_llm_type", "") or type(model).__name__
         return cls(
-            _name_of(model) or kind,
+            name_of_model(model) or kind,
             kind.removesuffix("-chat"),
             messages,
             options,
@@ -170,12 +170,13 @@ def record_cut_off(
     """
     if (extra := _extra_usage.get()) is None:
         return None
-    extra.cut_off = cut_off_reply(request, text, reported, model=_name_of(model), tools=options.get("tools"))
+    extra.cut_off = cut_off_reply(request, text, reported, model=name_of_model(model), tools=options.get("tools"))
     extra.replies.append(extra.cut_off)
     return extra.cut_off
 
 
-def _name_of(model: Any) -> str:
+def name_of_model(model: Any) -> str:
+    """Return a model's name as configured; empty if it has none."""
     name = getattr(model, "model_name", None) or getattr(model, "model", None)
     return name if isinstance(name, str) else ""
 

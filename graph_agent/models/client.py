@@ -24,7 +24,7 @@ from graph_agent.models.schema_mode import ResponseFormat, SchemaMode
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import Binding, ModelCall, StructuredPlanner, unwrap_binding, with_options
 from graph_agent.settings.config import LoopConfig
-from graph_agent.usage import with_usage
+from graph_agent.usage import name_of_model, with_usage
 
 Phase = Literal["plan", "answer"]
 Mode = Literal["native", "text", "wave"]
@@ -465,7 +465,7 @@ class ModelPool:
             ModelClient(model, self._schemas), StructuredPlanner(model, self._plan_schema, self._plan_tool)
         )
         return BoundModel(
-            name=given if isinstance(given, str) else _name(model),
+            name=given if isinstance(given, str) else name_of_model(model) or type(model).__name__,
             given=given,
             client=client,
             planner=planner,
@@ -492,8 +492,3 @@ def require_chat_model(given: Any) -> BaseChatModel:
 def _key(given: Any) -> object:
     # Chat models are not hashable.
     return given if isinstance(given, str) else id(given)
-
-
-def _name(model: BaseChatModel) -> str:
-    named = getattr(model, "model_name", None) or getattr(model, "model", None)
-    return named if isinstance(named, str) else type(model).__name__
