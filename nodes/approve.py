@@ -9,12 +9,10 @@ from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
 from graph_agent._compat import checkpointer_of
-from graph_agent._internal import telemetry
 from graph_agent.approvals.decisions import read_decisions
 from graph_agent.approvals.requests import request_for
-from graph_agent.deps import AgentDeps, deps_of_run
+from graph_agent.deps import AgentDeps, Task
 from graph_agent.errors import ConfigError, DecisionError
-from graph_agent.runs.run import run_of
 from graph_agent.state.events import decision_event, is_own
 from graph_agent.state.schema import AgentState
 from graph_agent.tools.edits import edit_fault
@@ -33,18 +31,16 @@ async def approve_node(
     Raises:
         ConfigError: Without a checkpointer, which an interrupt needs.
     """
-    if telemetry.observer is not None:
-        telemetry.observer.enter(run_of(config))
-    loop = state["loop"]
-    asked = loop.get("awaiting_approval", [])
-    if run_of(config).aborted or not asked:
+    task = Task.of(state, config, runtime, deps)
+    asked = task.loop.get("awaiting_approval", [])
+    if task.run.aborted or not asked:
         return {"wave_finished": True}
     if checkpointer_of(config) is None:
         raise ConfigError(
             f"The call {asked[0]['name']!r} needs a person's approval, and there is no checkpointer, so the run could "
             "not be resumed. Pass checkpointer=... to the agent."
         )
-    toolbox = deps_of_run(deps, runtime).toolbox
+    toolbox = task.deps.toolbox
     error: str | None = None
     while True:
         answer = interrupt(request_for(asked, error))
@@ -56,5 +52,5 @@ async def approve_node(
         else:
             requests = (entry for entry in reversed(state["events"]) if is_own(entry, "approval_request"))
             asked_at = next(requests)["ts"]
-            decisions = [decision_event(each, loop["step"], asked_at=asked_at) for each in decided]
+            decisions = [decision_event(each, task.step, asked_at=asked_at) for each in decided]
             return {"events": decisions, "wave_finished": True}

@@ -126,11 +126,10 @@ class RemoteAgent:
 
         A task in the background has a conversation of its own, and only its start is waited for.
         """
-        if delegation.background:
-            begun = self._message([*_conversation(delegation.context), Part(text=delegation.task)], delegation)
-            return replace(await self._follow_task(delegation, "", lambda task: task.begin(begun)), context_id="")
-        context_id = delegation.context_id if delegation.context_id not in self._busy else ""
         message = self._message([*_conversation(delegation.context), Part(text=delegation.task)], delegation)
+        if delegation.background:
+            return replace(await self._follow_task(delegation, "", lambda task: task.begin(message)), context_id="")
+        context_id = delegation.context_id if delegation.context_id not in self._busy else ""
         message.context_id = context_id
         self._busy.add(context_id)
         try:

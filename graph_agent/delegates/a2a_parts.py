@@ -164,9 +164,6 @@ def _encoded(raw: bytes) -> str:
 EXTENSION = "urn:graph-agent:delegation:1"
 """Key of our metadata, and URI of the extension in our agent cards."""
 
-
-"""Largest magnitude up to which a float represents every integer exactly."""
-
 _USAGE = {
     "input_tokens": "inputTokens",
     "output_tokens": "outputTokens",

@@ -12,7 +12,6 @@ from langchain_core.runnables.config import ensure_config
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import get_runtime
-from langgraph.types import StateSnapshot
 
 from graph_agent._compat import checkpointer_of
 from graph_agent._internal.failure_log import get_logger, log_failure
@@ -80,7 +79,7 @@ class BackgroundRuns:
         if state.values.get("status") in _UNFINISHED or state.next:
             self._begin(id_, task)
             return None
-        return self._result(state)
+        return agent_result(self.name, state.values, add_usage(state.values.get("usage"), None))
 
     async def wait(self, task: BackgroundTask) -> None:
         """Behaves like `BackgroundDelegate.wait`; never ends for a task whose question has been reported."""
@@ -91,10 +90,6 @@ class BackgroundRuns:
             return
         while saver is not None and ("asked" in task or not await is_idle(saver, session_id)):  # noqa: ASYNC110 - another process runs it
             await asyncio.sleep(POLL_S)
-
-    def _result(self, state: StateSnapshot) -> DelegationResult:
-        usage = add_usage(state.values.get("usage"), None)
-        return agent_result(self.name, state.values, usage)
 
     def _begin(self, id_: str, task: BackgroundTask) -> None:
         """Run the task, or continue it, in a session of its own."""

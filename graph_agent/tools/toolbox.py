@@ -32,25 +32,6 @@ _WITHDRAWAL_S = 10.0
 """Seconds that delegates may take to withdraw their tasks."""
 
 
-async def withdraw(delegates: Mapping[str, Delegate], tasks: Mapping[str, RemoteTask]) -> None:
-    """Cancel tasks that wait for a person, as no answer will come.
-
-    Args:
-        delegates: Call name → the delegate.
-        tasks: Call id → the task.
-    """
-    withdrawn = []
-    for task in tasks.values():
-        delegate: Any = delegates.get(delegation_name(task["delegate"]))
-        if isinstance(delegate, AskingDelegate):
-            withdrawn.append(delegate.withdraw(task))
-    try:
-        async with asyncio.timeout(_WITHDRAWAL_S):
-            await asyncio.gather(*withdrawn)
-    except TimeoutError:
-        logger.warning("A delegate did not withdraw a task that waits for a person within %g s.", _WITHDRAWAL_S)
-
-
 _IN_BACKGROUND = "True to go on at once; the result follows as a notice."
 
 
@@ -343,12 +324,21 @@ class Toolbox:
         return self._invokers[name]
 
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
-        """Withdraw remote tasks that wait for a person's answer.
+        """Cancel remote tasks that wait for a person, as no answer will come.
 
         Args:
             tasks: Call id → the task.
         """
-        await withdraw(self.delegates, tasks)
+        withdrawn = []
+        for task in tasks.values():
+            delegate: Any = self.delegates.get(delegation_name(task["delegate"]))
+            if isinstance(delegate, AskingDelegate):
+                withdrawn.append(delegate.withdraw(task))
+        try:
+            async with asyncio.timeout(_WITHDRAWAL_S):
+                await asyncio.gather(*withdrawn)
+        except TimeoutError:
+            logger.warning("A delegate did not withdraw a task that waits for a person within %g s.", _WITHDRAWAL_S)
 
     def _schemas(self) -> ToolSchemas:
         tools = self._own_tools
