@@ -312,11 +312,7 @@ class Run:
         return value
 
     def shared(self, key: str, make: Callable[[], T]) -> T:
-        """Return an object that several tasks of this run share, made at the first request.
-
-        Args:
-            make: Makes it.
-        """
+        """Return an object that several tasks of this run share, made at the first request."""
         if key not in self._held:
             self._held[key] = make()
         held: T = self._held[key]
