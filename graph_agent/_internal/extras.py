@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PACKAGE = "graph-agent"
 _EXTRAS = {
     "a2a": "server",
+    "acp": "acp",
     "fastapi": "server",
     "holidays": "examples",
     "hypercorn": "restate",

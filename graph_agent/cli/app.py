@@ -14,6 +14,7 @@ import typer
 from graph_agent._internal.command_log import log_warnings
 from graph_agent._internal.failure_log import mask_named_secrets
 from graph_agent.cli.a2a import a2a, serve
+from graph_agent.cli.acp import acp
 from graph_agent.cli.arms import report
 from graph_agent.cli.checks import doctor
 from graph_agent.cli.control import abort, follow_up, steer
@@ -79,6 +80,7 @@ for command in (
     serve,
     a2a,
     mcp,
+    acp,
 ):
     app.command()(command)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackHandler
-from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
-from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, GenerationChunk, LLMResult
 from langchain_core.runnables import RunnableConfig
 
 from graph_agent._compat import gate_message_stream
@@ -402,3 +402,63 @@ class StreamForwarder(ReplyForwarder):
     def tap_output_iter(self, run_id: UUID, output: Iterator[T]) -> Iterator[T]:
         """Return the output unchanged."""
         return output
+
+
+_REASONING_NODES = ("plan", "finalize")
+
+
+def reasoning_text(message: AIMessage) -> str:
+    """Return the text of a message's reasoning; empty if there is none, or if the provider shows none."""
+    if isinstance(message.content, str) and not message.additional_kwargs:
+        return ""
+    return "".join(
+        str(block.get("reasoning") or "") for block in message.content_blocks if block["type"] == "reasoning"
+    )
+
+
+class ReasoningReader(AsyncCallbackHandler):
+    """Passes on the reasoning of the agent's model calls, without those of its delegates, hooks and tools.
+
+    Args:
+        emit: Receives each piece.
+    """
+
+    run_inline = True
+    """Avoids a task per token."""
+
+    def __init__(self, emit: Callable[[str], Awaitable[None]]) -> None:
+        self._emit = emit
+        self._own: set[UUID] = set()
+        self._streamed: set[UUID] = set()
+
+    async def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        metadata: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Record a call of the agent's own nodes."""
+        place = metadata or {}
+        if place.get("langgraph_node") in _REASONING_NODES and "|" not in str(place.get("langgraph_checkpoint_ns", "")):
+            self._own.add(run_id)
+
+    async def on_llm_new_token(
+        self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, run_id: UUID, **__: Any
+    ) -> None:
+        """Pass on the reasoning of one token."""
+        message = chunk.message if isinstance(chunk, ChatGenerationChunk) and run_id in self._own else None
+        if isinstance(message, AIMessageChunk) and (text := reasoning_text(message)):
+            self._streamed.add(run_id)
+            await self._emit(text)
+
+    async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
+        """Pass on the reasoning of a reply that was not streamed."""
+        if run_id not in self._own or run_id in self._streamed:
+            return
+        for generation in response.generations[0]:
+            message = generation.message if isinstance(generation, ChatGeneration) else None
+            if isinstance(message, AIMessage) and (text := reasoning_text(message)):
+                await self._emit(text)

@@ -6,16 +6,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias
-from uuid import UUID
 
-from langchain_core.callbacks import AsyncCallbackHandler
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, GenerationChunk, LLMResult
+from langchain_core.messages import AIMessage
 from langgraph.errors import GraphDrained, UnknownInterruptError
 from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
@@ -24,7 +21,7 @@ from graph_agent._internal.closing_stream import BETWEEN_PIECES_S, TextCoalescer
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.checkpoints.reading import load
 from graph_agent.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
-from graph_agent.models.stream_watch import ReplyForwarder, StreamForwarder
+from graph_agent.models.stream_watch import ReasoningReader, ReplyForwarder, StreamForwarder
 from graph_agent.runs.input_ids import input_id_in
 from graph_agent.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
 from graph_agent.server.chat.run_spec import RunSpec
@@ -43,66 +40,6 @@ from graph_agent.session.driver import RunDriver, RunOptions
 from graph_agent.state.events import StoredEvent
 from graph_agent.state.messages import new_user_messages
 from graph_agent.types import NO_USAGE
-
-_NODES = ("plan", "finalize")
-
-
-def reasoning_text(message: AIMessage) -> str:
-    """Return the text of a message's reasoning; empty if there is none, or if the provider shows none."""
-    if isinstance(message.content, str) and not message.additional_kwargs:
-        return ""
-    return "".join(
-        str(block.get("reasoning") or "") for block in message.content_blocks if block["type"] == "reasoning"
-    )
-
-
-class ReasoningReader(AsyncCallbackHandler):
-    """Passes on the reasoning of the agent's model calls, without those of its delegates, hooks and tools.
-
-    Args:
-        emit: Receives each piece.
-    """
-
-    run_inline = True
-    """Avoids a task per token."""
-
-    def __init__(self, emit: Callable[[str], Awaitable[None]]) -> None:
-        self._emit = emit
-        self._own: set[UUID] = set()
-        self._streamed: set[UUID] = set()
-
-    async def on_chat_model_start(
-        self,
-        serialized: dict[str, Any],
-        messages: list[list[BaseMessage]],
-        *,
-        run_id: UUID,
-        metadata: Mapping[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
-        """Record a call of the agent's own nodes."""
-        place = metadata or {}
-        if place.get("langgraph_node") in _NODES and "|" not in str(place.get("langgraph_checkpoint_ns", "")):
-            self._own.add(run_id)
-
-    async def on_llm_new_token(
-        self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, run_id: UUID, **__: Any
-    ) -> None:
-        """Pass on the reasoning of one token."""
-        message = chunk.message if isinstance(chunk, ChatGenerationChunk) and run_id in self._own else None
-        if isinstance(message, AIMessageChunk) and (text := reasoning_text(message)):
-            self._streamed.add(run_id)
-            await self._emit(text)
-
-    async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        """Pass on the reasoning of a reply that was not streamed."""
-        if run_id not in self._own or run_id in self._streamed:
-            return
-        for generation in response.generations[0]:
-            message = generation.message if isinstance(generation, ChatGeneration) else None
-            if isinstance(message, AIMessage) and (text := reasoning_text(message)):
-                await self._emit(text)
-
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from graph_agent._internal.text import visible, visible_json
+from graph_agent.models.stream_watch import reasoning_text
 from graph_agent.server.chat.handler import ChatDialect
 from graph_agent.server.chat.outcomes import ChatOutcome
-from graph_agent.server.chat.run import reasoning_text
 from graph_agent.server.problems import ProblemError, openai_error
 from graph_agent.server.responses.input_items import encoded, reasoning_blocks
 from graph_agent.server.responses.records import ItemKind, approval_id, item_id, response_id

@@ -1,0 +1,1 @@
+"""Serves an agent to editors over the Agent Client Protocol, ACP (extra `acp`)."""
