@@ -92,7 +92,7 @@ def delegation_update(
     progress = [*progress, *approval_events(call, waited, answer, result, step)]
     contexts = {name: result.context_id} if result.context_id else {}
     # The channel stores its first write unreduced, so each write is complete; a removal always follows another write.
-    waits = result.waiting
+    waits: RemoteTask | None = result.waiting
     if waits is not None and is_repeated(waits, waited):
         waits = {**waits, "refused": True}
     tasks: dict[str, RemoteTask | None] = {id_: waits} if waited is not None or waits is not None else {}

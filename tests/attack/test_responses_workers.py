@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -26,7 +25,8 @@ _CONNECTIONS = 200
 def client_of_worker(server: Served, but_not: int) -> Iterator[openai.OpenAI]:
     """A client whose one connection leads to a worker with another process id."""
     for _ in range(_CONNECTIONS):
-        http = httpx.Client(trust_env=False, verify=False, timeout=60, limits=httpx.Limits(max_connections=1))
+        # Requests one after the other share a connection. Which kind of HTTP client it is depends on openai's version.
+        http = openai.DefaultHttpxClient(trust_env=False, verify=False, timeout=60)
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, http_client=http) as client:
             try:
                 pid = int(client.responses.create(model="parrot", input="!pid", store=False).output_text)
