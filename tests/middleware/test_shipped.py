@@ -289,6 +289,9 @@ def test_every_shipped_middleware_has_a_scenario_and_a_row_in_the_documentation(
 
     found = {each for each in kinds if inspect.isclass(each) and issubclass(each, AgentMiddleware)} - {AgentMiddleware}
 
+    # New in langchain 1.5; the page names them as not tried.
+    untried = {"AutoModeMiddleware", "ModelRefusalMiddleware", "ModelRouterMiddleware"}
+    found = {each for each in found if each.__name__ not in untried}
     refused = {"ProviderToolSearchMiddleware"}
     assert (
         found,

