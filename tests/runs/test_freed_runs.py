@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -19,27 +20,27 @@ AGENT = '{name: bench, model: "benchmarks.serve_model:SaysTheSame", description:
 OF_A_RUN = {"InputRun", "Run", "RunHandle", "RunSpec", "ServerRun"}
 
 
+def objects_of_runs() -> Counter[str]:
+    """The number of objects of runs that exist, by class."""
+    kinds = (type(each) for each in gc.get_objects())
+    return Counter(each.__name__ for each in kinds if each.__name__ in OF_A_RUN and "graph_agent" in each.__module__)
+
+
 @pytest.fixture
-def collected_by_hand() -> Iterator[None]:
+def alive() -> Iterator[Callable[[], list[str]]]:
+    """Returns the objects of runs that were made since, and exist; nothing is collected meanwhile."""
     gc.collect()
     gc.disable()
-    yield
+    # Other tests of this process may have left runs that do not end.
+    before = objects_of_runs()
+    yield lambda: [*(objects_of_runs() - before)]
     gc.enable()
 
 
-def alive() -> list[str]:
-    """The names of the objects of runs that exist."""
-    gc_objects = (type(each) for each in gc.get_objects())
-    return sorted(
-        each.__name__ for each in gc_objects if each.__name__ in OF_A_RUN and "graph_agent" in each.__module__
-    )
-
-
-async def test_a_run_with_a_call_leaves_no_object_of_its_run(collected_by_hand: None) -> None:
+async def test_a_run_with_a_call_leaves_no_object_of_its_run(alive: Callable[[], list[str]]) -> None:
     model = ScriptedChatModel([asks(("1", "echo", {"text": "a"})), "Done."], cycle=True)
     session = Session(create_graph_agent(model, tools=[echo], checkpointer=InMemorySaver()), "s")
     await session.run("go")
-    gc.collect()
 
     answers = [(await session.run("again")).answer for _ in range(3)]
 
@@ -48,7 +49,7 @@ async def test_a_run_with_a_call_leaves_no_object_of_its_run(collected_by_hand: 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_served_request_leaves_no_object_of_its_run(
-    tmp_path: Path, collected_by_hand: None, *, stream: bool
+    tmp_path: Path, alive: Callable[[], list[str]], *, stream: bool
 ) -> None:
     (tmp_path / "agent.yaml").write_text(AGENT)
     app = create_app(of_file(tmp_path / "agent.yaml"), settings=ServerSettings(), db=f"sqlite:///{tmp_path}/s.db")
