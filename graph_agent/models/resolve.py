@@ -156,7 +156,8 @@ async def endpoint_state(model: Any) -> tuple[str, str]:
     if status in _REFUSED:
         return _REFUSED[status], remark
     # A web page is not an answer of a model's endpoint.
-    is_page = isinstance(answer, httpx.Response) and "html" in answer.headers.get("content-type", "")
+    # The answer is one of httpx, or of the library that newer clients have in its place.
+    is_page = "html" in getattr(answer, "headers", {}).get("content-type", "")
     if not isinstance(status, int) or status >= 500 or status == 404 or is_page:
         return "unreachable", remark
     return OK, remark

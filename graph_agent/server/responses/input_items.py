@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
 
-from graph_agent._internal.text import to_json_safe
+from graph_agent._internal.text import text_of, to_json_safe
 from graph_agent.planning.compaction import summary_note
 from graph_agent.server.chat.schemas import (
     DATA_URL,
@@ -205,11 +205,13 @@ def _call(item: InputItem, id_: str | None) -> ToolCall:
     return ToolCall(id=id_, name=item.name, args=arguments, type="tool_call")
 
 
-def _result(item: InputItem, id_: str | None, *, error: str | None = None) -> ToolMessage:
+def _result(item: InputItem, id_: str | None, *, error: str | dict[str, Any] | None = None) -> ToolMessage:
     if not id_:
         raise ProblemError("invalid", f"An item of type {item.type} has no call_id.", param="input")
     if error is not None:
-        return ToolMessage(error, tool_call_id=id_, status="error")
+        # Earlier versions of the API have the text alone.
+        text = error if isinstance(error, str) else text_of(error.get("content") or error.get("message", ""))
+        return ToolMessage(text, tool_call_id=id_, status="error")
     return ToolMessage(_content(item.output), tool_call_id=id_)
 
 

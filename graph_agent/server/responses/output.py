@@ -367,7 +367,8 @@ class ResponseDialect(ChatDialect):
         content = event["content"]
         text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
         fine = event["status"] in SUCCESSES
-        item |= {"status": "completed", "output": text} if fine else {"status": "failed", "error": text}
+        error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
+        item |= {"status": "completed", "output": text} if fine else {"status": "failed", "error": error}
         ending = "completed" if fine else "failed"
         yield self._event(f"response.mcp_call.{ending}", item_id=item["id"], output_index=index)
         yield self._done(index)

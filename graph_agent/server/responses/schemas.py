@@ -59,7 +59,7 @@ class InputItem(_Part):
     name: str | None = None
     arguments: str | None = Field(None, description="A JSON object as text.")
     output: str | ListOf[Part] | None = None
-    error: str | None = None
+    error: str | dict[str, Any] | None = None
     summary: ListOf[Part] | None = None
     encrypted_content: str | None = None
     approval_request_id: str | None = None
