@@ -190,6 +190,30 @@ def test_a_replayed_resume_runs_nothing_again(asking: httpx.Client) -> None:
     )
 
 
+def test_a_resume_may_repeat_the_run_id_of_the_interrupted_run(asking: httpx.Client) -> None:
+    # CopilotKit resumes under the run id of the interrupted run.
+    first = post(asking, "agui-same-run", [user(CALL, "u1")], runId="run-1")
+    answers = resume(interrupts(first), {"approved": True})
+    second = post(asking, "agui-same-run", [user(CALL, "u1")], resume=answers, runId="run-1")
+    third = post(asking, "agui-same-run", [user(CALL, "u1")], resume=answers, runId="run-1")
+
+    assert (
+        [*results(second).values()],
+        text(second),
+        second[-1]["outcome"],
+        types(third),
+        third[-2],
+        stored(asking, "agui-same-run"),
+    ) == (
+        ["the value of k"],
+        f"You said: {CALL}; look_up said: the value of k",
+        {"type": "success"},
+        ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"],
+        second[-2],
+        ["user_message", "tool_result", "agent_response"],
+    )
+
+
 def test_a_new_message_with_an_answer_given_before_is_an_input(asking: httpx.Client) -> None:
     first = post(asking, "agui-and-new", [user(CALL, "u1")])
     answers = resume(interrupts(first), {"approved": True})

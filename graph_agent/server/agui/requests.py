@@ -94,7 +94,7 @@ class ResolvedRun:
 async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Mapping[str, SecretStr]) -> ResolvedRun:
     """Return the run that a request starts or resumes.
 
-    Its input id is the run id, so that a repeated request gets the stored result.
+    Its input id is the run id, or that of the answers of a resume, so that a repeated request gets the stored result.
 
     Raises:
         ProblemError: If the request does not fit the session's state.
@@ -177,11 +177,16 @@ def _shared_state(spec: RunSpec, body: AgentInput, values: Mapping[str, Any]) ->
 
 def _mark(body: AgentInput) -> InputId:
     try:
-        return InputId(check_input_id(body.run_id), digest_of(["ag-ui run", body.run_id]))
+        run_id = check_input_id(body.run_id)
     except InputError:
         raise ProblemError(
             "invalid", f"runId: {body.run_id!r} is no id; send 1 to 255 printable characters, such as a UUID."
         ) from None
+    if body.resume:
+        # CopilotKit resumes under the run id of the interrupted run, which the input of that run has already.
+        answers = digest_of(["ag-ui resume", run_id, [entry.model_dump(mode="json") for entry in body.resume]])
+        return InputId(f"resume-{answers}", answers)
+    return InputId(run_id, digest_of(["ag-ui run", run_id]))
 
 
 def _context(host: Host, body: AgentInput, credentials: Mapping[str, SecretStr]) -> dict[str, Any]:
