@@ -101,7 +101,8 @@ async def _show_requests(address: str, session_id: str, last: int, out: Terminal
             continue
         of = f"{len(request.messages)} messages, {len(request.tools)} tools"
         mark = ", reconstructed from the history" if request.reconstructed else ""
-        out.line(f"request {number}, step {request.step}, {request.purpose}, {request.model}: {of}{mark}")
+        by = f"delegate {request.delegate}, " if request.delegate else ""
+        out.line(f"request {number}, {by}step {request.step}, {request.purpose}, {request.model}: {of}{mark}")
         if request.removed:
             out.line(f"  - {request.removed} messages of the request before")
         for message in request.added:

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from graph_agent._internal.failure_log import mask_secrets
@@ -52,7 +52,9 @@ class ModelRequest:
     reconstructed: bool = False
     """Whether it is derived from the history, without system prompt, tools and options, because it was not recorded."""
     seq: int = 0
-    """Index of the event that records it, or that it led to."""
+    """Index of the event that records it, or that it led to; for a delegate's request, of the event of its answer."""
+    delegate: str = ""
+    """Name of the delegate in this process that sent it, as `outer/inner` if it is nested; empty for the agent."""
 
     @property
     def added(self) -> tuple[Mapping[str, Any], ...]:
@@ -145,7 +147,10 @@ class RequestLog:
 
 
 def requests_of(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
-    """Return the requests of a session, oldest first; those that were not recorded are reconstructed and marked so.
+    """Return the requests of a session and of its delegates, oldest first; those that were not recorded are
+    reconstructed and marked so.
+
+    The requests of a delegate are where its answer arrived; each is the difference to the one before of that delegate.
 
     Args:
         events: The session's events from its beginning on, stored or as read.
@@ -158,6 +163,10 @@ def requests_of(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
             found.append(log.read(entry, seq))
             is_recorded = True
             continue
+        if entry["type"] == "delegation_response":
+            for each in requests_of(entry.get("history", ())):
+                path = f"{entry['target']}/{each.delegate}".rstrip("/")
+                found.append(replace(each, seq=seq, delegate=path))
         asked = entry.get("model_calls") or (entry["type"] == "plan" and not entry.get("cached"))
         if asked and not is_recorded:
             unknown: dict[str, Any] = {"purpose": "plan", "model": ""}

@@ -93,7 +93,9 @@ def recorded_requests(events: Sequence[StoredEvent]) -> Requests:
     """
     numbers = [number for number, own in enumerate(inputs_of(events), 1) for _ in own]
     return {
-        (numbers[each.seq], each.step, each.purpose): each for each in requests_of(events) if not each.reconstructed
+        (numbers[each.seq], each.step, each.purpose): each
+        for each in requests_of(events)
+        if not (each.reconstructed or each.delegate)
     }
 
 

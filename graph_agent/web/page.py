@@ -33,7 +33,8 @@ _IMPORT = re.compile(r"""^import (?:(\w+)|\{([^{}]*)\}) from "([^"\n]+)";$""", r
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
 _COMMENT = re.compile(r"^ *//[^\n]*\n?|^ */\*\*[^\n]*\n", re.MULTILINE)
 """A comment on a line of its own, which the page does not send."""
-_INDENTATION = re.compile(r"^ +", re.MULTILINE)
+_INDENTATION = re.compile(r"^ +|^\n", re.MULTILINE)
+"""Leading spaces and empty lines, which the page does not send."""
 _PROGRAMS = "actions.js"
 """The module whose templates are programs in Python, so that its indentation is sent."""
 _EXPORT_LIST = re.compile(r"export ?\{([^{}]*)\};?")

@@ -7,8 +7,16 @@ from typing import Any
 
 from langchain.agents.middleware import wrap_model_call
 from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import LoopConfig, RunResult, ScriptedChatModel, Session
+from graph_agent import (
+    GraphDelegate,
+    LoopConfig,
+    RunResult,
+    ScriptedChatModel,
+    Session,
+    create_graph_agent,
+)
 from tests.support.agents import ECHO_SCRIPT, asks, echo, kinds
 from tests.support.sessions import new_session
 
@@ -132,6 +140,33 @@ async def test_messages_that_middleware_removes_are_missing_in_the_record() -> N
     result = await session.run("two")
 
     assert brief(result) == [("plan", 1, [("human", "two")], 1, False)]
+
+
+async def test_the_requests_of_delegates_are_named_where_their_answers_arrived() -> None:
+    inner = create_graph_agent(ScriptedChatModel(["four"]), config=RECORDED)
+    outer = create_graph_agent(
+        ScriptedChatModel([asks(("1", "delegate_to_math", {"task": "2+2"})), "four"]),
+        delegates=[GraphDelegate("math", "adds", inner)],
+        config=RECORDED,
+    )
+    top = create_graph_agent(
+        ScriptedChatModel([asks(("1", "delegate_to_desk", {"task": "sum"})), "four"]),
+        delegates=[GraphDelegate("desk", "asks", outer)],
+        checkpointer=InMemorySaver(),
+        config=LoopConfig(record_requests=True, max_delegation_depth=2),
+    )
+
+    result = await Session(top, "s").run("go")
+
+    assert [
+        (each.delegate, each.step, each.messages[-1]["content"], each.reconstructed) for each in result.requests
+    ] == [
+        ("", 1, "go", False),
+        ("desk", 1, "sum", False),
+        ("desk/math", 0, "2+2", False),
+        ("desk", 2, "four", False),
+        ("", 2, "four", False),
+    ]
 
 
 async def test_without_a_record_requests_are_reconstructed_from_the_history() -> None:

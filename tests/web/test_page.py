@@ -93,8 +93,25 @@ def test_a_model_call_shows_what_it_was_sent(page: Page, travel: Served) -> None
     assert sent_messages(page) == ["system", "human", "+ ai", "+ tool"]
 
 
+def test_the_requests_of_parallel_delegates_are_shown(page: Page, travel: Served) -> None:
+    page.goto(travel.url)
+    send(page, '!call [["delegate_to_guide", {"task": "Walk"}], ["delegate_to_guide", {"task": "Swim"}]]')
+    expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
+
+    def tasks_of_requests() -> list[str]:
+        found = []
+        for bar in page.locator(".bar.model.nested").all():
+            bar.click()
+            request = page.get_by_role("region", name="Details").locator(".block", has_text="What the model was sent")
+            found += re.findall(r"^(?:\+ )?human\n(Walk|Swim)$", request.locator("pre").inner_text(), re.MULTILINE)
+            page.get_by_role("button", name="Close details").click()
+        return found
+
+    assert {*tasks_of_requests()} == {"Swim", "Walk"}
+
+
 def test_a_request_that_was_not_recorded_is_reconstructed(page: Page, travel: Served) -> None:
-    page.route("**/events?type=model_request", lambda route: route.fulfill(json={"events": []}))
+    page.route("**/events?type=model_request*", lambda route: route.fulfill(json={"events": []}))
     page.goto(travel.url)
     send(page, '!call [["echo", {"text": "one"}]]')
     expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)

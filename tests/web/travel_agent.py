@@ -15,7 +15,7 @@ from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import tool
 
-from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
@@ -158,4 +158,5 @@ def make_guide() -> Any:
         "Walk up Fløyen; it takes an hour.",
     ]
     model = ScriptedChatModel(script, cycle=True)
-    return create_graph_agent(model, tools=[weather, echo], name="guide")
+    config = LoopConfig(record_requests=True)
+    return create_graph_agent(model, tools=[weather, echo], name="guide", config=config)

@@ -40,11 +40,11 @@ def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
     return event["type"] in types if types else event["type"] != "model_request"
 
 
-def without_requests(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an event without the recorded requests in a delegate's history, which have the delegate's prompt."""
-    if "history" not in event:
+def shown(event: Mapping[str, Any], types: Collection[str]) -> Mapping[str, Any]:
+    """Return an event; recorded requests in a delegate's history are left out unless their type is requested."""
+    if "history" not in event or "model_request" in types:
         return event
-    kept = [without_requests(entry) for entry in event["history"] if entry["type"] != "model_request"]
+    kept = [shown(entry, types) for entry in event["history"] if entry["type"] != "model_request"]
     return {**event, "history": kept}
 
 
@@ -84,7 +84,7 @@ async def follow(
                 if is_selected(event, types):
                     silent_since = time.monotonic()
                     yield frame(
-                        {**public_value(without_requests(event)), "seq": after, "session_id": session_id}, event["type"]
+                        {**public_value(shown(event, types)), "seq": after, "session_id": session_id}, event["type"]
                     )
             if over is not None:
                 break
@@ -384,7 +384,7 @@ class Sessions:
     async def _events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
         found = await self._memory.get_session_events(self._caller.thread(session_id), after=after)
         return [
-            {**public_value(without_requests(event)), "session_id": session_id}
+            {**public_value(shown(event, types)), "session_id": session_id}
             for event in found
             if is_selected(event, types)
         ]

@@ -30,7 +30,7 @@ class App extends Component {
     if (EXPORT) {
       const log = reduceAll(newLog(), EXPORT.events);
       document.title = `${EXPORT.session} – ${CONFIG.name}`;
-      this.setState({ id: EXPORT.session, log, requests: EXPORT.events.filter((event) => event.type === "model_request"), chosen: log.inputs.at(-1) || null });
+      this.setState({ id: EXPORT.session, log, requests: EXPORT.events, chosen: log.inputs.at(-1) || null });
       return;
     }
     addEventListener("hashchange", () => this.open(sessionOfUrl()));
@@ -231,7 +231,7 @@ class App extends Component {
     if (bar.call || EXPORT) return;
     this.setState({ requests: null });
     await this.attempt(async () => {
-      const { events } = await get(eventsPath(id, "?type=model_request"));
+      const { events } = await get(eventsPath(id, "?type=model_request&type=delegation_response"));
       if (id === this.state.id) this.setState({ requests: events });
     });
   };

@@ -47,7 +47,7 @@ function StepDetail({ step, answer, copy, log, requests }) {
     ${plan.reasoning && html`<${Block} title="Text" text=${asText(plan.reasoning)} copy=${copy} />`}
     ${requests && step.models.map(({ record }) => requestAt(requests, record.started) || rebuiltRequest(log, step)).map((request) => request && html`
       <${Block} title=${`What the model was sent (+ is new, ${counted(request.messages.length, "message")}${request.rebuilt ? ", reconstructed" : ""})`} text=${requestText(request)} copy=${copy} />
-      ${request.rebuilt && html`<p class="hint">From the history, without system prompt and tools; the setting record_requests records requests.</p>`}`)}`;
+      ${request.rebuilt && html`<p class="hint">Without prompt and tools: set record_requests.</p>`}`)}`;
 }
 
 function ModelFacts({ record, from, to }) {
@@ -63,7 +63,7 @@ function ModelFacts({ record, from, to }) {
 export function Detail({ bar, copy, close, log, requests, children }) {
   return html`<section class="detail" aria-label="Details">
     <button class="quiet close" onClick=${close} aria-label="Close details">✕</button>
-    ${bar.call ? html`<${CallDetail} call=${bar.call} copy=${copy} />` : html`<${StepDetail} step=${bar.step} answer=${!bar.step.calls.length} copy=${copy} log=${log} requests=${bar.depth ? [] : requests} />`}
+    ${bar.call ? html`<${CallDetail} call=${bar.call} copy=${copy} />` : html`<${StepDetail} step=${bar.step} answer=${!bar.step.calls.length} copy=${copy} log=${log} requests=${requests} />`}
     ${children}
   </section>`;
 }

@@ -204,12 +204,15 @@ function reduceLive(log, part) {
   }
 }
 
-/** Return the messages that a model call was sent, from the events that record requests; null if none does. */
-export function requestAt(events, started) {
+const runsOf = (events) => [events, ...events.flatMap(({ history = [] }) => runsOf(history))];
+
+/** Return the messages that a model call was sent, from the recorded requests of its run; null if there are none. */
+export function requestAt(all, started) {
+  const events = runsOf(all).findLast((run) => run.some((event) => event.model_calls?.some((call) => call.started === started))) || all;
   const parts = {};
   let keys = [];
   let found = null;
-  for (const event of events) {
+  for (const event of events.filter((each) => each.parts)) {
     if (event.started > started) break;
     Object.assign(parts, event.parts);
     const kept = event.kept_last ? keys.slice(-event.kept_last) : [];
