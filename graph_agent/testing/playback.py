@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from langgraph.types import Interrupt
 
 from graph_agent._internal.text import text_of
 from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of
+from graph_agent.models.errors import ModelErrorKind
 from graph_agent.session.session import Session
 from graph_agent.testing import script
 from graph_agent.testing.difference import ABSENT
@@ -66,6 +68,9 @@ class Playback:
         self.unknown_call: str = ""
         """Id of the call without a recorded result that stopped the replay; empty if none did."""
 
+        self.waits = False
+        """Whether the input waits for a person, as it did when it was recorded."""
+
     async def start(self) -> None:
         """Send the steering that came before the first reply."""
         for text in self._steering.get(0, ()):
@@ -79,6 +84,8 @@ class Playback:
         if not self._replies:
             if self._recorded.status == SessionStatus.ABORTED:
                 await self._abort()
+            if (failure := _failure_of(self._recorded)) is not None:
+                raise failure
             await self._stop_at_request()
         step, reply, repeats = self._replies.popleft()
         self._repeats = [(step, reply)] * repeats
@@ -158,7 +165,7 @@ class Playback:
                 if self._recorded.status == SessionStatus.ABORTED:
                     return None
                 name, asked = (calls[0]["name"], calls[0]["arguments"]) if calls else ("", interrupt.value)
-                is_end = self._recorded.status == SessionStatus.RUNNING
+                self.waits = is_end = self._recorded.status == SessionStatus.RUNNING
                 found = None if is_end else self._difference("approval", name, asked)
                 self.open_step = self.step
                 self.stopped.set_result(("The agent asks a person, and no answer is recorded.", found))
@@ -186,6 +193,43 @@ def stored_replies(recorded: RecordedInput, first_step: int = 0) -> Iterator[tup
     for step in recorded.steps:
         if step.number >= first_step:
             yield from ((step, reply) for reply in step.replies if reply.is_stored)
+
+
+class RecordedFailureError(Exception):
+    """A model's error that is classified as the recorded one was.
+
+    Args:
+        kind: The recorded kind.
+        message: The recorded description, which has the HTTP status if there was one.
+    """
+
+    def __init__(self, kind: ModelErrorKind, message: str) -> None:
+        super().__init__(_WORDINGS[kind])
+        status = re.search(r"\bHTTP (\d{3})\b", message)
+        self.status_code = int(status[1]) if status else None
+        self.retry_after = 0
+        """Seconds; retries need no pause."""
+
+
+_WORDINGS: dict[ModelErrorKind, str] = {
+    "transient": "service_unavailable",
+    "auth": "invalid_api_key",
+    "permission": "insufficient_quota",
+    "unknown_model": "model_not_found",
+    "context_overflow": "context_length_exceeded",
+    "content_filter": "content_filter",
+    "tools_rejected": "tools are not supported",
+    "other": "recorded failure",
+}
+"""Kind → words by which an error is classified so."""
+
+
+def _failure_of(recorded: RecordedInput) -> RecordedFailureError | None:
+    """Return the model's error that ended an input; None if another one did, or none."""
+    newest = next((entry for entry in reversed([*recorded.events]) if entry["type"] == "error"), None)
+    if recorded.status != SessionStatus.FAILED or newest is None or newest["kind"] not in _WORDINGS:
+        return None
+    return RecordedFailureError(newest["kind"], newest["message"])
 
 
 def _repeated_replies(recorded: RecordedInput, first_step: int) -> Iterator[tuple[RecordedStep, RecordedReply, int]]:

@@ -22,6 +22,7 @@ from graph_agent.session.importing import fork_session
 from graph_agent.session.results import Done, EventAdded
 from graph_agent.session.session import Session
 from graph_agent.state.events import StoredEvent
+from graph_agent.testing.difference import ABSENT
 from graph_agent.testing.input_differences import Comparison, Difference, recorded_requests, unfinished_wave
 from graph_agent.testing.playback import Playback
 from graph_agent.testing.recording import RecordedInput, RecordedResult, Recording, read_recording, recording_of
@@ -221,7 +222,7 @@ class Replayer:
             differences += run.differences
             steps += run.steps
             stopped = run.stopped
-            if stopped or (not self._keep_going and any(map(self._counts, run.differences))):
+            if (stopped and not run.waits) or (not self._keep_going and any(map(self._counts, run.differences))):
                 break
         return Replay(
             session_id=recording.session_id,
@@ -256,7 +257,9 @@ class Replayer:
             await fork_session(self._saver, history.id, trial.id, end - 1)
         run = _InputRun(recorded, trial, comparison, first, keep_going=self._keep_going, resumes=first > 1)
         await self._play(run)
+        run.waits = base.waits
         if base.stopped and not run.stopped and not base.is_at_end:
+            run.waits = False
             run.stopped = f"The history after input {recorded.number} cannot be rebuilt. {base.stopped}"
         return run
 
@@ -297,6 +300,8 @@ class _InputRun:
         """Number of steps that were compared."""
         self.stopped = ""
         """Why the replay cannot go on after this input; empty if it can."""
+        self.waits = False
+        """Whether the input waits for a person as it was recorded, so that the next one can be replayed."""
         self.is_at_end = True
         """Whether it stopped where the recording of the input ends, or not at all."""
 
@@ -311,6 +316,7 @@ class _InputRun:
                 await self._compare_end()
             return
         self.stopped, found = self.playback.stopped.result()
+        self.waits = self.playback.waits
         self.is_at_end = found is None
         if self.playback.unknown_call:
             with suppress(TimeoutError):
@@ -368,6 +374,8 @@ class _InputRun:
             return False
         requests = recorded_requests(self._events)
         found = self._comparison.steps(self.recorded, now, requests, self._next_step, end)
+        if self.waits:  # a call that waits gets a result from the input that supersedes it
+            found = (each for each in found if each.kind != "result" or each.now is not ABSENT)
         self.differences += self._limited(found)
         newest = max((step.number for each in (self.recorded, now) for step in each.steps), default=0)
         self.steps += max(0, (newest + 1 if end is None else end) - max(1, self._next_step))

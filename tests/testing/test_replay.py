@@ -74,9 +74,15 @@ Play = Callable[[Session], Awaitable[Any]]
 class FailsLater(ScriptedChatModel):
     """Fails at the second request."""
 
+    status_code: int | None = None
+    asked: int = 0
+
     async def _agenerate(self, *args: Any, **options: Any) -> Any:
-        if self.requests:
-            raise ValueError("The model has failed.")
+        self.asked += 1
+        if self.asked == 2:
+            failure = ValueError("The model has failed.")
+            failure.status_code = self.status_code  # type: ignore[attr-defined]  # as clients of providers do
+            raise failure
         return await super()._agenerate(*args, **options)
 
 
@@ -300,9 +306,21 @@ CASES: dict[str, tuple[Any, Play]] = {
         lambda: agent([plan(("u", "wether", {}), ("v", "pay", {"amount": "much"})), "Sorry.", "Bye."]),
         asked,
     ),
-    "a failure": (
-        lambda: create_graph_agent(FailsLater(responses=[plan(OSLO)]), [FIND], checkpointer=InMemorySaver()),
-        lambda session: session.run("Weather?"),
+    **{
+        f"a failure with status {status}, and an input after it": (
+            lambda status=status: create_graph_agent(
+                FailsLater(responses=[plan(OSLO), "Rain."], status_code=status),
+                [FIND],
+                config=LoopConfig(model_retries=0, record_requests=True),
+                checkpointer=InMemorySaver(),
+            ),
+            asked,
+        )
+        for status in (None, 400, 401, 403, 404, 413, 429, 503)
+    },
+    "an open approval that an input supersedes": (
+        lambda: agent([plan(OSLO, PAY), "Bye."], LoopConfig(approve=["pay"], record_requests=True)),
+        asked,
     ),
 }  # fmt: skip
 
