@@ -31,8 +31,8 @@ from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.models.openai_chat import LeanChatOpenAI
 from graph_agent.server.app import create_app
-from graph_agent.server.hosting.host import AgentSource
-from graph_agent.server.process.serve import freeze_gc
+from graph_agent.server.host import AgentSource
+from graph_agent.server.serve import freeze_gc
 from graph_agent.server.settings import ServerSettings
 
 _CHUNK = 65_536

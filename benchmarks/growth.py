@@ -28,7 +28,7 @@ from benchmarks.waves import one_wave
 from benchmarks.work import REPLY, CountingModel
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver, prune
-from graph_agent.server.process.serve import SERVE_THRESHOLDS
+from graph_agent.server.serve import SERVE_THRESHOLDS
 
 _CA = "`create_agent`"
 

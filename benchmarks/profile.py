@@ -205,8 +205,8 @@ async def server_trial(requests: int) -> AsyncIterator[Work]:
     """Serve in this process, as `graph-agent serve` does, to clients in another; yield the work of those clients."""
     from graph_agent.server.admission.connections import BoundedProtocol
     from graph_agent.server.app import create_app
-    from graph_agent.server.hosting.host import of_file
-    from graph_agent.server.process.serve import freeze_gc
+    from graph_agent.server.host import of_file
+    from graph_agent.server.serve import freeze_gc
     from graph_agent.server.settings import ServerSettings
 
     with tempfile.TemporaryDirectory() as folder:

@@ -5,8 +5,9 @@ The public names are imported on first access, so that `import graph_agent` load
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from graph_agent._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
     from graph_agent.agent import build_graph, create_graph_agent
@@ -39,35 +40,19 @@ __all__ = [
     "idempotency_key",
 ]
 
-_MODULES = {
-    "A2ADelegate": "delegates.a2a_delegate",
-    "AgentContext": "settings.config",
-    "GraphDelegate": "delegates.graph_delegate",
-    "LoopConfig": "settings.config",
-    "LoopHook": "hooks.protocol",
-    "LoopPlan": "hooks.protocol",
-    "RequestPatch": "hooks.protocol",
-    "RunResult": "session.results",
-    "ScriptedChatModel": "models.scripted",
-    "Session": "session.session",
-    "SessionMemory": "session.history",
-    "SessionStatus": "types",
-    "build_graph": "agent",
-    "create_graph_agent": "agent",
-    "idempotency_key": "parsing.call",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'graph_agent' has no attribute {name!r}")
-    from graph_agent._internal.garbage import paused_collection  # here, as a pytest plugin loads this package
-
-    with paused_collection():
-        value = getattr(importlib.import_module(f"graph_agent.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "graph_agent.agent": "build_graph create_graph_agent",
+        "graph_agent.delegates.a2a_delegate": "A2ADelegate",
+        "graph_agent.delegates.graph_delegate": "GraphDelegate",
+        "graph_agent.hooks.protocol": "LoopHook LoopPlan RequestPatch",
+        "graph_agent.models.scripted": "ScriptedChatModel",
+        "graph_agent.parsing.call": "idempotency_key",
+        "graph_agent.session.history": "SessionMemory",
+        "graph_agent.session.results": "RunResult",
+        "graph_agent.session.session": "Session",
+        "graph_agent.settings.config": "AgentContext LoopConfig",
+        "graph_agent.types": "SessionStatus",
+    },
+)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from graph_agent._internal.extras import missing_extra
+from graph_agent._internal.lazy import lazy_names
 
 try:
     from graph_agent.server.a2a.app import A2AServer
@@ -17,9 +17,4 @@ if TYPE_CHECKING:
 
 __all__ = ["A2AServer", "a2a_app"]
 
-
-def __getattr__(name: str) -> Any:
-    # The application is defined in a higher layer, since it includes the servers' admission layer.
-    if name != "a2a_app":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module("graph_agent.server.a2a.mount").a2a_app
+__getattr__, __dir__ = lazy_names(__name__, {"graph_agent.server.a2a.mount": "a2a_app"})

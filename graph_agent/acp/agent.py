@@ -12,31 +12,10 @@ from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
 
-from acp import PROTOCOL_VERSION, RequestError, run_agent
-from acp.schema import (
-    AgentCapabilities,
-    AvailableCommand,
-    AvailableCommandsUpdate,
-    Implementation,
-    InitializeResponse,
-    ListSessionsResponse,
-    LoadSessionResponse,
-    NewSessionResponse,
-    PromptCapabilities,
-    PromptResponse,
-    SessionCapabilities,
-    SessionInfo,
-    SessionListCapabilities,
-    SessionMode,
-    SessionModeState,
-    SetSessionModeResponse,
-    StopReason,
-)
+from acp import PROTOCOL_VERSION, RequestError, run_agent, schema
 
 from graph_agent._internal.failure_log import exception_text, log_failure, mask_secrets
-from graph_agent.acp.projection import Projection, Update, agent_message, thought
-from graph_agent.acp.prompts import PromptBlock, message_of
-from graph_agent.acp.questions import answer_of, decision_of, is_permission, options_for, permission_call, question_of
+from graph_agent.acp import conversion
 from graph_agent.approvals.decisions import standing_approval
 from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.errors import UserError
@@ -60,18 +39,20 @@ logger = logging.getLogger(__name__)
 _LISTED = 100
 """Maximum number of sessions in a list."""
 _RESUME = "/resume"
-_COMMANDS = AvailableCommandsUpdate(
+_COMMANDS = schema.AvailableCommandsUpdate(
     session_update="available_commands_update",
     available_commands=[
-        AvailableCommand(name="resume", description="Continue a run that was interrupted, or ask its questions again.")
+        schema.AvailableCommand(
+            name="resume", description="Continue a run that was interrupted, or ask its questions again."
+        )
     ],
 )
 ASK, APPROVE = "ask", "approve"
 _MODES = [
-    SessionMode(id=ASK, name="Ask", description="Ask before each call that needs an approval."),
-    SessionMode(id=APPROVE, name="Approve", description="Approve every call without a question."),
+    schema.SessionMode(id=ASK, name="Ask", description="Ask before each call that needs an approval."),
+    schema.SessionMode(id=APPROVE, name="Approve", description="Approve every call without a question."),
 ]
-_STOP_REASONS: dict[str, StopReason] = {
+_STOP_REASONS: dict[str, schema.StopReason] = {
     "step_limit": "max_turn_requests",
     "turn_limit": "max_turn_requests",
     "recursion_limit": "max_turn_requests",
@@ -87,7 +68,6 @@ async def serve_acp(graph: CompiledAgentGraph, transport: StdioTransport, *, use
     """Serve an agent to one client, until its input has ended and its requests are answered.
 
     Args:
-        graph: The agent, with its checkpointer.
         user: Name of the person at the editor, for the history.
     """
     await run_agent(cast("Agent", EditorAgent(graph, user)), transport)
@@ -105,27 +85,27 @@ class EditorAgent:
         """Receive the connection to the client."""
         self._client = client
 
-    async def initialize(self, **_: Any) -> InitializeResponse:
+    async def initialize(self, **_: Any) -> schema.InitializeResponse:
         """Return what the agent can do."""
-        return InitializeResponse(
+        return schema.InitializeResponse(
             protocol_version=PROTOCOL_VERSION,
-            agent_info=Implementation(name=self._graph.name, version=metadata.version("graph-agent")),
-            agent_capabilities=AgentCapabilities(
+            agent_info=schema.Implementation(name=self._graph.name, version=metadata.version("graph-agent")),
+            agent_capabilities=schema.AgentCapabilities(
                 load_session=True,
-                prompt_capabilities=PromptCapabilities(image=True, audio=True, embedded_context=True),
-                session_capabilities=SessionCapabilities(list=SessionListCapabilities()),
+                prompt_capabilities=schema.PromptCapabilities(image=True, audio=True, embedded_context=True),
+                session_capabilities=schema.SessionCapabilities(list=schema.SessionListCapabilities()),
             ),
             auth_methods=[],
         )
 
-    async def new_session(self, mcp_servers: Sequence[Any] | None = None, **_: Any) -> NewSessionResponse:
+    async def new_session(self, mcp_servers: Sequence[Any] | None = None, **_: Any) -> schema.NewSessionResponse:
         """Begin a session."""
         session = self._add(uuid.uuid4().hex, mcp_servers)
-        return NewSessionResponse(session_id=session.id, modes=session.modes)
+        return schema.NewSessionResponse(session_id=session.id, modes=session.modes)
 
     async def load_session(
         self, session_id: str, mcp_servers: Sequence[Any] | None = None, **_: Any
-    ) -> LoadSessionResponse:
+    ) -> schema.LoadSessionResponse:
         """Open a session of the agent's database, and repeat its history."""
         with _reported():
             if session_id in self._sessions:
@@ -135,30 +115,34 @@ class EditorAgent:
             session = self._add(session_id, mcp_servers)
             for event in events:
                 await session.send(session.projection.event(event))
-            return LoadSessionResponse(modes=session.modes)
+            return schema.LoadSessionResponse(modes=session.modes)
 
-    async def list_sessions(self, cwd: str | None = None, **_: Any) -> ListSessionsResponse:
+    async def list_sessions(self, cwd: str | None = None, **_: Any) -> schema.ListSessionsResponse:
         """Return the newest sessions of the agent's database; they belong to no folder."""
         with _reported():
             saver = cast("BaseCheckpointSaver[Any]", self._graph.checkpointer)
             found = await summarize_sessions(saver, partial(_is_running, saver), limit=_LISTED)
             folder = cwd or os.getcwd()
-            return ListSessionsResponse(
+            return schema.ListSessionsResponse(
                 sessions=[
-                    SessionInfo(session_id=each.id, cwd=folder, title=each.title or None, updated_at=each.updated_at)
+                    schema.SessionInfo(
+                        session_id=each.id, cwd=folder, title=each.title or None, updated_at=each.updated_at
+                    )
                     for each in found
                     if each.activity not in ("newer", "damaged")
                 ]
             )
 
-    async def set_session_mode(self, mode_id: str, session_id: str, **_: Any) -> SetSessionModeResponse:
+    async def set_session_mode(self, mode_id: str, session_id: str, **_: Any) -> schema.SetSessionModeResponse:
         """Set whether approvals are asked."""
         if mode_id not in (ASK, APPROVE):
             raise RequestError(-32602, f"There is no mode {mode_id!r}; modes: {ASK}, {APPROVE}.")
         self._session(session_id).modes.current_mode_id = mode_id
-        return SetSessionModeResponse()
+        return schema.SetSessionModeResponse()
 
-    async def prompt(self, prompt: Sequence[PromptBlock], session_id: str, **_: Any) -> PromptResponse:
+    async def prompt(
+        self, prompt: Sequence[conversion.PromptBlock], session_id: str, **_: Any
+    ) -> schema.PromptResponse:
         """Run an input to its end."""
         with _reported():
             return await self._session(session_id).prompt(prompt)
@@ -188,11 +172,11 @@ class EditorSession:
 
     def __init__(self, graph: CompiledAgentGraph, session_id: str, client: Client, user: str) -> None:
         async def think(text: str) -> None:
-            await self.send([thought(text)])
+            await self.send([conversion.thought(text)])
 
         self.id = session_id
-        self.modes = SessionModeState(available_modes=_MODES, current_mode_id=ASK)
-        self.projection = Projection(graph.builder.writes)
+        self.modes = schema.SessionModeState(available_modes=_MODES, current_mode_id=ASK)
+        self.projection = conversion.Projection(graph.builder.writes)
         self.announcing: asyncio.Task[None] | None = None
         """Sends the commands of a new session; None before."""
         self._session = Session(graph.with_config(callbacks=[ReasoningReader(think)]), session_id)
@@ -203,21 +187,17 @@ class EditorSession:
         self._asking: asyncio.Future[Any] | None = None
         self._aborting = asyncio.Lock()
 
-    async def send(self, updates: Iterable[Update | AvailableCommandsUpdate]) -> None:
+    async def send(self, updates: Iterable[conversion.Update | schema.AvailableCommandsUpdate]) -> None:
         """Send updates to the client."""
         for update in updates:
             await self._client.session_update(session_id=self.id, update=update)
 
     def check_idle(self) -> None:
-        """Check that no prompt is under way.
-
-        Raises:
-            RequestError: If there is one.
-        """
+        """Check that no prompt is under way; raise `RequestError` if there is one."""
         if self._prompted:
             raise RequestError(-32600, f"Session {self.id} is answering another prompt; cancel it first.")
 
-    async def prompt(self, blocks: Sequence[PromptBlock]) -> PromptResponse:
+    async def prompt(self, blocks: Sequence[conversion.PromptBlock]) -> schema.PromptResponse:
         """Run an input, with the permissions that it needs."""
         self.check_idle()
         self._prompted, self._cancelled = True, False
@@ -237,8 +217,8 @@ class EditorSession:
                 await self._session.abort()
             await asyncio.sleep(POLL_S)
 
-    async def _run(self, blocks: Sequence[PromptBlock]) -> PromptResponse:
-        message, waiting = message_of(blocks), await self._session.interrupts()
+    async def _run(self, blocks: Sequence[conversion.PromptBlock]) -> schema.PromptResponse:
+        message, waiting = conversion.message_of(blocks), await self._session.interrupts()
         parts: AsyncGenerator[Part[Any]] | None = None
         count, result = 0, None
         is_new = False
@@ -247,25 +227,25 @@ class EditorSession:
                 count = len(await self._session.events())
             else:
                 parts = self._session.stream_resume()
-        elif waiting and not any(map(is_permission, waiting)):
-            parts = self._session.stream_resume(answer_of(waiting, message.text), decided_by=self._user)
+        elif waiting and not any(map(conversion.is_permission, waiting)):
+            parts = self._session.stream_resume(conversion.answer_of(waiting, message.text), decided_by=self._user)
         else:
             parts, is_new = self._session.stream([message]), True
         while True:
             if parts is not None:
                 result = await self._consume(parts, is_new=is_new)
                 waiting, count, is_new = result.interrupts, len(result.events), False
-            if waiting and not self._cancelled and any(map(is_permission, waiting)):
+            if waiting and not self._cancelled and any(map(conversion.is_permission, waiting)):
                 answers = await self._ask(waiting)
                 if answers is not None:
                     parts = self._session.stream_resume(answers)
                     continue
             if self._cancelled:
                 await self._settle(count)
-                return PromptResponse(stop_reason="cancelled")
+                return schema.PromptResponse(stop_reason="cancelled")
             if waiting or result is None:
-                await self.send([agent_message(question_of(waiting))])
-                return PromptResponse(stop_reason="end_turn")
+                await self.send([conversion.agent_message(conversion.question_of(waiting))])
+                return schema.PromptResponse(stop_reason="end_turn")
             return _response(result)
 
     async def _consume(self, parts: AsyncGenerator[Part[Any]], *, is_new: bool) -> RunResult[Any]:
@@ -289,7 +269,7 @@ class EditorSession:
     async def _ask(self, interrupts: Sequence[Interrupt]) -> dict[str, Any] | None:
         """Return decisions on the calls that wait, by interrupt; None if the client cancelled a question."""
         answers: dict[str, Any] = {}
-        for interrupt in filter(is_permission, interrupts):
+        for interrupt in filter(conversion.is_permission, interrupts):
             request = request_of(interrupt)
             assert request is not None, "`is_permission` has read it"
             decisions: list[Any] = []
@@ -314,14 +294,14 @@ class EditorSession:
         self._asking = asyncio.ensure_future(
             self._client.request_permission(
                 session_id=self.id,
-                tool_call=permission_call(name, call, request),
-                options=options_for(call),
+                tool_call=conversion.permission_call(name, call, request),
+                options=conversion.options_for(call),
                 allowedDecisions=call["allowed_decisions"],
             )
         )
         try:
             await asyncio.wait([self._asking])
-            decision = None if self._asking.cancelled() else decision_of(self._asking.result())
+            decision = None if self._asking.cancelled() else conversion.decision_of(self._asking.result())
         finally:
             self._asking.cancel()
             self._asking = None
@@ -341,16 +321,12 @@ class EditorSession:
             await self.send(self.projection.event(event))
 
 
-def _response(result: RunResult[Any]) -> PromptResponse:
-    """Return the response to a prompt whose input has ended.
-
-    Raises:
-        RequestError: If it failed.
-    """
+def _response(result: RunResult[Any]) -> schema.PromptResponse:
+    """Return the response to a prompt whose input has ended; raise `RequestError` if it failed."""
     if result.status == SessionStatus.FAILED:
         raise RequestError(-32603, mask_secrets(result.error) or "The input failed.", {"kind": result.error_kind})
     reason = _STOP_REASONS.get(result.stop_reason or "", "max_tokens" if result.truncated == "length" else "end_turn")
-    return PromptResponse(stop_reason=reason, field_meta={"stopReason": result.stop_reason})
+    return schema.PromptResponse(stop_reason=reason, field_meta={"stopReason": result.stop_reason})
 
 
 def _no_session(session_id: str) -> RequestError:

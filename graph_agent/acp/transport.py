@@ -41,7 +41,6 @@ class StdioTransport:
         self._received: set[Hashable] = set()
         """Ids of the client's requests without a response."""
         self._sent: set[Hashable] = set()
-        """Ids of the requests to the client without a response."""
         self._changed = asyncio.Event()
         self._ended = False
 
@@ -75,11 +74,7 @@ class StdioTransport:
         return _fault(RequestError(-32603, _NO_ANSWERS), self._sent.pop())
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Write a message.
-
-        Raises:
-            ConnectionError: If the client does not read any more, or cannot answer a request.
-        """
+        """Write a message; raise `ConnectionError` if the client does not read any more, or cannot answer a request."""
         if "method" in message and "id" in message:
             if self._ended:
                 raise ConnectionError(_NO_ANSWERS)

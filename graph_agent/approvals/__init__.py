@@ -8,8 +8,9 @@ The public names are imported on first access, so that the configuration, which 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from graph_agent._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
     from graph_agent.approvals.decisions import Decision, approve, edit, reject, respond
@@ -18,15 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ApprovalRequest", "Decision", "HeldCall", "Review", "approve", "edit", "reject", "respond"]
 
-_MODULES = {"ApprovalRequest": "requests", "HeldCall": "requests", "Review": "policy"}
-"""Public name → module; the others are in `decisions`."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'graph_agent.approvals' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"graph_agent.approvals.{_MODULES.get(name, 'decisions')}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "graph_agent.approvals.decisions": "Decision approve edit reject respond",
+        "graph_agent.approvals.policy": "Review",
+        "graph_agent.approvals.requests": "ApprovalRequest HeldCall",
+    },
+)

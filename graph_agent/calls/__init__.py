@@ -6,9 +6,9 @@ the text. The parsers are imported on first access: an agent with native tool ca
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from graph_agent._internal.lazy import lazy_names
 from graph_agent.parsing.call import canonical_arguments, fingerprint, new_call_id
 from graph_agent.types import Call
 
@@ -26,21 +26,6 @@ __all__ = [
     "unfinished_call",
 ]
 
-_HOMES = {
-    "parse_tool_calls": "calls",
-    "read_text_calls": "calls",
-    "split_tool_calls": "calls",
-    "unfinished_call": "calls",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'graph_agent.calls' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"graph_agent.parsing.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(
+    __name__, {"graph_agent.parsing.calls": "parse_tool_calls read_text_calls split_tool_calls unfinished_call"}
+)

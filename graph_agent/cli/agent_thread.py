@@ -146,7 +146,6 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.count = 0
-        """Number of Ctrl-C signals received."""
         self._loop = asyncio.get_running_loop()
         self._command = asyncio.current_task()
         self._session: Session | None = None

@@ -13,11 +13,10 @@ from graph_agent._internal.failure_log import mask_named_secrets
 from graph_agent._internal.text import text_of
 from graph_agent.agent_file.factory import open_agent
 from graph_agent.cli.agent_thread import GRACE_S, STOPPED, AgentThread, leave_at_once
-from graph_agent.cli.dialog import Dialog, approve_all, show_question
+from graph_agent.cli.dialog import Dialog, Question, approve_all, questions_of, show_question, signed
 from graph_agent.cli.editor import LineEditor, open_history
-from graph_agent.cli.events import event_line
+from graph_agent.cli.inspection import event_line
 from graph_agent.cli.one_shot import Settings, new_session_id
-from graph_agent.cli.questions import Question, questions_of, signed
 from graph_agent.cli.report import TextReport
 from graph_agent.cli.screen import PromptScreen
 from graph_agent.cli.typed_keys import discard_typed_keys
@@ -158,7 +157,6 @@ COMMANDS = {
     "new": Command("", "Starts a new session.", _new),
     "quit": Command("", "Leaves; the session can be continued later.", _quit),
 }
-"""Name → command."""
 _ALIASES = {"exit": "quit", "?": "help"}
 
 
@@ -208,7 +206,6 @@ class Chat:
         self.screen = PromptScreen()
         self.out, self.err = self.screen.out, self.screen.err
         self.questions: list[Question] = []
-        """The open questions of the session."""
         self.result: RunResult | None = None
         """The result of the newest run of this conversation; None before it."""
         self._agent, self._graph = agent, graph

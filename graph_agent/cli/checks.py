@@ -41,11 +41,9 @@ class CheckResult:
     """One result."""
 
     check: str
-    """Name of the check."""
     status: Status
     """`warning` if agents work, but not as may be expected."""
     text: str
-    """What was found."""
     fix: str = ""
     """What to do about it; empty for `ok`."""
 

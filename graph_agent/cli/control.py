@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graph_agent.cli.options import AGENT_FILE, ConfigOption, DbOption, check_session_id
+from graph_agent.cli.options import AGENT_FILE, ConfigOption, DbOption, check_session_id, no_session, open_sessions
 from graph_agent.cli.terminal import Terminal
 from graph_agent.errors import InputError
 
@@ -80,7 +80,6 @@ async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: No
         ConfigError: If the database does not exist, cannot be opened, or is in the memory of one process.
         InputError: If there is no such session, not exactly one that runs, or the text is empty.
     """
-    from graph_agent.cli.options import no_session, open_sessions
     from graph_agent.runs.inbox import new_note
 
     address = db or spec.db
@@ -111,11 +110,7 @@ async def _deliver(address: str, session_id: str, note: ControlMessage) -> None:
 
 
 async def _only_running(saver: BaseCheckpointSaver[Any], is_running: Callable[[str], Awaitable[bool]]) -> str:
-    """Return the id of the session that is running.
-
-    Raises:
-        InputError: If none or several are running.
-    """
+    """Return the id of the session that is running; raise `InputError` if none or several are running."""
     from graph_agent.session.history import summarize_sessions
 
     found = [one.id for one in await summarize_sessions(saver, is_running) if one.activity == "running"]
@@ -129,15 +124,10 @@ async def _only_running(saver: BaseCheckpointSaver[Any], is_running: Callable[[s
 async def stop(spec: AgentSpec, db: str | None, session_id: str | None) -> tuple[str, bool]:
     """Stop a session in any process; return its id, and False if there was nothing to stop.
 
-    Args:
-        db: A database URL that replaces the file's; None for the file's.
-        session_id: The session; None for the only one that is running.
-
     Raises:
         InputError: As `send`.
         ConfigError: As `send`; also if no process runs the session and the agent cannot be opened to settle it.
     """
-    from graph_agent.cli.options import open_sessions
     from graph_agent.runs.inbox import new_note
 
     address = db or spec.db

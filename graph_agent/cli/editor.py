@@ -108,9 +108,6 @@ class LineEditor:
     async def read(self, label: AnyFormattedText, *, default: str = "", handle_signal: bool = True) -> str:
         """Read one input.
 
-        Args:
-            label: The prompt; its last line stands before the input.
-
         Raises:
             EOFError: For Ctrl-D in an empty input.
             KeyboardInterrupt: For SIGINT and Ctrl-C that no callback handles.

@@ -170,11 +170,7 @@ async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool
 
 
 class Progress:
-    """Shows an evaluation: a table that changes while it runs on a terminal, else a line for each case that ended.
-
-    Args:
-        quiet: Whether to show nothing.
-    """
+    """Shows an evaluation: a table that changes while it runs on a terminal, else a line for each case that ended."""
 
     def __init__(self, plan: Plan, *, quiet: bool) -> None:
         self._plan, self._quiet = plan, quiet
@@ -244,11 +240,7 @@ class Progress:
                 self._out.line(f"      {line}")
 
     def _table(self, *, every: bool = False) -> Table:
-        """Return the table; cases that passed, then cases that wait are left out if there is not room for all.
-
-        Args:
-            every: Whether to show all cases in any case.
-        """
+        """Return the table; cases that passed, then cases that wait are left out if there is not room for all."""
         from rich.table import Table
         from rich.text import Text
 

@@ -46,9 +46,6 @@ def new(
 def create(name: str, folder: Path) -> Path:
     """Write the files, and return their folder.
 
-    Args:
-        folder: The folder that the new one is created in.
-
     Raises:
         InputError: If the name is invalid, the folder exists or cannot be written.
     """

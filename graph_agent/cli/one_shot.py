@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent.agent_file.factory import open_agent
@@ -19,22 +19,126 @@ from graph_agent.cli.dialog import (
     Ask,
     AskTerminal,
     GivenAnswers,
+    Question,
     approve_all,
     leave_waiting,
+    questions_of,
     show_how_to_go_on,
+    signed,
 )
-from graph_agent.cli.inputs import Ended, Report, resume_session, run_input
 from graph_agent.cli.options import no_session
-from graph_agent.cli.questions import Question, questions_of
 from graph_agent.cli.report import JsonReport, TextReport
 from graph_agent.cli.screen import LiveScreen, PlainScreen
 from graph_agent.cli.terminal import Terminal
 from graph_agent.cli.typed_keys import show_typed_keys
-from graph_agent.session.results import open_interrupts
+from graph_agent.errors import InputError
+from graph_agent.session.results import Done, Part, RunResult, open_interrupts
 from graph_agent.session.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from graph_agent.agent_file.spec import AgentSpec
+
+
+_CONTEXT = {"on_failure": "answer"}
+"""Failures are printed from their events."""
+
+
+class Report(Protocol):
+    """Output of the parts of a run."""
+
+    def question(self, text: str) -> None:
+        """Print a user's message."""
+        ...
+
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Print the warnings that the agent has for each input."""
+        ...
+
+    def take(self, part: Part) -> None:
+        """Print one part."""
+        ...
+
+    def resume(self) -> None:
+        """Begin the rest of a run whose questions were answered."""
+        ...
+
+    def close(self) -> None:
+        """Complete the output of a run that has ended or was left."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an input ended."""
+
+    status: int
+    """The exit status: 0, 1 for a failure or an abort, `WAITING` or `STOPPED`."""
+    questions: Sequence[Question] = ()
+
+
+async def run_input(
+    session: Session, text: str, report: Report, ask: Ask, interrupts: Interrupts, err: Terminal
+) -> Ended:
+    """Run one input and its follow-ups; ask until no question is open.
+
+    Args:
+        err: The output of answers that were refused.
+    """
+    return await _to_end(session, session.stream(text, context=_CONTEXT), report, ask, interrupts, err)
+
+
+async def resume_session(
+    session: Session, answers: dict[str, Any] | None, report: Report, ask: Ask, interrupts: Interrupts, err: Terminal
+) -> Ended:
+    """Resume a session with answers to its open questions; arguments as for `run_input`.
+
+    Args:
+        answers: Interrupt id → answer; None to continue a run that a crash interrupted.
+
+    Raises:
+        InputError: If there is nothing to resume, or the answers do not fit.
+    """
+    given = None if answers is None else signed(answers)
+    return await _to_end(session, session.stream_resume(given, context=_CONTEXT), report, ask, interrupts, err)
+
+
+async def _to_end(
+    session: Session, parts: AsyncGenerator[Part], report: Report, ask: Ask, interrupts: Interrupts, err: Terminal
+) -> Ended:
+    status, result = await _show(session, parts, report, interrupts)
+    while result is not None and result.interrupts and status != STOPPED:
+        questions = questions_of(result.interrupts)
+        answers = await ask(questions)
+        if answers is None:
+            return Ended(WAITING, questions)
+        report.resume()
+        try:
+            parts = session.stream_resume(signed(answers), context=_CONTEXT)
+            status, result = await _show(session, parts, report, interrupts)
+        except InputError as error:
+            # The session still waits, and the next answer may fit.
+            err.print(str(error), style="red")
+    return Ended(status)
+
+
+async def _show(
+    session: Session, parts: AsyncGenerator[Part], report: Report, interrupts: Interrupts
+) -> tuple[int, RunResult | None]:
+    status, result = 0, None
+    try:
+        with interrupts.aborting(session):
+            async for part in parts:
+                report.take(part)
+                if isinstance(part, Done):
+                    result = part.result
+                    if interrupts.count:
+                        return STOPPED, result
+                    status = max(status, int(result.status in ("FAILED", "ABORTED")))
+    finally:
+        report.close()
+    return status, result
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +151,6 @@ class Settings:
     today: date | None
     """The agent's current date; None for the real one."""
     db: str | None
-    """The database that replaces the file's; None for the file's."""
     as_json: bool
     approve_all: bool
     """Whether every call is approved without a question."""
@@ -85,7 +188,6 @@ class Runner:
         """Run one input; return the exit status.
 
         Args:
-            show: Whether to print the message first.
             warnings: What the agent reports at each input.
         """
         report = self._report(session)
@@ -96,9 +198,6 @@ class Runner:
 
     async def resume(self, session: Session, questions: Sequence[Question], given: GivenAnswers) -> int:
         """Answer the open questions of a session, or continue it after a crash; return the exit status.
-
-        Args:
-            questions: The session's open questions; empty after a crash.
 
         Raises:
             InputError: If there is nothing to resume, or the answers do not fit.

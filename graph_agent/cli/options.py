@@ -114,6 +114,14 @@ SessionArgument = Annotated[
 ]
 
 
+def address_of(config: Path, db: str | None) -> str:
+    """Return the URL of the database: that of the option, or else of the agent file."""
+    # Imported here: a command that names its database needs no agent file.
+    from graph_agent.agent_file.spec import load_spec
+
+    return db or load_spec(config).db
+
+
 def shared_database(address: str) -> str:
     """Return the URL of a database that other processes reach, if it exists; it is not created.
 
@@ -139,9 +147,6 @@ async def open_sessions(
     address: str,
 ) -> AsyncIterator[tuple[BaseCheckpointSaver[Any], Callable[[str], Awaitable[bool]]]]:
     """Open a database for reading.
-
-    Args:
-        address: The URL of a database that other processes reach.
 
     Yields:
         Its saver, and a function that returns whether a run of a session is under way in any process.

@@ -16,6 +16,7 @@ import typer
 from graph_agent._internal.command_log import LogLevel, log_at
 from graph_agent._internal.failure_log import mask_named_secrets
 from graph_agent._internal.text import printable
+from graph_agent.cli.inspection import counted
 from graph_agent.cli.options import (
     AGENT_FILE,
     ConfigOption,
@@ -26,7 +27,6 @@ from graph_agent.cli.options import (
     shared_database,
 )
 from graph_agent.cli.terminal import Terminal, log_stream
-from graph_agent.cli.trace import counted
 from graph_agent.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -334,7 +334,7 @@ async def _sessions(saver: BaseCheckpointSaver[Any], since: datetime | None, lim
 
 
 def _moment(text: str) -> datetime:
-    from graph_agent.cli.prune import parse_duration
+    from graph_agent.cli.sessions import parse_duration
 
     try:
         return datetime.fromisoformat(text).astimezone()

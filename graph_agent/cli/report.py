@@ -11,8 +11,7 @@ from pydantic_core import to_jsonable_python
 
 from graph_agent._internal.failure_log import mask_named_secrets
 from graph_agent._internal.text import text_of
-from graph_agent.cli.screen import Screen
-from graph_agent.cli.steps import Wave
+from graph_agent.cli.screen import Screen, Wave
 from graph_agent.session.results import (
     CallState,
     DelegatePart,

@@ -31,6 +31,7 @@ from graph_agent.cli.options import (
     SessionArgument,
     TodayOption,
     check_session_id,
+    shared_database,
 )
 from graph_agent.cli.terminal import log_stream
 from graph_agent.errors import GraphAgentError, InputError
@@ -133,8 +134,8 @@ def _converse_on_page(
     try:
         from graph_agent.agent_file.credentials import sources_from
         from graph_agent.agent_file.spec import TODAY_VARIABLE
-        from graph_agent.server.hosting.host import of_file
-        from graph_agent.server.process.serve import serve_page
+        from graph_agent.server.host import of_file
+        from graph_agent.server.serve import serve_page
     except ImportError as error:
         raise missing_extra("graph-agent chat --web", "server", error) from None
     if today is not None:
@@ -176,7 +177,6 @@ def resume(
     """
     from graph_agent.cli.dialog import GivenAnswers
     from graph_agent.cli.one_shot import resume_one
-    from graph_agent.cli.options import shared_database
 
     settings = settings_of(
         config,

@@ -1,27 +1,39 @@
-"""Implements `graph-agent sessions`: lists, exports, imports and removes the sessions of a database."""
+"""Implements `graph-agent sessions` and `prune`: lists, exports, imports and removes sessions, and old checkpoints."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from graph_agent._internal.text import printable
-from graph_agent.cli.options import AGENT_FILE, ConfigOption, DbOption, SessionArgument, check_session_id
-from graph_agent.cli.options import check_session_ids as check_ids
+from graph_agent.cli.options import (
+    AGENT_FILE,
+    ConfigOption,
+    DbOption,
+    SessionArgument,
+    address_of,
+    check_session_id,
+    check_session_ids,
+    no_session,
+    open_sessions,
+    shared_database,
+)
 from graph_agent.cli.terminal import Terminal
 from graph_agent.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
+    from graph_agent.checkpoints.maintenance import PruneReport
     from graph_agent.session.history import SessionSummary
 
 
@@ -48,12 +60,10 @@ def sessions(
 
     On a terminal it is a table. Elsewhere the columns are separated by tabs, without a heading.
     """
-    from graph_agent.agent_file.spec import load_spec
-
     if context.invoked_subcommand is not None:
         return
     out, err = Terminal(), Terminal(stderr=True)
-    found = asyncio.run(_summaries(db or load_spec(config).db, limit + 1 if limit else None))
+    found = asyncio.run(_summaries(address_of(config, db), limit + 1 if limit else None))
     shown = found[:limit] if limit else found
     if not found and not json_lines:
         err.print("There are no sessions yet.", style="dim")
@@ -70,7 +80,6 @@ def sessions(
 
 
 async def _summaries(address: str, limit: int | None) -> list[SessionSummary]:
-    from graph_agent.cli.options import open_sessions
     from graph_agent.session.history import summarize_sessions
 
     async with open_sessions(address) as (saver, is_running):
@@ -161,7 +170,6 @@ def export_(
     agent; else an agent of stub tools.
     """
     from graph_agent.agent_file.spec import load_spec
-    from graph_agent.cli.options import shared_database
     from graph_agent.session.importing import export_session
 
     # The page names the agent; the database alone suffices for the lines.
@@ -226,11 +234,10 @@ def import_(
     replace: Annotated[bool, typer.Option("--replace", help="Replace a session of the same id.")] = False,
 ) -> None:
     """Store an exported session in a database, which may be of another kind, and print its id."""
-    from graph_agent.agent_file.spec import load_spec
     from graph_agent.checkpoints.urls import MEMORY
     from graph_agent.session.importing import import_session
 
-    address = db or load_spec(config).db
+    address = address_of(config, db)
     if address == MEMORY:
         raise ConfigError("db='memory:' ends with this process; import into 'sqlite:///FILE' or 'postgresql://…'.")
     with _input(file) as lines:
@@ -242,7 +249,7 @@ def import_(
 
 
 def rm(
-    sessions: Annotated[list[str], typer.Argument(callback=check_ids, help="Ids of the sessions to delete.")],
+    sessions: Annotated[list[str], typer.Argument(callback=check_session_ids, help="Ids of the sessions to delete.")],
     config: ConfigOption = AGENT_FILE,
     db: DbOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
@@ -251,11 +258,9 @@ def rm(
 
     Sessions with a run under way are refused, and then none is deleted.
     """
-    from graph_agent.agent_file.spec import load_spec
-    from graph_agent.cli.options import no_session, open_sessions, shared_database
     from graph_agent.session.importing import remove_sessions
 
-    address = shared_database(db or load_spec(config).db)
+    address = shared_database(address_of(config, db))
     chosen = [*dict.fromkeys(sessions)]
 
     async def check() -> None:
@@ -307,3 +312,110 @@ def _input(path: Path) -> Iterator[TextIO]:
         raise InputError(f"The file {path} cannot be read: {error.strerror}.") from None
     with file:
         yield file
+
+
+_DURATION = re.compile(r"(\d{1,9})\s*([smhdw])", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def prune(
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    keep_last: Annotated[
+        int | None,
+        typer.Option("--keep-last", min=1, help="Keep this number of the newest checkpoints of each session."),
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than", help="Remove checkpoints of at least this age, e.g. 30d, 12h or 90m.", show_default="30d"
+        ),
+    ] = None,
+    session: Annotated[
+        list[str] | None,
+        typer.Option("--session", "-s", callback=check_session_ids, help="Only this session; repeatable."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
+    ] = False,
+    json_lines: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per session, and one with the sums.")
+    ] = False,
+) -> None:
+    """Remove old checkpoints from an agent's database, also while it is in use, and free their space.
+
+    The state, the messages, the events and the open questions of each session remain, with its first checkpoint and
+    the newest one of each branch. Sessions with a run under way are skipped.
+    """
+    from graph_agent.checkpoints.maintenance import prune as prune_database
+
+    if keep_last is not None and older_than is not None:
+        raise typer.BadParameter("give one of --keep-last and --older-than.", param_hint="--older-than")
+    age = parse_duration(older_than) if older_than is not None else None
+    address = shared_database(address_of(config, db))
+    report = asyncio.run(
+        prune_database(address, keep_last=keep_last, older_than=age, sessions=session or None, dry_run=dry_run)
+    )
+    if not json_lines:
+        _print_report(report)
+        return
+    for each in report.sessions:
+        typer.echo(
+            json.dumps({"session": each.id, **{key: value for key, value in asdict(each).items() if key != "id"}})
+        )
+    typer.echo(json.dumps({key: value for key, value in asdict(report).items() if key != "sessions"}))
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return a time such as `30d`, `12h`, `90m`, `45s` or `2w`.
+
+    Raises:
+        typer.BadParameter: If the text has another form, or the time is too long.
+    """
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise typer.BadParameter(
+            f"{text!r} is no duration; give a number and a unit, such as 30d, 12h, 90m, 45s or 2w.",
+            param_hint="--older-than",
+        )
+    try:
+        return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    except OverflowError:
+        raise typer.BadParameter(f"{text!r} is too long.", param_hint="--older-than") from None
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes in a suitable unit, e.g. `1.5 MB`."""
+    amount, unit = float(abs(size)), "B"
+    for larger in ("KB", "MB", "GB"):
+        if amount < 1000:
+            break
+        amount, unit = amount / 1000, larger
+    sign = "-" if size < 0 else ""
+    return f"{sign}{amount:.{0 if unit == 'B' else 1}f} {unit}"
+
+
+def _print_report(report: PruneReport) -> None:
+    out, err = Terminal(), Terminal(stderr=True)
+    for each in report.sessions:
+        if each.checkpoints:
+            out.line(
+                f"{each.id}: {each.checkpoints} checkpoints with {each.writes} writes ({size_text(each.bytes)}); "
+                f"{each.kept} remain"
+            )
+        if each.skipped is not None:
+            err.print(f"{each.id} was skipped: {each.skipped}.", style="yellow")
+    verb = "Would remove" if report.dry_run else "Removed"
+    out.line(
+        f"{verb} {report.checkpoints} checkpoints with {report.writes} writes: "
+        f"{size_text(report.bytes)} of stored data."
+    )
+    if report.reasons:
+        why = "; ".join(f"{number} {reason}" for reason, number in report.reasons.items())
+        out.line(f"{sum(report.reasons.values())} checkpoints remain: {why}.")
+    if not report.dry_run:
+        freed = report.size_before - report.size_after
+        out.line(
+            f"The database takes {size_text(report.size_after)} on disk, {size_text(abs(freed))} "
+            f"{'less' if freed >= 0 else 'more'} than before."
+        )

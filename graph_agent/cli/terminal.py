@@ -12,11 +12,7 @@ from graph_agent._internal.text import printable, printable_lines
 
 
 class Terminal:
-    """Prints text literally: without rich's markup and emoji codes, and with control characters as escapes.
-
-    Args:
-        stderr: Whether this is standard error; otherwise standard output.
-    """
+    """Prints text literally: without rich's markup and emoji codes, and with control characters as escapes."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         self.console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=stderr)
@@ -28,13 +24,7 @@ class Terminal:
         return self.console.is_terminal
 
     def print(self, text: str = "", *, style: str | None = None, end: str = "\n") -> None:
-        """Print a text.
-
-        Args:
-            text: Any text; its line feeds and tabs are kept.
-            style: A style of rich, e.g. `dim`.
-            end: Text printed after it.
-        """
+        """Print a text."""
         shown = printable_lines(text)
         if self.console.stderr:
             log_stream.end_line()
@@ -98,7 +88,6 @@ class LogStream:
 
 
 log_stream = LogStream()
-"""The stream of the log of this process."""
 
 
 def escape_unencodable() -> None:

@@ -5,8 +5,9 @@ The public names are imported on first access, because the command line loads th
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from graph_agent._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
     from graph_agent.evaluation.cases import (
@@ -36,15 +37,12 @@ __all__ = [
     "write_cases",
 ]
 
-_FUNCTIONS = ("read_cases", "write_cases")
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'graph_agent.evaluation' has no attribute {name!r}")
-    module = "formats" if name in _FUNCTIONS else "cases"
-    return getattr(importlib.import_module(f"graph_agent.evaluation.{module}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "graph_agent.evaluation.cases": (
+            "Approval Case CaseFile Expectation ExpectedAnswer ExpectedCall ExpectedCalls Judge Limits"
+        ),
+        "graph_agent.evaluation.formats": "read_cases write_cases",
+    },
+)

@@ -5,8 +5,9 @@ The public names are imported on first access, so that reading a URL loads no pa
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from graph_agent._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
     from graph_agent.checkpoints.maintenance import PruneReport, prune
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PruneReport", "check_cache", "open_cache", "open_saver", "open_store", "prune", "strict_serializer"]
 
-_MODULES = {"check_cache": "urls", "prune": "maintenance", "PruneReport": "maintenance"}
-"""Modules of the names that are not in `open`."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'graph_agent.persistence' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"graph_agent.checkpoints.{_MODULES.get(name, 'open')}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "graph_agent.checkpoints.maintenance": "PruneReport prune",
+        "graph_agent.checkpoints.open": "open_cache open_saver open_store strict_serializer",
+        "graph_agent.checkpoints.urls": "check_cache",
+    },
+)

@@ -5,32 +5,23 @@ Needs the extra `server`. Outside this package, only the commands `graph-agent s
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from graph_agent._internal.extras import missing_extra
+from graph_agent._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
     from graph_agent.server.app import create_app
-    from graph_agent.server.hosting.host import of_file, of_served
+    from graph_agent.server.host import of_file, of_served
     from graph_agent.server.settings import ApiKey, ServerSettings
 
 __all__ = ["ApiKey", "ServerSettings", "create_app", "of_file", "of_served"]
 
-_MODULES = {
-    "ApiKey": "settings",
-    "ServerSettings": "settings",
-    "create_app": "app",
-    "of_file": "hosting.host",
-    "of_served": "hosting.host",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Imported on access, so that `graph-agent serve` checks its options, its file and its address first.
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    except ImportError as missing:
-        raise missing_extra(__name__, "server", missing) from None
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "graph_agent.server.app": "create_app",
+        "graph_agent.server.host": "of_file of_served",
+        "graph_agent.server.settings": "ApiKey ServerSettings",
+    },
+    extra=(__name__, "server"),
+)

@@ -19,24 +19,23 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from graph_agent._internal import telemetry
 from graph_agent._internal.signals import drain_on_sigterm
 from graph_agent.server import health_routes
-from graph_agent.server.admission.gate import OPEN, guard, limits_of
+from graph_agent.server.admission.gate import OPEN, guard
+from graph_agent.server.admission.worker_folder import is_to_stop_at_once, limits_of
 from graph_agent.server.chat.handler import Chat, Runs
-from graph_agent.server.hosting.host import AgentSource, open_host
-from graph_agent.server.monitoring.metrics import Metrics
-from graph_agent.server.monitoring.readiness import Readiness
+from graph_agent.server.host import AgentSource, open_host
+from graph_agent.server.monitoring import Metrics, Readiness
 from graph_agent.server.parameters import SESSION_HEADER, Services
 from graph_agent.server.problems import on_invalid, path_of, stopping
 from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.records import deleting_expired
 from graph_agent.server.settings import CARD_PATH, MCP_PATH, REST_PATH, RPC_PATH, ServerSettings
-from graph_agent.server.shared_folder import is_to_stop_at_once
 
 _APIS = {
-    "graph_agent.server.openai.chat": ("/v1/chat/", "/v1/models"),
+    "graph_agent.server.openai_chat": ("/v1/chat/", "/v1/models"),
     "graph_agent.server.responses.routes": ("/v1/responses",),
     "graph_agent.server.responses.conversations": ("/v1/conversations",),
-    "graph_agent.server.anthropic.messages": ("/v1/messages",),
-    "graph_agent.server.sessions.routes": ("/sessions", "/memory/"),
+    "graph_agent.server.anthropic_messages": ("/v1/messages",),
+    "graph_agent.server.sessions": ("/sessions", "/memory/"),
     "graph_agent.server.agui.routes": ("/agui",),
 }
 """Module of an API's routes → the beginnings of their paths."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import html
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from graph_agent._internal.text import html_table
-from graph_agent.server.monitoring.readiness import OK
-from graph_agent.server.parameters import Services, services
+from graph_agent.server.monitoring import OK
+from graph_agent.server.parameters import Server, Services
 from graph_agent.server.response_models import ControlError, Health, Readiness
 
 _ERROR: dict[str, Any] = {"model": ControlError}
@@ -103,7 +103,7 @@ async def ready(request: Request) -> Response:
         503: {**_ERROR, "description": "The server is stopping"},
     },
 )
-async def metrics(server: Annotated[Services, Depends(services)]) -> Response:
+async def metrics(server: Server) -> Response:
     """Return the metrics in Prometheus's text format."""
     return Response(server.chat.runs.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
 

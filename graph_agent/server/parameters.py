@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from fastapi import Depends, Header, Request
-from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
@@ -17,8 +17,9 @@ from graph_agent.server.admission.gate import Caller, Limits, caller
 from graph_agent.server.chat.handler import Chat, ChatDialect
 from graph_agent.server.chat.run_spec import with_key
 from graph_agent.server.chat.schemas import SESSION_ID, ChatRequest, check_amount, checked_session_id
-from graph_agent.server.monitoring.readiness import Readiness
+from graph_agent.server.monitoring import Readiness
 from graph_agent.server.problems import ProblemError, stopping
+from graph_agent.server.sse import EventStream
 
 SESSION_HEADER = "X-Session-Id"
 """The default name of the header that names a session."""
@@ -107,6 +108,17 @@ class Services:
         settings = self.chat.runs.host.settings
         check_amount(messages, tools, settings.max_messages, settings.max_tools)
 
+    def followed(self, caller: Caller, frames: AsyncGenerator[str, None]) -> EventStream:
+        """Return a stream of events, which counts against the caller's limit of streams until it ends.
+
+        Raises:
+            ProblemError: If the caller has too many streams.
+        """
+        stack = AsyncExitStack()
+        stack.enter_context(self.streams.slot(caller.name))
+        settings = self.chat.runs.host.settings
+        return EventStream(frames, send_timeout_s=settings.send_timeout_s, close=stack.aclose)
+
 
 async def services(request: HTTPConnection) -> Services:
     """Return the server's services; a dependency of routes, async because FastAPI runs sync ones in a thread.
@@ -117,15 +129,14 @@ async def services(request: HTTPConnection) -> Services:
     return open_part(request, "graph_agent", Services)
 
 
+Sender = Annotated[Caller, Depends(caller)]
+"""The caller of a request, in the signature of a route."""
+Server = Annotated[Services, Depends(services)]
+"""The server's services, in the signature of a route."""
+
+
 def open_part(request: HTTPConnection, name: str, kind: type[T]) -> T:
-    """Return a part of the server that it has while it is open.
-
-    Args:
-        name: The part's name in the application's state.
-
-    Raises:
-        ProblemError: If the server is not open.
-    """
+    """Return a part of the server that it has while it is open; raise `ProblemError` if the server is not open."""
     found = getattr(request.app.state, name, None)
     if not isinstance(found, kind):
         raise stopping()
@@ -178,8 +189,8 @@ class ChatEndpoint:
 
 async def chat_endpoint(
     request: Request,
-    sender: Annotated[Caller, Depends(caller)],
-    server: Annotated[Services, Depends(services)],
+    sender: Sender,
+    server: Server,
     session: SessionHeader = None,
     progress: ProgressHeader = None,
     idempotency_key: IdempotencyKey = None,
@@ -192,29 +203,3 @@ async def chat_endpoint(
         # The client names its conversation to load balancers, and sends the whole history itself.
         session = None
     return ChatEndpoint(request, sender, server, session, progress == "field", idempotency_key)
-
-
-_ERRORS = {
-    400: "Malformed, or not answerable",
-    401: "Missing or unknown API key",
-    403: "Sent by a page of another origin to a server without keys",
-    404: "No such model",
-    408: "The body did not arrive in time",
-    409: "Another request of the session came first: it answered the question, or replaced the one with this key",
-    413: "The body is too large",
-    422: "The idempotency key belongs to a different request",
-    429: "Too many requests, or the session is busy",
-    500: "The server failed",
-    502: "The model's provider failed",
-    503: "The server is stopping, another process holds the session, or the database is locked",
-    507: "The database is full",
-}
-
-
-def error_responses(model: type[BaseModel], own: Mapping[int, str] | None = None) -> dict[int | str, dict[str, Any]]:
-    """Return the error responses of a chat API, for its OpenAPI.
-
-    Args:
-        own: HTTP status → description of the errors that this API has in a way of its own; None if there are none.
-    """
-    return {status: {"model": model, "description": what} for status, what in {**_ERRORS, **(own or {})}.items()}

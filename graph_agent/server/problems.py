@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -46,29 +46,43 @@ Kind = Literal[
     "internal",
 ]
 
-STATUS: dict[Kind, int] = {
-    "invalid": 400,
-    "key": 401,
-    "origin": 403,
-    "model": 404,
-    "not_found": 404,
-    "previous_response": 400,
-    "conflict": 409,
-    "key_reused": 422,
-    "too_large": 413,
-    "media_type": 415,
-    "timeout": 408,
-    "busy": 429,
-    "context": 400,
-    "filtered": 400,
-    "upstream": 502,
-    "stopping": 503,
-    "taken_over": 503,
-    "storage": 507,
-    "locked": 503,
-    "newer": 503,
-    "database": 503,
-    "internal": 500,
+
+class ProblemForm(NamedTuple):
+    """How the APIs report one kind of problem."""
+
+    status: int
+    openai_type: str
+    openai_code: str | None
+    anthropic_type: str
+    anthropic_status: int | None = None
+    """HTTP status of Anthropic's API; None for `status`."""
+
+
+FORMS: dict[Kind, ProblemForm] = {
+    "invalid": ProblemForm(400, "invalid_request_error", None, "invalid_request_error"),
+    "key": ProblemForm(401, "authentication_error", "invalid_api_key", "authentication_error"),
+    "origin": ProblemForm(403, "invalid_request_error", "origin_not_allowed", "permission_error"),
+    "model": ProblemForm(404, "invalid_request_error", "model_not_found", "not_found_error"),
+    "not_found": ProblemForm(404, "invalid_request_error", "not_found", "not_found_error"),
+    "previous_response": ProblemForm(
+        400, "invalid_request_error", "previous_response_not_found", "invalid_request_error"
+    ),
+    "conflict": ProblemForm(409, "invalid_request_error", "conflict", "invalid_request_error"),
+    "key_reused": ProblemForm(422, "invalid_request_error", "idempotency_key_reused", "invalid_request_error"),
+    "too_large": ProblemForm(413, "invalid_request_error", "request_too_large", "request_too_large"),
+    "media_type": ProblemForm(415, "invalid_request_error", "unsupported_media_type", "invalid_request_error"),
+    "timeout": ProblemForm(408, "invalid_request_error", "request_timeout", "timeout_error"),
+    "busy": ProblemForm(429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error"),
+    "context": ProblemForm(400, "invalid_request_error", "context_length_exceeded", "invalid_request_error"),
+    "filtered": ProblemForm(400, "invalid_request_error", "content_filter", "invalid_request_error"),
+    "upstream": ProblemForm(502, "server_error", "model_failed", "api_error"),
+    "stopping": ProblemForm(503, "server_error", "server_stopping", "overloaded_error", 529),
+    "taken_over": ProblemForm(503, "server_error", "session_taken_over", "api_error"),
+    "storage": ProblemForm(507, "server_error", "storage_full", "api_error"),
+    "locked": ProblemForm(503, "server_error", "database_locked", "api_error"),
+    "newer": ProblemForm(503, "server_error", "newer_session", "api_error"),
+    "database": ProblemForm(503, "server_error", "database_unavailable", "api_error"),
+    "internal": ProblemForm(500, "server_error", "internal_error", "api_error"),
 }
 
 
@@ -105,7 +119,7 @@ class ProblemError(Exception):
     @property
     def status(self) -> int:
         """The HTTP status."""
-        return STATUS[self.kind]
+        return FORMS[self.kind].status
 
     @property
     def headers(self) -> dict[str, str]:
@@ -203,11 +217,7 @@ def key_reused() -> ProblemError:
 
 
 def superseded(session_label: str) -> ProblemError:
-    """Return the problem for an idempotency key whose request a later one replaced.
-
-    Args:
-        session_label: How the error names the session.
-    """
+    """Return the problem for an idempotency key whose request a later one replaced."""
     return ProblemError(
         "conflict",
         f"The request with this Idempotency-Key has no answer. {session_label} received a later request before it was "
@@ -248,11 +258,7 @@ _INVALID_REQUEST, _INTERNAL_ERROR = -32600, -32603
 
 
 def a2a_refusal(path: str, problem: ProblemError, status: int) -> JSONResponse:
-    """Return the response to a refused request.
-
-    Args:
-        path: The request's path, which selects the binding.
-    """
+    """Return the response to a refused request."""
     metadata = {} if problem.category is None else {"category": problem.category}
     info: dict[str, Any] = {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
@@ -269,46 +275,22 @@ def a2a_refusal(path: str, problem: ProblemError, status: int) -> JSONResponse:
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status, headers=problem.headers)
 
 
-_ANTHROPIC_TYPES: dict[Kind, tuple[str, int]] = {
-    "invalid": ("invalid_request_error", 400),
-    "key": ("authentication_error", 401),
-    "origin": ("permission_error", 403),
-    "model": ("not_found_error", 404),
-    "not_found": ("not_found_error", 404),
-    "previous_response": ("invalid_request_error", 400),
-    "conflict": ("invalid_request_error", 409),
-    "key_reused": ("invalid_request_error", 422),
-    "too_large": ("request_too_large", 413),
-    "media_type": ("invalid_request_error", 415),
-    "timeout": ("timeout_error", 408),
-    "busy": ("rate_limit_error", 429),
-    "context": ("invalid_request_error", 400),
-    "filtered": ("invalid_request_error", 400),
-    "upstream": ("api_error", 502),
-    "stopping": ("overloaded_error", 529),
-    "taken_over": ("api_error", 503),
-    "storage": ("api_error", 507),
-    "locked": ("api_error", 503),
-    "newer": ("api_error", 503),
-    "database": ("api_error", 503),
-    "internal": ("api_error", 500),
-}
-
-
 def anthropic_error(problem: ProblemError) -> dict[str, Any]:
     """Return an error's body, which is also the data of an `error` event."""
     optional = {"details": problem.details, "category": problem.category}
     extra = {name: value for name, value in optional.items() if value is not None}
-    return {"type": "error", "error": {"type": _ANTHROPIC_TYPES[problem.kind][0], "message": problem.message, **extra}}
+    return {
+        "type": "error",
+        "error": {"type": FORMS[problem.kind].anthropic_type, "message": problem.message, **extra},
+    }
 
 
 def anthropic_refusal(problem: ProblemError) -> JSONResponse:
     """Return the response to a refused request."""
     request_id = new_request_id()
     body = {**anthropic_error(problem), "request_id": request_id}
-    return JSONResponse(
-        body, _ANTHROPIC_TYPES[problem.kind][1], headers={**problem.headers, ANTHROPIC_HEADER: request_id}
-    )
+    status = FORMS[problem.kind].anthropic_status or problem.status
+    return JSONResponse(body, status, headers={**problem.headers, ANTHROPIC_HEADER: request_id})
 
 
 _SHOWN = 3
@@ -368,37 +350,12 @@ def _dotted(parts: Iterable[int | str]) -> str:
     return ".".join(str(part) for part in parts)
 
 
-_OPENAI_TYPES: dict[Kind, tuple[str, str | None]] = {
-    "invalid": ("invalid_request_error", None),
-    "key": ("authentication_error", "invalid_api_key"),
-    "origin": ("invalid_request_error", "origin_not_allowed"),
-    "model": ("invalid_request_error", "model_not_found"),
-    "not_found": ("invalid_request_error", "not_found"),
-    "previous_response": ("invalid_request_error", "previous_response_not_found"),
-    "conflict": ("invalid_request_error", "conflict"),
-    "key_reused": ("invalid_request_error", "idempotency_key_reused"),
-    "too_large": ("invalid_request_error", "request_too_large"),
-    "media_type": ("invalid_request_error", "unsupported_media_type"),
-    "timeout": ("invalid_request_error", "request_timeout"),
-    "busy": ("rate_limit_error", "rate_limit_exceeded"),
-    "context": ("invalid_request_error", "context_length_exceeded"),
-    "filtered": ("invalid_request_error", "content_filter"),
-    "upstream": ("server_error", "model_failed"),
-    "stopping": ("server_error", "server_stopping"),
-    "taken_over": ("server_error", "session_taken_over"),
-    "storage": ("server_error", "storage_full"),
-    "locked": ("server_error", "database_locked"),
-    "newer": ("server_error", "newer_session"),
-    "database": ("server_error", "database_unavailable"),
-    "internal": ("server_error", "internal_error"),
-}
-
-
 def openai_error(problem: ProblemError) -> dict[str, Any]:
     """Return an error's body."""
-    type_, code = _OPENAI_TYPES[problem.kind]
+    form = FORMS[problem.kind]
     category = {} if problem.category is None else {"category": problem.category}
-    return {"error": {"message": problem.message, "type": type_, "param": problem.param, "code": code, **category}}
+    error = {"message": problem.message, "type": form.openai_type, "param": problem.param, "code": form.openai_code}
+    return {"error": {**error, **category}}
 
 
 def openai_refusal(problem: ProblemError) -> JSONResponse:
@@ -429,21 +386,19 @@ def refusal(path: str, problem: ProblemError, status: int | None = None) -> Resp
     Args:
         status: The HTTP status; None for that of the problem.
     """
-    response = _refusal(path, problem, status or problem.status)
-    response.status_code = status or problem.status
-    return response
-
-
-def _refusal(path: str, problem: ProblemError, status: int) -> Response:
+    status = status or problem.status
     if path.startswith("/v1/messages"):
-        return anthropic_refusal(problem)
-    if path.startswith("/v1/"):
-        return openai_refusal(problem)
-    if path == RPC_PATH or path.startswith(f"{RPC_PATH}/"):
-        return a2a_refusal(path, problem, status)
-    category = {} if problem.category is None else {"category": problem.category}
-    body = {"error": problem.message, "kind": problem.kind, **category}
-    return JSONResponse(body, problem.status, headers=problem.headers)
+        response = anthropic_refusal(problem)
+    elif path.startswith("/v1/"):
+        response = openai_refusal(problem)
+    elif path == RPC_PATH or path.startswith(f"{RPC_PATH}/"):
+        response = a2a_refusal(path, problem, status)
+    else:
+        category = {} if problem.category is None else {"category": problem.category}
+        body = {"error": problem.message, "kind": problem.kind, **category}
+        response = JSONResponse(body, headers=problem.headers)
+    response.status_code = status
+    return response
 
 
 async def on_problem(request: Request, error: Exception) -> Response:

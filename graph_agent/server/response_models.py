@@ -6,7 +6,7 @@ models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -56,27 +56,40 @@ class ControlError(_Reply):
     kind: str
 
 
-_CONTROL_ERRORS = {
-    400: "Malformed",
+_ERRORS = {
+    400: "Malformed, or not answerable",
     401: "Missing or unknown API key",
     403: "Sent by a page of another origin to a server without keys",
+    404: "No such model",
     408: "The body did not arrive in time",
+    409: "Another request of the session came first: it answered the question, or replaced the one with this key",
     413: "The body is too large",
-    429: "Too many requests",
+    422: "The idempotency key belongs to a different request",
+    429: "Too many requests, or the session is busy",
     500: "The server failed",
+    502: "The model's provider failed",
     503: "The server is stopping, another process holds the session, or the database is locked",
     507: "The database is full",
 }
 
 
-def control_errors(more: Mapping[int, str] | None = None) -> dict[int | str, dict[str, Any]]:
-    """Return OpenAPI's description of the errors that every route with a `ControlError` has.
+def error_responses(
+    model: type[BaseModel], own: Mapping[int, str] | None = None, *, only: Collection[int] = ()
+) -> dict[int | str, dict[str, Any]]:
+    """Return the error responses of an API's routes, for its OpenAPI.
 
     Args:
-        more: Status → description of further ones; None if there are none.
+        own: HTTP status → description of the errors that the routes have in a way of their own; None if there are none.
+        only: The statuses of the errors that the routes have, in addition to those of `own`; empty for all.
     """
-    found = sorted({**_CONTROL_ERRORS, **(more or {})}.items())
-    return {status: {"model": ControlError, "description": what} for status, what in found}
+    texts = {status: text for status, text in _ERRORS.items() if not only or status in only} | dict(own or {})
+    return {status: {"model": model, "description": text} for status, text in sorted(texts.items())}
+
+
+def control_errors(more: Mapping[int, str] | None = None) -> dict[int | str, dict[str, Any]]:
+    """Return the error responses of routes with a `ControlError`; `more` has the errors of some of them."""
+    own = {400: "Malformed", 429: "Too many requests", **(more or {})}
+    return error_responses(ControlError, own, only=(401, 403, 408, 413, 500, 503, 507))
 
 
 class Completion(_Reply):

@@ -115,9 +115,6 @@ class ServerSettings(CheckedModel):
     def checked_for(self, host: str) -> Self:
         """Return these settings if they are safe for an address.
 
-        Args:
-            host: The address to bind to.
-
         Raises:
             ConfigError: If other machines can reach the address and there are no keys.
         """

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
+
+T = TypeVar("T")
 
 # Many clients split with `str.splitlines`, which splits at these characters too; JSON can escape them.
 _LINE_ENDS = str.maketrans({end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"})
@@ -40,10 +43,9 @@ class EventStream(Response):
     """A response that streams frames to a client.
 
     Args:
-        frames: The frames, in order.
         send_timeout_s: Seconds a client may leave a frame unread.
-        close: Called when the stream has ended for any reason, and before its last byte; may be called twice.
-        headers: Further headers.
+        close: Called when the stream has ended for any reason, and before its last byte; may be called twice. None for
+            nothing.
     """
 
     media_type = "text/event-stream"
@@ -53,7 +55,7 @@ class EventStream(Response):
         frames: AsyncGenerator[str, None],
         *,
         send_timeout_s: float,
-        close: Callable[[], Awaitable[None]],
+        close: Callable[[], Awaitable[None]] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.status_code = 200
@@ -65,35 +67,46 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames until they end or the client disconnects."""
-        sending = asyncio.create_task(self._stream(send))
-        leaving = asyncio.create_task(wait_for_disconnect(receive))
         try:
-            await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
+            # uvicorn closes the connection of an incomplete response.
+            with suppress(TimeoutError):
+                await unless_disconnected(receive, self._stream(send))
         finally:
-            for task in (sending, leaving):
-                task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
             await self._frames.aclose()
-            await self._close()
-        if not sending.cancelled() and (error := sending.exception()) is not None:
-            if isinstance(error, TimeoutError):
-                return  # uvicorn closes the connection of an incomplete response
-            raise error
+            await self._release()
 
     async def _stream(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for text in self._frames:
             async with asyncio.timeout(self._send_timeout_s):
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-        await self._close()
+        await self._release()
         async with asyncio.timeout(self._send_timeout_s):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    async def _release(self) -> None:
+        if self._close is not None:
+            await self._close()
 
-async def wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the client of a request disconnects; the request's body must have been read."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+
+async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of some work; None if the client of a request disconnects before it, which cancels the work.
+
+    The request's body must have been read.
+    """
+
+    async def disconnect() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.create_task(work), asyncio.create_task(disconnect())
+    try:
+        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+    return None if working.cancelled() else working.result()
 
 
 ANTHROPIC_HEADER = "request-id"

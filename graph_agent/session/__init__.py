@@ -5,7 +5,9 @@ The public names are imported on first access, so that reading a database's sess
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from graph_agent._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
     from graph_agent.runs.inbox import inbox_namespace
@@ -13,14 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "inbox_namespace"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "Session":
-        from graph_agent.session.session import Session
-
-        return Session
-    if name == "inbox_namespace":
-        from graph_agent.runs.inbox import inbox_namespace
-
-        return inbox_namespace
-    raise AttributeError(f"module 'graph_agent.session' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "graph_agent.runs.inbox": "inbox_namespace",
+        "graph_agent.session.session": "Session",
+    },
+)

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from graph_agent._internal.lazy import lazy_names
 from graph_agent.agent_file.spec import AgentSpec, load_spec
 
 if TYPE_CHECKING:
@@ -14,10 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentSpec", "load_spec", "open_agent"]
 
-
-def __getattr__(name: str) -> Any:
-    if name != "open_agent":
-        raise AttributeError(f"module 'graph_agent.spec' has no attribute {name!r}")
-    from graph_agent.agent_file.factory import open_agent
-
-    return open_agent
+__getattr__, __dir__ = lazy_names(__name__, {"graph_agent.agent_file.factory": "open_agent"})

@@ -5,8 +5,9 @@ The public names are imported on first access, because pytest loads the package 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from graph_agent._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
     from unittest.mock import ANY as ANY
@@ -42,38 +43,17 @@ __all__ = [
     "stop",
 ]
 
-_MODULES = {
-    # Not in `__all__`, because it is documented elsewhere.
-    "ANY": "unittest.mock",
-    "Difference": "graph_agent.testing.input_differences",
-    "Replay": "graph_agent.testing.session_replay",
-    "Replayer": "graph_agent.testing.session_replay",
-    "ScriptedChatModel": "graph_agent.models.scripted",
-    "RecordedRun": "graph_agent.testing.recorded_session",
-    "RecordedSession": "graph_agent.testing.recorded_session",
-    "Recording": "graph_agent.testing.recording",
-    "read_recording": "graph_agent.testing.recording",
-    "call": "graph_agent.testing.script",
-    "fail": "graph_agent.testing.script",
-    "plan": "graph_agent.testing.script",
-    "reply": "graph_agent.testing.script",
-    "result": "graph_agent.testing.script",
-    "steer": "graph_agent.testing.script",
-    "stop": "graph_agent.testing.script",
-    "TestModel": "graph_agent.testing.model",
-    "assert_calls": "graph_agent.testing.assertions",
-    "contains": "graph_agent.testing.assertions",
-    "replay": "graph_agent.testing.session_replay",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'graph_agent.testing' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "unittest.mock": "ANY",  # not in `__all__`, because it is documented elsewhere
+        "graph_agent.models.scripted": "ScriptedChatModel",
+        "graph_agent.testing.assertions": "assert_calls contains",
+        "graph_agent.testing.input_differences": "Difference",
+        "graph_agent.testing.model": "TestModel",
+        "graph_agent.testing.recorded_session": "RecordedRun RecordedSession",
+        "graph_agent.testing.recording": "Recording read_recording",
+        "graph_agent.testing.script": "call fail plan reply result steer stop",
+        "graph_agent.testing.session_replay": "Replay Replayer replay",
+    },
+)

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from graph_agent._internal.extras import missing_extra
+from graph_agent._internal.lazy import lazy_names
 from graph_agent.workspace.shell import Shell
 
 if TYPE_CHECKING:
@@ -15,12 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Shell", "workspace_tools"]
 
-
-def __getattr__(name: str) -> Any:
-    if name != "workspace_tools":
-        raise AttributeError(f"module 'graph_agent.workspace' has no attribute {name!r}")
-    try:
-        from graph_agent.workspace.tools import workspace_tools
-    except ImportError as error:
-        raise missing_extra("A workspace", "workspace", error) from None
-    return workspace_tools
+__getattr__, __dir__ = lazy_names(
+    __name__, {"graph_agent.workspace.tools": "workspace_tools"}, extra=("A workspace", "workspace")
+)

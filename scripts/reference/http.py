@@ -17,8 +17,8 @@ from graph_agent.agent_file.spec import DEFAULT_DB
 from graph_agent.server import create_app
 from graph_agent.server.a2a.mount import agent_card
 from graph_agent.server.admission.gate import OPEN
-from graph_agent.server.hosting.host import AgentSource
-from graph_agent.server.problems import STATUS, Kind
+from graph_agent.server.host import AgentSource
+from graph_agent.server.problems import FORMS, Kind
 from scripts.reference.markdown import code, document, table, type_of
 
 _A2A = {
@@ -81,7 +81,8 @@ def page() -> str:
         table(("Method", "Path", "Description"), _a2a()),
         'Refusals before the protocol, with the body `{"error": …, "kind": …}`:',
         table(
-            ("Status", "Kind", "Meaning"), [(str(STATUS[kind]), code(kind), text) for kind, text in _REFUSALS.items()]
+            ("Status", "Kind", "Meaning"),
+            [(str(FORMS[kind].status), code(kind), text) for kind, text in _REFUSALS.items()],
         ),
     )
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 LONGEST = 600
 """Lines a file may have."""
-MODULES = 382
+MODULES = 358
 """Modules the package may have; lower it when modules join."""
-LINES = 79_516
+LINES = 78_596
 """Lines the package may have; lower it when the package shrinks."""
 ROOT = Path(__file__).parents[2]
 

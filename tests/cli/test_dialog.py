@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from langgraph.types import Interrupt
 
-from graph_agent.cli.dialog import Dialog, GivenAnswers, approve_all
-from graph_agent.cli.questions import Question, questions_of, signed
+from graph_agent.cli.dialog import Dialog, GivenAnswers, Question, approve_all, questions_of, signed
 from graph_agent.errors import InputError
 
 APPROVE = {"type": "approve"}

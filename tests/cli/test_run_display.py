@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from graph_agent.cli.events import event_line
+from graph_agent.cli.inspection import event_line
 from graph_agent.cli.report import part_object
-from graph_agent.cli.screen import PlainScreen
-from graph_agent.cli.steps import Wave, draw_calls
+from graph_agent.cli.screen import PlainScreen, Wave, draw_calls
 from graph_agent.cli.terminal import Terminal, log_stream
 from graph_agent.session.results import Custom, DelegatePart, Token
 from tests.support.agents import ECHO_SCRIPT, asks

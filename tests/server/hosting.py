@@ -17,9 +17,9 @@ from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.run import RunEnded, ServerRun
 from graph_agent.server.chat.run_spec import RunSpec, resolve_once
 from graph_agent.server.chat.schemas import ChatRequest
-from graph_agent.server.hosting.host import AgentSource, Host, open_host
-from graph_agent.server.monitoring.metrics import Metrics
-from graph_agent.server.sessions.sessions import Sessions
+from graph_agent.server.host import AgentSource, Host, open_host
+from graph_agent.server.monitoring import Metrics
+from graph_agent.server.sessions import Sessions
 
 ANONYMOUS = Caller("")
 MINE: dict[str, Any] = {

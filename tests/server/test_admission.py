@@ -22,8 +22,9 @@ from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
 from graph_agent.server import ServerSettings, create_app
-from graph_agent.server.admission.gate import Caller, Limits, SharedLimits, read_keys
-from graph_agent.server.hosting.host import AgentSource
+from graph_agent.server.admission.gate import Caller, Limits, read_keys
+from graph_agent.server.admission.worker_folder import SharedLimits
+from graph_agent.server.host import AgentSource
 from graph_agent.server.problems import ProblemError
 from tests.server.process import Served, eventually, refused, serving
 

@@ -14,7 +14,7 @@ import pytest
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server import create_app
-from graph_agent.server.hosting.host import AgentSource
+from graph_agent.server.host import AgentSource
 from tests.server.process import Served
 from tests.support.commits import commits, committed
 

@@ -194,7 +194,7 @@ async def test_a_follow_up_has_the_options_of_the_run_before_it_and_not_what_bel
         first = ask(HumanMessage("hi"), client_tools=[MINE], session_id="s", instructions="In verse.", options=options)
         async with runs.run(await spec_of(runs.host, first), streams=True) as begun:
             await gate.reached()
-            await sessions_of(runs).follow_up("s", "And then?")
+            await (await sessions_of(runs).session("s")).follow_up("And then?")
             gate.open()
             outcome = await outcome_of(begun)
         assert begun.following is not None

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.server.hosting import feeds
+from graph_agent.server import host
 from graph_agent.session.event_reader import EventReader
 from tests.server.hosting import answered, ask, running, sessions_of
 from tests.server.process import serving
@@ -31,7 +31,7 @@ def followed(http: httpx.Client, session: str, **params: Any) -> Iterator[Iterat
 
 
 async def test_events_of_this_process_are_followed_without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "LOOK_S", 3600.0)
+    monkeypatch.setattr(host, "LOOK_S", 3600.0)
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one", "two"]))) as runs:
         await answered(runs.host, ask(session_id="s"))
         received: list[str] = []
@@ -115,7 +115,7 @@ def _is_refused(http: httpx.Client) -> bool:
 
 
 async def test_many_followers_read_a_session_once_per_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "LOOK_S", 3600.0)
+    monkeypatch.setattr(host, "LOOK_S", 3600.0)
     readings: list[str] = []
     read, read_all = EventReader.read, EventReader.read_all
 

@@ -24,7 +24,7 @@ from graph_agent.errors import SessionLostError
 from graph_agent.execution.open_calls import UNKNOWN
 from graph_agent.persistence import prune
 from graph_agent.server import ServerSettings, create_app
-from graph_agent.server.hosting.host import AgentSource, Host, open_host
+from graph_agent.server.host import AgentSource, Host, open_host
 from graph_agent.server.problems import ProblemError, problem_of_failure
 from tests.server.hosting import ask, outcome_of, start_run
 from tests.support.agents import asks

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from graph_agent.server import shared_folder
-from graph_agent.server.admission.gate import Limits, SharedLimits
-from graph_agent.server.monitoring.metrics import ReservedFile
+from graph_agent.server import supervisor as workers
+from graph_agent.server.admission import worker_folder
+from graph_agent.server.admission.gate import Limits
+from graph_agent.server.admission.worker_folder import SharedLimits
+from graph_agent.server.monitoring import ReservedFile
 from graph_agent.server.problems import ProblemError
-from graph_agent.server.process import supervisor as workers
 from tests.server.process import Served, serving
 from tests.support.chat_client import CHAT, body
 from tests.support.small_disk import fill, small_disk
@@ -31,7 +32,7 @@ def refused(limits: Limits, caller: str, begin: Callable[[Limits, str], None]) -
 
 @pytest.fixture(autouse=True)
 def no_warnings_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_folder, "_warned", set())
+    monkeypatch.setattr(worker_folder, "_warned", set())
 
 
 def test_limits_hold_for_this_process_while_the_folder_is_full_and_are_shared_again_afterwards(

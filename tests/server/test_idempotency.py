@@ -22,7 +22,7 @@ from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.run_spec import with_key
 from graph_agent.server.chat.schemas import ChatRequest
-from graph_agent.server.hosting.host import AgentSource
+from graph_agent.server.host import AgentSource
 from graph_agent.server.problems import ProblemError
 from tests.server.hosting import MINE, answered, ask, outcome_of, running, spec_of, start_run, with_results
 from tests.server.process import Served, serving

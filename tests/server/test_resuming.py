@@ -16,7 +16,7 @@ from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.chat.run_spec import RunSpec
-from graph_agent.server.hosting.host import Host
+from graph_agent.server.host import Host
 from graph_agent.server.problems import ProblemError
 from graph_agent.session.results import run_result
 from tests.server.hosting import MINE, answered, ask, outcome_of, running, sessions_of, spec_of, with_results
@@ -113,7 +113,7 @@ async def test_a_follow_up_has_its_own_answer_and_usage() -> None:
     script = [_used(input_tokens=1000), _used("No more actions."), _used("Done."), _used("Next.", input_tokens=50)]
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(script))) as runs:
         waiting = await answered(runs.host, ask(client_tools=[MINE], session_id="s"))
-        await sessions_of(runs).follow_up("s", "And then?")
+        await (await sessions_of(runs).session("s")).follow_up("And then?")
         spec = await spec_of(runs.host, with_results(waiting.calls, session_id="s"))
         async with runs.run(spec, streams=False) as resumed:
             outcome = await outcome_of(resumed)

@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from graph_agent.server.admission.gate import Limits, SharedLimits
+from graph_agent.server.admission.gate import Limits
+from graph_agent.server.admission.worker_folder import SharedLimits
 from graph_agent.server.problems import ProblemError
 from tests.server.process import Served, eventually, refused, serving
 from tests.support.chat_client import chat, events, is_up

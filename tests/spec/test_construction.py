@@ -28,7 +28,7 @@ from graph_agent import (
     create_graph_agent,
 )
 from graph_agent.errors import ConfigError
-from graph_agent.server.hosting.host import a2a_context_of
+from graph_agent.server.host import a2a_context_of
 from graph_agent.settings.config import coerce_context, effective_config
 from graph_agent.spec import load_spec, open_agent
 from tests.support.agents import asks, dialogue, echo, says, thread

@@ -26,7 +26,7 @@ from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_age
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.models.scripted import Script
 from graph_agent.server import ServerSettings, create_app
-from graph_agent.server.hosting.host import AgentSource
+from graph_agent.server.host import AgentSource
 from graph_agent.session.results import Done, PlanText, Token
 
 ANSWER = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}

@@ -1,56 +1,125 @@
-"""Builds an A2A server for one compiled agent graph: routes to mount in an ASGI application."""
+"""Builds an A2A server for one compiled agent graph: routes to mount in an ASGI application, and push notifications."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 
+import httpx
+from a2a import types
 from a2a.server.context import ServerCallContext
 from a2a.server.events import Event
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
 from a2a.server.routes.common import DefaultServerCallContextBuilder, ServerCallContextBuilder
-from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore
-from a2a.types import (
-    AgentCard,
-    CancelTaskRequest,
-    ListTasksRequest,
-    ListTasksResponse,
-    Message,
-    SendMessageRequest,
-    SubscribeToTaskRequest,
-    Task,
+from a2a.server.tasks import (
+    BasePushNotificationSender,
+    InMemoryPushNotificationConfigStore,
+    InMemoryTaskStore,
+    PushNotificationEvent,
+    PushNotificationSender,
 )
+from a2a.server.tasks.push_notification_config_store import PushNotificationConfigStore
 from a2a.utils.errors import UnsupportedOperationError
 from starlette.routing import BaseRoute, Route
 from typing_extensions import TypedDict
 
 from graph_agent._internal.credential_headers import check_headers
-from graph_agent._internal.public_network import is_public_url
+from graph_agent._internal.public_network import PublicTransport, is_public_url
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
+from graph_agent.server.a2a import validation
 from graph_agent.server.a2a.cross_process import OtherProcesses
 from graph_agent.server.a2a.executor import HEARTBEAT_S, STEERING, GraphExecutor, SlotFactory, unbounded
-from graph_agent.server.a2a.push import PushNotifier
 from graph_agent.server.a2a.store import ENDED, ConversationStore, LiveTaskStore, SessionIds, Stores, session_id_of
-from graph_agent.server.a2a.validation import (
-    AT_WORK,
-    BoundedRequests,
-    CheckedRequests,
-    CredentialContext,
-    Refusal,
-    RefusedStreams,
-    RequestBounds,
-    check_listing,
-    check_required_fields,
-    refused_over_jsonrpc,
-    refused_over_rest,
-)
 from graph_agent.server.settings import A2A_DEFAULTS, REST_PATH, RPC_PATH
+
+_TIMEOUT_S = 10
+_CLOSE_S = 2.0
+"""Seconds for sending queued notifications when the server closes."""
+_MAX_QUEUED = 100
+"""Queued notifications of a task at which chunks of the answer are dropped."""
+
+
+class PushNotifier(PushNotificationSender):
+    """Sends the notifications of each task in order, without making the task wait.
+
+    A receiver may take seconds for each notification, or be unreachable. A receiver that falls far behind misses chunks
+    of the answer, which is sent complete at the end; it misses no change of the task's state.
+    """
+
+    def __init__(self, configs: PushNotificationConfigStore, url_check: Callable[[str], Awaitable[bool]]) -> None:
+        # A custom check may allow more than the public network.
+        self._http = open_push_http(public_only=url_check is is_public_url)
+        self._sender = BasePushNotificationSender(self._http, configs, push_url_validator=url_check)
+        self._waiting: dict[str, deque[PushNotificationEvent]] = {}
+        self._sending: dict[str, asyncio.Task[None]] = {}
+
+    async def send_notification(self, task_id: str, event: PushNotificationEvent) -> None:
+        """Queue a notification behind the task's earlier ones."""
+        waiting = self._waiting.setdefault(task_id, deque())
+        if len(waiting) >= _MAX_QUEUED and isinstance(event, types.TaskArtifactUpdateEvent) and event.append:
+            return
+        # Copied: the SDK keeps mutating the event, which may be the task itself.
+        copy = type(event)()
+        copy.CopyFrom(event)  # type: ignore[arg-type]  # it is of the same type
+        waiting.append(copy)
+        if task_id not in self._sending:
+            self._sending[task_id] = asyncio.create_task(self._send(task_id, waiting))
+
+    async def drained(self) -> None:
+        """Wait until the queues are empty."""
+        while self._sending:
+            await asyncio.wait(self._sending.values())
+
+    async def aclose(self) -> None:
+        """Send queued notifications for a limited time, then close."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self.drained()
+        if late := list(self._sending.values()):
+            for sending in late:
+                sending.cancel()
+            await asyncio.wait(late)
+        await self._http.aclose()
+
+    async def _send(self, task_id: str, waiting: deque[PushNotificationEvent]) -> None:
+        try:
+            while waiting:
+                await self._sender.send_notification(task_id, waiting.popleft())
+        finally:
+            del self._waiting[task_id], self._sending[task_id]
+
+
+def open_push_http(*, public_only: bool = True) -> httpx.AsyncClient:
+    """Return an HTTP client that follows no redirects, ignores proxies of the environment, and reads no response body.
+
+    A receiver's address is untrusted, as it comes from a client of the agent: the receiver must not redirect requests
+    or exhaust memory.
+    """
+    transport = PublicTransport() if public_only else httpx.AsyncHTTPTransport()
+    return httpx.AsyncClient(
+        transport=_StatusOnly(transport), follow_redirects=False, timeout=_TIMEOUT_S, trust_env=False
+    )
+
+
+class _StatusOnly(httpx.AsyncBaseTransport):
+    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+        self._transport = transport
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await self._transport.handle_async_request(request)
+        await response.aclose()
+        return httpx.Response(response.status_code, extensions=response.extensions)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
 
 CARD_AGE_S = 60
 """Seconds a client may cache the card."""
@@ -73,7 +142,7 @@ class A2AOptions(TypedDict, total=False):
     credential_headers: Mapping[str, str]
     push_url_check: UrlCheck
     slots: SlotFactory
-    bounds: RequestBounds
+    bounds: validation.RequestBounds
 
 
 class A2AServer:
@@ -100,7 +169,7 @@ class A2AServer:
     def __init__(
         self,
         graph: CompiledAgentGraph,
-        card: AgentCard,
+        card: types.AgentCard,
         *,
         stores: Stores | None = None,
         context: Mapping[str, Any] = A2A_DEFAULTS,
@@ -111,16 +180,15 @@ class A2AServer:
         credential_headers: Mapping[str, str] = MappingProxyType({}),
         push_url_check: UrlCheck = is_public_url,
         slots: SlotFactory = unbounded,
-        bounds: RequestBounds = RequestBounds(),  # noqa: B008 - it is frozen
+        bounds: validation.RequestBounds = validation.RequestBounds(),  # noqa: B008 - it is frozen
     ) -> None:
         if not graph.checkpointer:
             raise ConfigError("An A2A server needs a graph that keeps its sessions: compile it with a checkpointer.")
         check_headers(credential_headers)
         context_builder = context_builder or DefaultServerCallContextBuilder()
         if credential_headers:
-            context_builder = CredentialContext(context_builder, credential_headers)
+            context_builder = validation.CredentialContext(context_builder, credential_headers)
         self.card = card
-        """The agent card."""
         stores = stores or Stores(LiveTaskStore(InMemoryTaskStore()), InMemoryPushNotificationConfigStore())
         other_processes = OtherProcesses(stores.tasks, graph.store)
         self._executor = GraphExecutor(
@@ -141,7 +209,7 @@ class A2AServer:
             push_sender=self._push,
             push_url_validator=push_url_check,
             validate_input_modes=True,
-            request_context_builder=CheckedRequests(
+            request_context_builder=validation.CheckedRequests(
                 notifies=self._push is not None,
                 tasks=stores.tasks,
                 task_lease=self._executor.is_working_on,
@@ -160,12 +228,12 @@ class A2AServer:
         rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
         for route in rest:
             if isinstance(route, Route) and route.path.endswith((":stream", ":subscribe")):
-                route.app = RefusedStreams(route.app)
+                route.app = validation.RefusedStreams(route.app)
         self.routes: list[BaseRoute] = [
             *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
-            *(_bounded(route, bounds, refused_over_jsonrpc) for route in rpc),
+            *(_bounded(route, bounds, validation.refused_over_jsonrpc) for route in rpc),
             # The SDK's mount for tenants is left out: it would match every path of the host application.
-            *(_bounded(route, bounds, refused_over_rest) for route in rest if isinstance(route, Route)),
+            *(_bounded(route, bounds, validation.refused_over_rest) for route in rest if isinstance(route, Route)),
         ]
         """The routes, for a Starlette or FastAPI application."""
 
@@ -211,9 +279,9 @@ class A2AServer:
             await self._push.aclose()
 
 
-def _bounded(route: BaseRoute, bounds: RequestBounds, refusal: Refusal) -> BaseRoute:
+def _bounded(route: BaseRoute, bounds: validation.RequestBounds, refusal: validation.Refusal) -> BaseRoute:
     if isinstance(route, Route):
-        route.app = BoundedRequests(route.app, bounds, refusal)
+        route.app = validation.BoundedRequests(route.app, bounds, refusal)
     return route
 
 
@@ -236,18 +304,20 @@ class _Handler(DefaultRequestHandler):
         super().__init__(*args, **kwargs)
         self._tasks_in_use: set[tuple[str, str]] = set()
 
-    async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Message | Task:
-        check_required_fields(params)
+    async def on_message_send(
+        self, params: types.SendMessageRequest, context: ServerCallContext
+    ) -> types.Message | types.Task:
+        validation.check_required_fields(params)
         if (reply := await self._reply(params.message, context)) is not None:
             return reply
         with self._one_message(params, context):
-            answer: Message | Task = await _SEND(self, params, context)
+            answer: types.Message | types.Task = await _SEND(self, params, context)
             return answer
 
     async def on_message_send_stream(
-        self, params: SendMessageRequest, context: ServerCallContext
+        self, params: types.SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        check_required_fields(params)
+        validation.check_required_fields(params)
         if (reply := await self._reply(params.message, context)) is not None:
             yield reply
             return
@@ -256,25 +326,25 @@ class _Handler(DefaultRequestHandler):
                 async for event in events:
                     yield event
 
-    async def _reply(self, message: Message, context: ServerCallContext) -> Message | Task | None:
+    async def _reply(self, message: types.Message, context: ServerCallContext) -> types.Message | types.Task | None:
         """Return the reply to a message that begins or continues no task; None for any other message.
 
         It steers its conversation, or repeats a message to a task that has ended.
         """
         task = await self.task_store.get(message.task_id, context) if message.task_id else None
         if STEERING in message.extensions:
-            sent = Message()
+            sent = types.Message()
             sent.CopyFrom(message)
-            sent.context_id = task.context_id if isinstance(task, Task) else message.context_id
+            sent.context_id = task.context_id if isinstance(task, types.Task) else message.context_id
             return await self.agent_executor.steer(sent, context.user.user_name)
-        if not isinstance(task, Task) or task.status.state not in ENDED:
+        if not isinstance(task, types.Task) or task.status.state not in ENDED:
             return None
         # The first message named no task.
         received = [list(each.parts) for each in task.history[1:] if each.message_id == message.message_id]
         return task if list(message.parts) in received else None
 
     @contextmanager
-    def _one_message(self, params: SendMessageRequest, context: ServerCallContext) -> Iterator[None]:
+    def _one_message(self, params: types.SendMessageRequest, context: ServerCallContext) -> Iterator[None]:
         """Refuse concurrent messages to the same task inside the block; the task itself may not have started yet.
 
         Raises:
@@ -282,7 +352,7 @@ class _Handler(DefaultRequestHandler):
         """
         key = context.user.user_name, params.message.task_id
         if key in self._tasks_in_use:
-            raise UnsupportedOperationError(message=AT_WORK)
+            raise UnsupportedOperationError(message=validation.AT_WORK)
         added = {key} if params.message.task_id else set[tuple[str, str]]()
         self._tasks_in_use |= added
         try:
@@ -290,22 +360,24 @@ class _Handler(DefaultRequestHandler):
         finally:
             self._tasks_in_use -= added
 
-    async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
-        check_listing(params)
-        page: ListTasksResponse = await super().on_list_tasks(params, context)
+    async def on_list_tasks(
+        self, params: types.ListTasksRequest, context: ServerCallContext
+    ) -> types.ListTasksResponse:
+        validation.check_listing(params)
+        page: types.ListTasksResponse = await super().on_list_tasks(params, context)
         return page
 
-    async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
+    async def on_cancel_task(self, params: types.CancelTaskRequest, context: ServerCallContext) -> types.Task | None:
         ended = await self.other_processes.cancel(params.id, context)
         if ended is not None and ended.status.state in ENDED:
             return ended
-        task: Task | None = await super().on_cancel_task(params, context)
+        task: types.Task | None = await super().on_cancel_task(params, context)
         if task is not None:
             await self.agent_executor.forget(context.user.user_name, task)
         return task
 
     async def on_subscribe_to_task(
-        self, params: SubscribeToTaskRequest, context: ServerCallContext
+        self, params: types.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         watched = False
         async for task in self.other_processes.watch(params.id, context):

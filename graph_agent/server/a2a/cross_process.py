@@ -75,7 +75,6 @@ class OtherProcesses:
 
     Args:
         tasks: The task store; only a `LiveTaskStore` is shared with other processes.
-        store: The Store for cancel requests; None for no Store.
     """
 
     def __init__(self, tasks: TaskStore, store: BaseStore | None) -> None:

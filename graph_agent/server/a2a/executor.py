@@ -105,11 +105,7 @@ class GraphExecutor(AgentExecutor):
     shuts down, a run stops at its next superstep boundary and its task ends as `failed`; the session can be continued.
 
     Args:
-        context: Context overrides for every run.
-        show_outputs: Whether tool outputs are sent to subscribers.
-        heartbeat_s: Seconds without an update after which a running task sends a heartbeat.
         cancel_requests: Cancel requests of other processes; None if there are no other processes.
-        slots: Limits how many tasks of one user run at the same time.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from importlib import metadata
 
 from a2a.auth.user import UnauthenticatedUser, User
@@ -20,7 +21,6 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import Unpack
 
 from graph_agent._internal import telemetry
@@ -33,8 +33,8 @@ from graph_agent.server.a2a.app import CARD_AGE_S, A2AOptions, A2AServer
 from graph_agent.server.a2a.executor import STEERING, NoSlotError, SlotFactory
 from graph_agent.server.a2a.store import open_stores, task_lease
 from graph_agent.server.a2a.validation import RequestBounds
-from graph_agent.server.admission.gate import Caller, Limits, admitted_caller, guard, limits_of
-from graph_agent.server.admission.limited import admit_requests
+from graph_agent.server.admission.gate import Caller, Limits, admit_requests, admitted_caller, guard
+from graph_agent.server.admission.worker_folder import limits_of
 from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.schemas import SESSION_ID
 from graph_agent.server.problems import ProblemError
@@ -142,7 +142,7 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
         )
         closing = runs.register_closer(server.aclose, drain=server.drain)
         admit_requests(server.routes, runs, limits, protocol="A2A")
-        card = Route(CARD_PATH, _card_endpoint(runs), methods=["GET"])
+        card = Route(CARD_PATH, partial(_respond_with_card, runs), methods=["GET"])
         try:
             yield [card, *(route for route in server.routes if getattr(route, "path", "") != CARD_PATH)]
         finally:
@@ -207,18 +207,12 @@ def _card(runs: Runs, url: str) -> AgentCard:
     return card
 
 
-def _card_endpoint(runs: Runs) -> ASGIApp:
-    class _Endpoint:
-        """The card; its URL is `public_url`, or the address of the request."""
-
-        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-            request = Request(scope, receive)
-            url = runs.host.settings.public_url or str(request.base_url)
-            [route] = create_agent_card_routes(_card(runs, url), cache_control=f"private, max-age={CARD_AGE_S}")
-            response: Response = await route.endpoint(request)
-            await response(scope, receive, send)
-
-    return _Endpoint()
+async def _respond_with_card(runs: Runs, request: Request) -> Response:
+    """Return the card; its URL is `public_url`, or the address of the request."""
+    url = runs.host.settings.public_url or str(request.base_url)
+    [route] = create_agent_card_routes(_card(runs, url), cache_control=f"private, max-age={CARD_AGE_S}")
+    response: Response = await route.endpoint(request)
+    return response
 
 
 class _KeyUser(User):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from a2a import types
 from a2a.server.cluster import ConcurrentTaskModificationError
 from a2a.server.context import ServerCallContext
 from a2a.server.owner_resolver import resolve_user_scope
@@ -23,16 +24,6 @@ from a2a.server.tasks import (
     TaskStore,
 )
 from a2a.server.tasks.push_notification_config_store import PushNotificationConfigStore
-from a2a.types import (
-    ListTasksRequest,
-    ListTasksResponse,
-    Message,
-    Part,
-    Role,
-    Task,
-    TaskPushNotificationConfig,
-    TaskState,
-)
 from a2a.utils.errors import InternalError, InvalidParamsError
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.runtime import RunControl
@@ -67,9 +58,6 @@ _WIDEN = "ALTER TABLE tasks ALTER COLUMN context_id TYPE text"
 @asynccontextmanager
 async def open_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotificationConfigStore]]:
     """Open the tables, create missing ones, and close the connections on exit.
-
-    Args:
-        url: `sqlite:///FILE` or `postgresql://…`.
 
     Raises:
         ConfigError: If the address is of another kind, or the database cannot be reached.
@@ -153,7 +141,7 @@ def _engine(url: str) -> AsyncEngine:
 SessionIds = Callable[[str, str], str]
 """Builds a session id from a user name (empty for an anonymous user) and a conversation id."""
 
-TaskLease = Callable[[Task, ServerCallContext], Awaitable[bool]]
+TaskLease = Callable[[types.Task, ServerCallContext], Awaitable[bool]]
 """Whether any process runs the conversation of a caller's task."""
 
 
@@ -169,15 +157,11 @@ def session_id_of(user: str, context_id: str) -> str:
 
 
 def task_lease(graph: CompiledAgentGraph, session_ids: SessionIds = session_id_of) -> TaskLease:
-    """Return a check whether any process runs a task's conversation.
-
-    Args:
-        graph: The agent, with a checkpointer whose sessions are locked across processes.
-    """
+    """Return a check whether any process runs a task's conversation."""
     saver = graph.checkpointer
     assert isinstance(saver, BaseCheckpointSaver)
 
-    async def has_lease(task: Task, context: ServerCallContext) -> bool:
+    async def has_lease(task: types.Task, context: ServerCallContext) -> bool:
         return not await is_idle(saver, session_ids(context.user.user_name, task.context_id))
 
     return has_lease
@@ -196,15 +180,14 @@ _RETRY_PAUSES_S = (0.2, 1.0, 3.0)
 
 ENDED = frozenset(
     {
-        TaskState.TASK_STATE_COMPLETED,
-        TaskState.TASK_STATE_FAILED,
-        TaskState.TASK_STATE_CANCELED,
-        TaskState.TASK_STATE_REJECTED,
+        types.TaskState.TASK_STATE_COMPLETED,
+        types.TaskState.TASK_STATE_FAILED,
+        types.TaskState.TASK_STATE_CANCELED,
+        types.TaskState.TASK_STATE_REJECTED,
     }
 )
-"""Final task states."""
 
-_RUNNING = frozenset({TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING})
+_RUNNING = frozenset({types.TaskState.TASK_STATE_SUBMITTED, types.TaskState.TASK_STATE_WORKING})
 
 
 @dataclass(frozen=True)
@@ -240,15 +223,12 @@ class LiveTaskStore(TaskStore):
 
     The SDK saves the whole task for each token of its answer, which would take one transaction per token. A task that
     the database lists as running but no process runs was lost with its process; it is stored and returned as failed.
-
-    Args:
-        task_lease: Whether another process runs a task; None if there is no other process.
     """
 
     def __init__(self, store: TaskStore, task_lease: TaskLease | None = None) -> None:
         self._store = store
         self._at_work = task_lease
-        self._live: dict[tuple[str, str], tuple[Task, int]] = {}
+        self._live: dict[tuple[str, str], tuple[types.Task, int]] = {}
         self._settled = asyncio.Event()
         self._settled.set()
 
@@ -266,12 +246,8 @@ class LiveTaskStore(TaskStore):
         self._live.clear()
         self._settled.set()
 
-    async def run_by_other_process(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """Return the task if another process runs it, else None.
-
-        Args:
-            context: The caller's context; its user must own the task.
-        """
+    async def run_by_other_process(self, task_id: str, context: ServerCallContext) -> types.Task | None:
+        """Return the task if another process runs it, else None."""
         if self._at_work is None or (resolve_user_scope(context), task_id) in self._live:
             return None
         task = await self.get(task_id, context)
@@ -279,16 +255,12 @@ class LiveTaskStore(TaskStore):
         here = (resolve_user_scope(context), task_id) in self._live
         return task if task is not None and is_running(task) and not here else None
 
-    async def save(self, task: Task, context: ServerCallContext) -> None:
-        """Store a task.
-
-        Raises:
-            ConcurrentTaskModificationError: If another process has ended the task.
-        """
+    async def save(self, task: types.Task, context: ServerCallContext) -> None:
+        """Store a task; raise `ConcurrentTaskModificationError` if another process has ended the task."""
         key = resolve_user_scope(context), task.id
         state = task.status.state
         _, written = self._live.get(key, (None, None))
-        if self.shared and written is None and state != TaskState.TASK_STATE_SUBMITTED:
+        if self.shared and written is None and state != types.TaskState.TASK_STATE_SUBMITTED:
             await self._check_open(task.id, context)
         if state in _RUNNING:
             self._live[key] = task, state
@@ -301,7 +273,7 @@ class LiveTaskStore(TaskStore):
         finally:
             self._forget(key)
 
-    async def _save_with_retries(self, task: Task, context: ServerCallContext) -> None:
+    async def _save_with_retries(self, task: types.Task, context: ServerCallContext) -> None:
         # Retried, as only this process has the task's final state or its question.
         for pause_s in _RETRY_PAUSES_S:
             try:
@@ -312,10 +284,10 @@ class LiveTaskStore(TaskStore):
                 return
         await self._store.save(task, context)
 
-    async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
+    async def get(self, task_id: str, context: ServerCallContext) -> types.Task | None:
         """Return a task; a lost task as failed."""
         if live := self._live.get((resolve_user_scope(context), task_id)):
-            copy = Task()
+            copy = types.Task()
             copy.CopyFrom(live[0])
             return copy
         task = await self._store.get(task_id, context)
@@ -328,7 +300,7 @@ class LiveTaskStore(TaskStore):
         self._forget((resolve_user_scope(context), task_id))
         await self._store.delete(task_id, context)
 
-    async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+    async def list(self, params: types.ListTasksRequest, context: ServerCallContext) -> types.ListTasksResponse:
         """List tasks; lost tasks as failed."""
         owner = resolve_user_scope(context)
         page = await self._store.list(params, context)
@@ -352,7 +324,7 @@ class LiveTaskStore(TaskStore):
         if not self._live:
             self._settled.set()
 
-    async def _is_abandoned(self, task: Task, context: ServerCallContext) -> bool:
+    async def _is_abandoned(self, task: types.Task, context: ServerCallContext) -> bool:
         """Whether the database lists a task as running but no process runs it."""
         if not is_running(task) or (resolve_user_scope(context), task.id) in self._live:
             return False
@@ -363,7 +335,7 @@ class LiveTaskStore(TaskStore):
         age_s = abs(time.time() - task.status.timestamp.ToNanoseconds() / 1e9)
         return age_s > LOST_AFTER_S and not await self._at_work(task, context)
 
-    async def _recover(self, task: Task, context: ServerCallContext) -> Task | None:
+    async def _recover(self, task: types.Task, context: ServerCallContext) -> types.Task | None:
         """Give the task's process time to write the final state; mark the task as failed if it is still abandoned."""
         if self._at_work is not None:
             await asyncio.sleep(_FINAL_WRITE_S)
@@ -374,22 +346,22 @@ class LiveTaskStore(TaskStore):
         await self._mark_lost(task, context)
         return task
 
-    async def _mark_lost(self, task: Task, context: ServerCallContext) -> None:
-        task.status.state = TaskState.TASK_STATE_FAILED
+    async def _mark_lost(self, task: types.Task, context: ServerCallContext) -> None:
+        task.status.state = types.TaskState.TASK_STATE_FAILED
         task.status.timestamp.GetCurrentTime()
         task.status.message.CopyFrom(
-            Message(
+            types.Message(
                 message_id=f"{task.id}-lost",
-                role=Role.ROLE_AGENT,
+                role=types.Role.ROLE_AGENT,
                 task_id=task.id,
                 context_id=task.context_id,
-                parts=[Part(text=LOST)],
+                parts=[types.Part(text=LOST)],
             )
         )
         await self._store.save(task, context)
 
 
-def is_running(task: Task) -> bool:
+def is_running(task: types.Task) -> bool:
     """Whether a task is submitted or working."""
     return task.status.state in _RUNNING
 
@@ -406,19 +378,19 @@ class MaskedTaskStore(DatabaseTaskStore):
         InternalError: If the database fails.
     """
 
-    async def save(self, task: Task, context: ServerCallContext) -> None:
+    async def save(self, task: types.Task, context: ServerCallContext) -> None:
         """Store a task."""
         with _masked_errors("Writing an A2A task"):
             await super().save(task, context)
 
-    async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
+    async def get(self, task_id: str, context: ServerCallContext) -> types.Task | None:
         """Return a task; None for an id with a NUL character."""
         if _NUL in task_id:
             return None
         with _masked_errors("Reading an A2A task"):
             return await super().get(task_id, context)
 
-    async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+    async def list(self, params: types.ListTasksRequest, context: ServerCallContext) -> types.ListTasksResponse:
         """List tasks."""
         with _masked_errors("Listing the A2A tasks"):
             return await super().list(params, context)
@@ -433,14 +405,14 @@ class MaskedPushStore(DatabasePushNotificationConfigStore):
     """
 
     async def set_info(
-        self, task_id: str, notification_config: TaskPushNotificationConfig, context: ServerCallContext
-    ) -> TaskPushNotificationConfig:
+        self, task_id: str, notification_config: types.TaskPushNotificationConfig, context: ServerCallContext
+    ) -> types.TaskPushNotificationConfig:
         """Store a push configuration."""
         _check_no_nul("id", notification_config.id)
         with _masked_errors("Writing a push configuration"):
             return await super().set_info(task_id, notification_config, context)
 
-    async def get_info(self, task_id: str, context: ServerCallContext) -> list[TaskPushNotificationConfig]:
+    async def get_info(self, task_id: str, context: ServerCallContext) -> list[types.TaskPushNotificationConfig]:
         """Return the push configurations of a task."""
         with _masked_errors("Reading push configurations"):
             return await super().get_info(task_id, context)
@@ -477,7 +449,7 @@ class ConversationStore(TaskStore):
     def __init__(self, store: TaskStore) -> None:
         self._store = store
 
-    async def save(self, task: Task, context: ServerCallContext) -> None:
+    async def save(self, task: types.Task, context: ServerCallContext) -> None:
         """Store a task without progress; removes it from `task`, the SDK's own object, too."""
         history = [message for message in task.history if not is_progress(message)]
         if len(history) < len(task.history):
@@ -485,11 +457,11 @@ class ConversationStore(TaskStore):
             task.history.extend(history)
         await self._store.save(task, context)
 
-    async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
+    async def get(self, task_id: str, context: ServerCallContext) -> types.Task | None:
         """Return a task."""
         return await self._store.get(task_id, context)
 
-    async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+    async def list(self, params: types.ListTasksRequest, context: ServerCallContext) -> types.ListTasksResponse:
         """List tasks."""
         return await self._store.list(params, context)
 
@@ -521,9 +493,6 @@ class TaskRun:
     async def acquire(self, lock: asyncio.Lock) -> AsyncIterator[bool]:
         """Acquire the conversation's lock, and release it on exit.
 
-        Args:
-            lock: Held by the running task of a conversation.
-
         Yields:
             False if it was cancelled before the lock was acquired.
         """
@@ -540,11 +509,7 @@ class TaskRun:
 
 @asynccontextmanager
 async def heartbeats(reporter: TaskReporter, every_s: float) -> AsyncIterator[None]:
-    """Send a `working` update after each period without another update, inside the block.
-
-    Args:
-        every_s: Seconds without an update.
-    """
+    """Send a `working` update after each period without another update, inside the block."""
 
     async def beat() -> None:
         while True:

@@ -31,12 +31,7 @@ _PROGRESS = frozenset({"plan", "call", "delegation", "output"})
 
 
 class TaskReporter:
-    """Sends one task's updates to its subscribers.
-
-    Args:
-        queue: The SDK's event queue of the task.
-        show_outputs: Whether tool outputs are sent.
-    """
+    """Sends one task's updates to its subscribers."""
 
     def __init__(self, queue: EventQueue, task_id: str, context_id: str, *, show_outputs: bool) -> None:
         self._queue = queue
@@ -70,7 +65,6 @@ class TaskReporter:
 
         Args:
             about: The progress for programs, under our extension's key.
-            data: Additional JSON.
         """
         self.updates_sent += 1
         await self._pieces.flush()
@@ -127,11 +121,7 @@ class TaskReporter:
         return self._message([*_text_parts(text), *_data_parts(data)], about)
 
     async def ask_again(self, question: Message, reason: str) -> None:
-        """Send a question after an answer that was not accepted.
-
-        Args:
-            reason: Why the answer was not accepted.
-        """
+        """Send a question after an answer that was not accepted."""
         message = self._message([Part(text=reason), *question.parts], _about(question))
         await self._updater.update_status(TaskState.TASK_STATE_INPUT_REQUIRED, message)
 

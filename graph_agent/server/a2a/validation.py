@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
+from a2a import types
 from a2a.server.agent_execution import RequestContext, SimpleRequestContextBuilder
 from a2a.server.context import ServerCallContext
 from a2a.server.routes.common import ServerCallContextBuilder
 from a2a.server.tasks import TaskStore
-from a2a.types import ListTasksRequest, Message, Part, SendMessageRequest, Task, TaskState
 from a2a.utils.error_handlers import build_error_details, build_rest_error_payload
 from a2a.utils.errors import (
     JSON_RPC_ERROR_CODE_MAP,
@@ -46,6 +46,7 @@ from graph_agent._internal.text import find_lone_surrogate
 from graph_agent.errors import InputError
 from graph_agent.server.a2a.cross_process import OtherProcesses
 from graph_agent.server.a2a.store import is_running
+from graph_agent.server.admission.body import ReplayedBody
 
 _STATE = "graph_agent_credentials"
 _HEADERS = "headers"
@@ -77,11 +78,7 @@ class CredentialContext(ServerCallContextBuilder):
 
 
 def request_credentials(context: ServerCallContext) -> dict[str, SecretStr]:
-    """Return the credentials of a request.
-
-    Raises:
-        InvalidParamsError: If a credential header occurs twice.
-    """
+    """Return the credentials of a request; raise `InvalidParamsError` if a credential header occurs twice."""
     found: dict[str, SecretStr] | InvalidParamsError = context.state.get(_STATE, {})
     if isinstance(found, InvalidParamsError):
         raise found
@@ -122,10 +119,10 @@ class CheckedRequests(SimpleRequestContextBuilder):
     async def build(
         self,
         context: ServerCallContext,
-        params: SendMessageRequest | None = None,
+        params: types.SendMessageRequest | None = None,
         task_id: str | None = None,
         context_id: str | None = None,
-        task: Task | None = None,
+        task: types.Task | None = None,
     ) -> RequestContext:
         """Build the context; a message with a task id but no context id belongs to that task's conversation.
 
@@ -155,12 +152,12 @@ class CheckedRequests(SimpleRequestContextBuilder):
             await self._check_new(built)
         return built
 
-    async def _check_idle(self, task: Task, context: ServerCallContext) -> None:
+    async def _check_idle(self, task: types.Task, context: ServerCallContext) -> None:
         if is_running(task) and (self._at_work(task.id) or await self._other_processes.has(task.id, context)):
             raise UnsupportedOperationError(message=AT_WORK)
 
 
-def _conversation_of(params: SendMessageRequest, user: str) -> str | None:
+def _conversation_of(params: types.SendMessageRequest, user: str) -> str | None:
     """Return the id of the conversation that a first message begins; None for a new one.
 
     It depends on the caller, the message's id and its content. An anonymous caller gets a new conversation each time:
@@ -180,9 +177,7 @@ class RequestBounds:
     values: int = 5_000
     """JSON values: objects, arrays, strings, numbers, `true`, `false` and `null`; keys do not count."""
     depth: int = 100
-    """Nesting levels of objects and arrays."""
     parts: int = 200
-    """Parts of one message."""
     characters: int = 1_000_000
     """Characters of all strings and keys together, without file bytes, which the SDK does not scan."""
 
@@ -192,9 +187,6 @@ class BoundedRequests:
 
     The SDK reports a request in another encoding as an internal error, and ignores an unknown state and with it the
     filter of a list.
-
-    Args:
-        refusal: Builds the response to a refused request.
     """
 
     def __init__(self, app: ASGIApp, bounds: RequestBounds, refusal: Refusal) -> None:
@@ -233,12 +225,7 @@ class BoundedRequests:
             return
         # The SDK parses a large body again; yield to other tasks before that.
         await asyncio.sleep(0)
-        pending: list[Any] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
-
-        async def replay() -> Any:
-            return pending.pop() if pending else await receive()
-
-        await self._app(scope, replay, send)
+        await self._app(scope, ReplayedBody(bytes(body), receive), send)
 
     def _check_parts(self, request: Any) -> None:
         params = request.get("params", request) if isinstance(request, dict) else None
@@ -316,7 +303,7 @@ def check_query(query: bytes) -> None:
             raise InvalidParamsError(f"{name}={value!r}: give {expected}.")
 
 
-_PARAMETERS: dict[str, Any] = {field.json_name: field for field in ListTasksRequest.DESCRIPTOR.fields}
+_PARAMETERS: dict[str, Any] = {field.json_name: field for field in types.ListTasksRequest.DESCRIPTOR.fields}
 """Query parameters by name: a parameter of another request is one of these too."""
 _OTHER_NAMES = {field.name: name for name, field in _PARAMETERS.items() if field.name != name}
 _LEAST = {"pageSize": 1, "historyLength": 0}
@@ -333,7 +320,7 @@ def _expected(field: Any, value: str) -> str | None:
         case FieldDescriptor.TYPE_BOOL:
             return None if value.lower() in ("true", "false") else "true or false"
         case FieldDescriptor.TYPE_ENUM:
-            return None if value in _STATES else f"one of {', '.join(TaskState.keys())}"
+            return None if value in _STATES else f"one of {', '.join(types.TaskState.keys())}"
         case FieldDescriptor.TYPE_MESSAGE:
             try:
                 Timestamp().FromJsonString(value)
@@ -344,16 +331,16 @@ def _expected(field: Any, value: str) -> str | None:
             return "text without NUL" if "\x00" in value else None
 
 
-_STATES = {*TaskState.keys(), *map(str, TaskState.values())}
+_STATES = {*types.TaskState.keys(), *map(str, types.TaskState.values())}
 
 
-def check_listing(params: ListTasksRequest) -> None:
+def check_listing(params: types.ListTasksRequest) -> None:
     """Check the filters and the page token of a list of tasks.
 
     Raises:
         InvalidParamsError: If the state or the token is unknown, or the conversation's id holds a NUL.
     """
-    if params.status not in TaskState.values():
+    if params.status not in types.TaskState.values():
         raise _unknown_state(params.status)
     if "\x00" in params.context_id:
         raise InvalidParamsError(message="contextId holds a NUL character; send an id without it.")
@@ -375,7 +362,7 @@ def _unknown_token() -> InvalidParamsError:
 
 
 def _unknown_state(status: object) -> InvalidParamsError:
-    return InvalidParamsError(f"status={status!r}: give one of {', '.join(TaskState.keys())}.")
+    return InvalidParamsError(f"status={status!r}: give one of {', '.join(types.TaskState.keys())}.")
 
 
 def refused_over_jsonrpc(request: Any, error: A2AError) -> Response:
@@ -432,20 +419,20 @@ class RefusedStreams:
             await refused_over_rest(None, refusal)(scope, receive, send)
 
 
-def check_required_fields(params: SendMessageRequest) -> None:
+def check_required_fields(params: types.SendMessageRequest) -> None:
     """Check the required fields of a message, without walking its metadata and data.
 
     Raises:
         InvalidParamsError: If a field is missing; the same error as the SDK's.
     """
-    bare = SendMessageRequest()
+    bare = types.SendMessageRequest()
     if params.HasField("configuration"):
         bare.configuration.CopyFrom(params.configuration)
     if params.HasField("message"):
         message = params.message
         # A part has no required field, so one placeholder stands for all parts.
-        parts = [Part(text="x")] if message.parts else []
-        bare.message.CopyFrom(Message(message_id=message.message_id, role=message.role, parts=parts))
+        parts = [types.Part(text="x")] if message.parts else []
+        bare.message.CopyFrom(types.Message(message_id=message.message_id, role=message.role, parts=parts))
     validate_proto_required_fields(bare)
 
 
@@ -454,7 +441,7 @@ _MAX_DEPTH = 25
 """Nesting levels of a message's JSON. Protobuf parses 100 levels; a JSON level takes three, and the task adds some."""
 
 
-def _check(params: SendMessageRequest) -> None:
+def _check(params: types.SendMessageRequest) -> None:
     message = params.message
     for name, text in (("messageId", message.message_id), ("contextId", message.context_id)):
         if "\x00" in text:
@@ -496,11 +483,7 @@ def _numbers(root: Struct | Value) -> Iterator[tuple[float, int]]:
 
 
 def _refused_text(request: Any) -> InvalidRequestError | None:
-    """Return the error for a request with a lone surrogate in its text; None for any other request.
-
-    Args:
-        request: The request's JSON; None for a body that is not JSON.
-    """
+    """Return the error for a request with a lone surrogate in its text; None for any other request."""
     place = find_lone_surrogate(request)
     if place is None:
         return None

@@ -31,8 +31,6 @@ class BodyLimits:
     A body whose announced length is too large is not read at all; a chunked body is counted as it arrives.
 
     Args:
-        max_bytes: Maximum size of a body in bytes.
-        timeout_s: Maximum time to receive a body in seconds.
         refuse: Creates the response to a refused request from its path and the problem.
         slot: Returns a context that holds a slot while a body arrives; raises `ProblemError` if no slot is free.
         json: Limits of the number and depth of JSON values, which are counted as the body arrives, before it is parsed:
@@ -72,7 +70,7 @@ class BodyLimits:
             problem = refused
         else:
             if body is not None:
-                await self._app(scope, _Replay(body, receive), send)
+                await self._app(scope, ReplayedBody(body, receive), send)
                 self._collect(len(body))
             return
         response = self._refuse(path_of(scope), problem)
@@ -127,7 +125,7 @@ class BodyLimits:
         return ProblemError("too_large", f"The request's body is larger than {self._max_bytes} bytes.")
 
 
-class _Replay:
+class ReplayedBody:
     """ASGI `receive` that returns a body that was read already, then the client's further messages."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
@@ -135,6 +133,7 @@ class _Replay:
         self._receive = receive
 
     async def __call__(self) -> Message:
+        """Return the next message."""
         if self._body is None:
             return await self._receive()
         body, self._body = self._body, None

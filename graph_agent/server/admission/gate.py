@@ -1,7 +1,4 @@
-"""Admits requests: identifies the caller by key, checks origins and limits, and hides internals in error responses.
-
-Requests and runs of all worker processes of one server are counted in a small SQLite database.
-"""
+"""Admits requests: identifies the caller by key, checks origins and limits, and hides internals in error responses."""
 
 from __future__ import annotations
 
@@ -10,31 +7,30 @@ import hmac
 import ipaddress
 import os
 import re
-import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection, Request
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent._internal.json_bounds import JsonBounds
+from graph_agent._internal.signals import Drainable
 from graph_agent.approvals.decisions import DEFAULT_DECIDER
-from graph_agent.checkpoints.sqlite_connection import Patience
 from graph_agent.errors import ConfigError
 from graph_agent.server.admission.body import BodyLimits
-from graph_agent.server.problems import ProblemError, internal_error, on_http, on_problem, path_of, refusal
+from graph_agent.server.problems import ProblemError, internal_error, on_http, on_problem, path_of, refusal, stopping
 from graph_agent.server.settings import KEYS_VARIABLE, ApiKey, ServerSettings
-from graph_agent.server.shared_folder import is_alive, warn_of_folder
 from graph_agent.server.sse import with_request_id
 
 WINDOW_S = 60.0
@@ -47,7 +43,6 @@ class Limits:
     Args:
         concurrent: Maximum concurrent requests of one caller.
         per_minute: Maximum requests of one caller in any 60 seconds; None for no limit.
-        clock: Monotonic clock in seconds.
     """
 
     def __init__(
@@ -119,158 +114,6 @@ class Limits:
                 f"Too many requests; this key may send {self._per_minute} a minute.",
                 retry_after_s=oldest + WINDOW_S - now,
             )
-
-
-_WAIT_S = 2.0
-"""Seconds to wait for the transaction of another worker, which takes some microseconds."""
-_TABLES = """
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = OFF;
-CREATE TABLE IF NOT EXISTS under_way (
-  kind TEXT, caller TEXT, worker INTEGER, requests INTEGER, PRIMARY KEY (kind, caller, worker)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS started (kind TEXT, caller TEXT, at REAL);
-CREATE INDEX IF NOT EXISTS started_by ON started (kind, caller, at);
-"""
-
-
-class SharedLimits(Limits):
-    """`Limits` over all worker processes that share a folder.
-
-    Args:
-        kind: The limited resource; each kind is counted separately.
-        clock: Monotonic clock in seconds, the same for all processes of this machine.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        kind: str,
-        concurrent: int,
-        per_minute: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(concurrent, per_minute, clock)
-        self._folder = folder
-        self._kind = kind
-        self._worker = os.getpid()
-        self._db: sqlite3.Connection | None = None
-        self._unpublished: set[str] = set()
-        """Callers whose number of active requests in this process is not up to date in the database."""
-        self._in_database(lambda db: None)
-
-    def enter(self, caller: str) -> None:
-        """Behaves like `Limits.enter`; for this process alone while the folder is unusable."""
-        if self._in_database(partial(self._enter, caller)):
-            self._unpublished.clear()
-            self._active[caller] = self._active.get(caller, 0) + 1
-        else:
-            super().enter(caller)
-            self._unpublished.add(caller)
-
-    def count(self, caller: str) -> None:
-        """Behaves like `Limits.count`; for this process alone while the folder is unusable."""
-        if self._per_minute is not None and not self._in_database(partial(self._count, caller)):
-            super().count(caller)
-
-    def leave(self, caller: str) -> None:
-        """Behaves like `Limits.leave`."""
-        super().leave(caller)
-        if not self._in_database(partial(self._publish, caller)):
-            self._unpublished.add(caller)
-
-    def _in_database(self, work: Callable[[sqlite3.Connection], None]) -> bool:
-        """Run a function in a transaction; return False if the database is unusable, e.g. on a full disk.
-
-        Raises:
-            ProblemError: Raised by the function.
-        """
-        try:
-            if self._db is None:
-                self._db = self._open()
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                work(self._db)
-                self._db.execute("COMMIT")
-            except BaseException:
-                # On a full disk SQLite has already rolled back.
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            warn_of_folder(self._folder, error)
-            return False
-        return True
-
-    def _enter(self, caller: str, db: sqlite3.Connection) -> None:
-        for other in self._unpublished:
-            self._publish(other, db)
-        rows = db.execute(
-            "SELECT sum(requests) FROM under_way WHERE kind = ? AND caller = ?", (self._kind, caller)
-        ).fetchone()
-        self._check_concurrent(rows[0] or 0)
-        self._count(caller, db)
-        self._publish(caller, db, more=1)
-
-    def _count(self, caller: str, db: sqlite3.Connection) -> None:
-        if self._per_minute is None:
-            return
-        mine, now = (self._kind, caller), self._clock()
-        db.execute("DELETE FROM started WHERE kind = ? AND at <= ?", (self._kind, now - WINDOW_S))
-        started, oldest = db.execute(
-            "SELECT count(*), min(at) FROM started WHERE kind = ? AND caller = ?", mine
-        ).fetchone()
-        self._check_rate(started, oldest, now)
-        db.execute("INSERT INTO started VALUES (?, ?, ?)", (*mine, now))
-
-    def _publish(self, caller: str, db: sqlite3.Connection, more: int = 0) -> None:
-        # The absolute number, so that the next write corrects one that failed.
-        row = (self._kind, caller, self._worker, self._active.get(caller, 0) + more)
-        db.execute("INSERT OR REPLACE INTO under_way VALUES (?, ?, ?, ?)", row)
-
-    def _open(self) -> sqlite3.Connection:
-        # Not `.db`: prometheus_client reads all `*.db` files of the folder.
-        db = sqlite3.connect(self._folder / "limits.sqlite", timeout=_WAIT_S, isolation_level=None)
-        try:
-            _make_tables(db)
-            self._remove_dead_workers(db)
-        except sqlite3.Error:
-            db.close()
-            raise
-        return db
-
-    def _remove_dead_workers(self, db: sqlite3.Connection) -> None:
-        """Delete the counts of killed workers; an entry with this process's own id is from a dead one too."""
-        workers = [worker for (worker,) in db.execute("SELECT DISTINCT worker FROM under_way")]
-        for worker in workers:
-            if not is_alive(worker) or worker == self._worker:
-                db.execute("DELETE FROM under_way WHERE worker = ? AND kind = ?", (worker, self._kind))
-
-
-def _make_tables(db: sqlite3.Connection) -> None:
-    patience, made = Patience(), False
-    while not made:
-        try:
-            db.executescript(_TABLES)
-            made = True
-        except sqlite3.OperationalError as error:
-            time.sleep(patience.pause_s(error))
-
-
-def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[Limits, Limits, Limits]:
-    """Return the limits per key of requests, of event streams, and of active A2A tasks.
-
-    Args:
-        shared: The folder of the processes that share the limits; None for this process alone.
-    """
-    requests = (settings.concurrent_requests, settings.requests_per_minute)
-    if shared is None:
-        return Limits(*requests), Limits(settings.event_streams), Limits(settings.concurrent_requests)
-    return (
-        SharedLimits(shared, "requests", *requests),
-        SharedLimits(shared, "streams", settings.event_streams),
-        SharedLimits(shared, "tasks", settings.concurrent_requests),
-    )
 
 
 _SHORTEST = 16
@@ -426,11 +269,7 @@ _UNKNOWN_KEY = "The API key is none of this server's; check the key that the cli
 
 
 def guard(app: Starlette, settings: ServerSettings, guarded: Sequence[str]) -> None:
-    """Add the admission layer to an application that has not started.
-
-    Args:
-        guarded: The paths to guard, as for `Gate`.
-    """
+    """Add the admission layer to an application that has not started."""
     app.add_exception_handler(ProblemError, on_problem)
     app.add_exception_handler(HTTPException, on_http)
     app.add_middleware(Gate, settings=settings, guarded=guarded)
@@ -508,3 +347,60 @@ def admitted_caller(request: HTTPConnection) -> Caller:
     """Return the caller of an admitted request."""
     admitted: Caller = request.state.caller
     return admitted
+
+
+def admit_requests(
+    routes: Iterable[BaseRoute], runs: Drainable, limits: Limits, *, protocol: str, streams: Limits | None = None
+) -> None:
+    """Make the routes check each request, and count it as a request of its caller.
+
+    Args:
+        runs: Requests are refused while it drains.
+        streams: Limits of GET requests, which are open as long as the client; None for `limits`.
+    """
+    for route in routes:
+        if isinstance(route, Route):
+            route.app = _Limited(route.app, runs, limits, streams or limits, protocol)
+
+
+class _Limited:
+    """ASGI middleware that counts requests per caller, and refuses them while the server stops.
+
+    It also requires a JSON content type, which the SDKs may not: a browser sends `text/plain` to another site without a
+    preflight request.
+    """
+
+    def __init__(self, app: ASGIApp, runs: Drainable, limits: Limits, streams: Limits, protocol: str) -> None:
+        self._app = app
+        self._runs = runs
+        self._limits = limits
+        self._streams = streams
+        self._protocol = protocol
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._runs.draining:
+            raise stopping()
+        if not _is_json(Headers(scope=scope)):
+            raise ProblemError(
+                "media_type",
+                f"An {self._protocol} request is JSON; send it with 'Content-Type: application/json'.",
+            )
+        limits = self._streams if scope["method"] == "GET" else self._limits
+        with ExitStack() as slot:
+            slot.enter_context(limits.slot(admitted_caller(Request(scope)).name))
+
+            async def send_with_slot(message: Message) -> None:
+                if message["type"] == "http.response.body" and not message.get("more_body", False):
+                    # Before the last byte, after which the client may send its next request.
+                    slot.close()
+                await send(message)
+
+            await self._app(scope, receive, send_with_slot)
+
+
+def _is_json(headers: Headers) -> bool:
+    """Return whether a request has a JSON body, or none."""
+    if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
+        return True
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))

@@ -152,7 +152,6 @@ def answers_of(
     is no fault. Nothing is run or decided for it.
 
     Args:
-        interrupts: The session's open interrupts.
         events: The session's events, which have the decisions that it has received.
 
     Raises:

@@ -7,24 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
-from ag_ui.core import (
-    AssistantMessage,
-    AudioPart,
-    DeveloperMessage,
-    DocumentPart,
-    FileSource,
-    FunctionCall,
-    ImagePart,
-    Message,
-    SystemMessage,
-    TextPart,
-    ToolCall,
-    ToolMessage,
-    UrlSource,
-    UserMessage,
-    VideoPart,
-)
-from ag_ui.core import ContentPart as Content
+from ag_ui import core
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.messages import ToolCall as LangChainCall
 from langchain_core.messages import ToolMessage as LangChainResult
@@ -72,41 +55,38 @@ def result_id(call_name: str, given: Mapping[str, str]) -> str:
     return given.get(call_name, f"{call_name}-result")
 
 
-def given_results(messages: Sequence[Message]) -> dict[str, ToolMessage]:
+def given_results(messages: Sequence[core.Message]) -> dict[str, core.ToolMessage]:
     """Return a request's results by the names of their calls; the last one counts."""
-    return {message.tool_call_id: message for message in messages if isinstance(message, ToolMessage)}
+    return {message.tool_call_id: message for message in messages if isinstance(message, core.ToolMessage)}
 
 
-def new_inputs(messages: Sequence[Message], known: Iterable[str]) -> list[UserMessage]:
+def new_inputs(messages: Sequence[core.Message], known: Iterable[str]) -> list[core.UserMessage]:
     """Return the user messages at the end of a request that the session does not have.
 
     Clients send their whole history with every run. Messages of an interface itself, such as activities, do not end
     the search, and neither do results of calls.
-
-    Args:
-        known: Ids of the session's messages.
     """
-    ids, found = set(known), list[UserMessage]()
+    ids, found = set(known), list[core.UserMessage]()
     for message in reversed(messages):
-        if isinstance(message, AssistantMessage) or message.id in ids:
+        if isinstance(message, core.AssistantMessage) or message.id in ids:
             break
-        if isinstance(message, UserMessage):
+        if isinstance(message, core.UserMessage):
             found.append(message)
     return found[::-1]
 
 
-def instructions_of(messages: Sequence[Message], context: Iterable[tuple[str, str]]) -> str:
+def instructions_of(messages: Sequence[core.Message], context: Iterable[tuple[str, str]]) -> str:
     """Return a request's system messages and its context, as the run's instructions.
 
     Args:
         context: Description and value of each piece of context.
     """
-    texts = [message.content for message in messages if isinstance(message, SystemMessage | DeveloperMessage)]
+    texts = [message.content for message in messages if isinstance(message, core.SystemMessage | core.DeveloperMessage)]
     pieces = [f"{description}: {value}" for description, value in context]
     return "\n\n".join([text for text in texts if text.strip()] + pieces)
 
 
-def conversation_of(messages: Sequence[Message]) -> list[AnyMessage]:
+def conversation_of(messages: Sequence[core.Message]) -> list[AnyMessage]:
     """Return a request's whole conversation for a new session, without calls that have no result.
 
     Raises:
@@ -114,9 +94,9 @@ def conversation_of(messages: Sequence[Message]) -> list[AnyMessage]:
     """
     results, found = given_results(messages), list[AnyMessage]()
     for message in messages:
-        if isinstance(message, UserMessage):
+        if isinstance(message, core.UserMessage):
             found.append(user_message(message))
-        elif isinstance(message, AssistantMessage):
+        elif isinstance(message, core.AssistantMessage):
             calls = [call for call in message.tool_calls or () if call.id in results]
             if message.content or calls:
                 found.append(AIMessage(message.content or "", id=message.id, tool_calls=[*map(_call, calls)]))
@@ -124,7 +104,7 @@ def conversation_of(messages: Sequence[Message]) -> list[AnyMessage]:
     return found
 
 
-def user_message(message: UserMessage) -> HumanMessage:
+def user_message(message: core.UserMessage) -> HumanMessage:
     """Return a user's message for the session, with the client's id.
 
     Raises:
@@ -141,43 +121,39 @@ def user_message(message: UserMessage) -> HumanMessage:
     return HumanMessage(blocks, id=message.id)
 
 
-def result_content(message: ToolMessage) -> str | list[Any]:
-    """Return the content of a client's result.
-
-    Raises:
-        ProblemError: If it has content that no model can receive.
-    """
+def result_content(message: core.ToolMessage) -> str | list[Any]:
+    """Return the content of a client's result; raise `ProblemError` if it has content that no model can receive."""
     if isinstance(message.content, str):
         return message.content or message.error or ""
     return [_block(part) for part in message.content]
 
 
-def _block(part: Content) -> dict[str, Any]:
-    if isinstance(part, TextPart):
+def _block(part: core.ContentPart) -> dict[str, Any]:
+    if isinstance(part, core.TextPart):
         return {"type": "text", "text": part.text}
     source = part.source
-    if isinstance(source, FileSource):
+    if isinstance(source, core.FileSource):
         raise ProblemError(
             "invalid", "A file at a provider cannot be read here; send its bytes in base64.", param="messages"
         )
-    if isinstance(source, UrlSource):
-        if isinstance(part, ImagePart):
+    if isinstance(source, core.UrlSource):
+        if isinstance(part, core.ImagePart):
             return image(url=source.value)
         raise ProblemError("invalid", "Only an image may be given by an address; send the bytes.", param="messages")
     match part:
-        case ImagePart():
+        case core.ImagePart():
             return image(mime_type=source.mime_type, base64=source.value)
-        case DocumentPart():
+        case core.DocumentPart():
             return document(mime_type=source.mime_type, base64=source.value)
-        case AudioPart():
+        case core.AudioPart():
             return {**document(mime_type=source.mime_type, base64=source.value), "type": "audio"}
-        case VideoPart():
+        case core.VideoPart():
             return {**document(mime_type=source.mime_type, base64=source.value), "type": "video"}
         case _:
             assert_never(part)
 
 
-def _call(call: ToolCall) -> LangChainCall:
+def _call(call: core.ToolCall) -> LangChainCall:
     try:
         arguments = json.loads(call.function.arguments or "{}")
     except ValueError:
@@ -187,7 +163,7 @@ def _call(call: ToolCall) -> LangChainCall:
     )
 
 
-def _result(message: ToolMessage, name: str) -> LangChainResult:
+def _result(message: core.ToolMessage, name: str) -> LangChainResult:
     return LangChainResult(
         result_content(message),
         tool_call_id=message.tool_call_id,
@@ -198,43 +174,40 @@ def _result(message: ToolMessage, name: str) -> LangChainResult:
 
 
 def snapshot_of(
-    messages: Sequence[AnyMessage], events: Sequence[StoredEvent], request: Sequence[Message]
-) -> list[Message]:
+    messages: Sequence[AnyMessage], events: Sequence[StoredEvent], request: Sequence[core.Message]
+) -> list[core.Message]:
     """Return a session's messages for the client; the request's own instructions come first.
 
     Messages that are for the model alone are left out, and results are whole, as in the events.
-
-    Args:
-        messages: The session's messages.
-        events: The session's events.
-        request: The messages of the request.
     """
     names = CallNames(())
     contents = _contents(events)
     given = {name: message.id for name, message in given_results(request).items()}
-    found: list[Message] = [each for each in request if isinstance(each, SystemMessage | DeveloperMessage)]
+    found: list[core.Message] = [
+        each for each in request if isinstance(each, core.SystemMessage | core.DeveloperMessage)
+    ]
     for message in messages:
         id_ = message.id or ""
         if id_.startswith(HIDDEN_ID_PREFIX) or CONTEXT_MARK in message.additional_kwargs:
             continue
         if isinstance(message, HumanMessage):
-            found.append(UserMessage(id=id_, content=_shown_content(message.content)))
+            found.append(core.UserMessage(id=id_, content=_shown_content(message.content)))
         elif isinstance(message, AIMessage):
             calls = [
-                ToolCall(
+                core.ToolCall(
                     id=names.plan(call["id"] or ""),
-                    function=FunctionCall(name=call["name"], arguments=json_of(call["args"])),
+                    function=core.FunctionCall(name=call["name"], arguments=json_of(call["args"])),
                 )
                 for call in message.tool_calls
             ]
             text = public_text(message.text)
             if calls or text:
-                found.append(AssistantMessage(id=id_, content=text or None, tool_calls=calls or None))
+                found.append(core.AssistantMessage(id=id_, content=text or None, tool_calls=calls or None))
         elif isinstance(message, LangChainResult):
             name = names.of(message.tool_call_id)
             text = contents[name] if name in contents else public_text(text_of(message.content))
             error = text if message.status == "error" else None
-            found.append(ToolMessage(id=result_id(name, given), tool_call_id=name, content=text, error=error))
+            found.append(core.ToolMessage(id=result_id(name, given), tool_call_id=name, content=text, error=error))
     return found
 
 
@@ -256,23 +229,28 @@ def content_text(event: StoredEvent) -> str:
     return public_text(content if isinstance(content, str) else as_text(content))
 
 
-def _shown_content(content: str | list[Any]) -> str | list[Content]:
+def _shown_content(content: str | list[Any]) -> str | list[core.ContentPart]:
     if isinstance(content, str):
         return content
-    parts: list[Content] = []
+    parts: list[core.ContentPart] = []
     for block in content:
         kind = block.get("type") if isinstance(block, dict) else "text"
         if kind == "text":
-            parts.append(TextPart(text=block if isinstance(block, str) else str(block.get("text", ""))))
+            parts.append(core.TextPart(text=block if isinstance(block, str) else str(block.get("text", ""))))
         elif kind == "image" and "url" in block:
-            parts.append(ImagePart(source={"type": "url", "value": block["url"]}))  # type: ignore[arg-type]  # parsed
+            parts.append(core.ImagePart(source={"type": "url", "value": block["url"]}))  # type: ignore[arg-type]  # parsed
         elif kind in _PARTS and "base64" in block:
             source = {"type": "data", "value": block["base64"], "mimeType": block.get("mime_type", "")}
             parts.append(_PARTS[kind](source=source))
     return parts
 
 
-_PARTS: dict[str, Any] = {"image": ImagePart, "file": DocumentPart, "audio": AudioPart, "video": VideoPart}
+_PARTS: dict[str, Any] = {
+    "image": core.ImagePart,
+    "file": core.DocumentPart,
+    "audio": core.AudioPart,
+    "video": core.VideoPart,
+}
 
 
 def json_of(value: Any) -> str:
@@ -284,18 +262,15 @@ class ClientView:
     """The messages that the client has, as it builds them from the events of a run.
 
     A client keeps the messages of a snapshot that it has in its own order, and appends the others.
-
-    Args:
-        messages: The messages of the request.
     """
 
-    def __init__(self, messages: Sequence[Message]) -> None:
+    def __init__(self, messages: Sequence[core.Message]) -> None:
         self._order = [message.id for message in messages]
-        self._results = {message.id for message in messages if isinstance(message, ToolMessage)}
+        self._results = {message.id for message in messages if isinstance(message, core.ToolMessage)}
         self._callers = {
             call.id: message.id
             for message in messages
-            if isinstance(message, AssistantMessage)
+            if isinstance(message, core.AssistantMessage)
             for call in message.tool_calls or ()
         }
 
@@ -321,7 +296,7 @@ class ClientView:
         self._order.insert(at, id_)
         return True
 
-    def snapshots(self, messages: list[Message]) -> list[list[Message]]:
+    def snapshots(self, messages: list[core.Message]) -> list[list[core.Message]]:
         """Return the snapshots after which the client has messages in their order.
 
         If it lacks an older message, a snapshot of those before removes the later ones first.

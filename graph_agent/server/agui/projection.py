@@ -6,40 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ag_ui.core import (
-    BaseEvent,
-    CustomEvent,
-    Interrupt,
-    Message,
-    MessagesSnapshotEvent,
-    ReasoningEndEvent,
-    ReasoningMessageContentEvent,
-    ReasoningMessageEndEvent,
-    ReasoningMessageStartEvent,
-    ReasoningStartEvent,
-    RunErrorEvent,
-    RunFinishedCancelledOutcome,
-    RunFinishedEvent,
-    RunFinishedInterruptOutcome,
-    RunFinishedSuccessOutcome,
-    RunStartedEvent,
-    StateDeltaEvent,
-    StateSnapshotEvent,
-    StepFinishedEvent,
-    StepStartedEvent,
-    SubagentErrorEvent,
-    SubagentFinishedEvent,
-    SubagentFinishedSuspendedOutcome,
-    SubagentStartedEvent,
-    TextMessageContentEvent,
-    TextMessageEndEvent,
-    TextMessageStartEvent,
-    TokenUsage,
-    ToolCallArgsEvent,
-    ToolCallEndEvent,
-    ToolCallResultEvent,
-    ToolCallStartEvent,
-)
+from ag_ui import core
 from langchain_core.messages import AIMessage
 from langgraph.types import StateSnapshot
 
@@ -65,7 +32,7 @@ from graph_agent.server.chat.run import (
     ReasoningPiece,
     StateValues,
 )
-from graph_agent.server.hosting.host import LivePart
+from graph_agent.server.host import LivePart
 from graph_agent.server.problems import ProblemError
 from graph_agent.session.results import open_interrupts, planned_calls, run_result, since_last_input
 from graph_agent.state.call_events import call_name
@@ -92,8 +59,6 @@ class Projection:
     """Makes the AG-UI events of one run, in which each start has its end.
 
     Args:
-        before: The session before the run.
-        request: The messages of the request.
         own_fields: The agent's own state fields that clients see.
         client_state: The state in the request; fields that the agent does not have are kept.
         written: The own fields that the run receives from the request.
@@ -103,7 +68,7 @@ class Projection:
         self,
         ids: RunIds,
         before: StateSnapshot,
-        request: Sequence[Message],
+        request: Sequence[core.Message],
         *,
         own_fields: Sequence[str] = (),
         client_state: Any = None,
@@ -118,20 +83,16 @@ class Projection:
         self._written = {name: self._client_state[name] for name in written}
         self._names = CallNames(messages)
         self._shown_fields: dict[str, Any] = {}
-        """The own fields of the client's state."""
         self._view = ClientView(request)
         self._given = {name: message.id for name, message in given_results(request).items()}
         self._parent: str | None = next(
             (each.id for each in reversed(messages) if isinstance(each, AIMessage) and each.tool_calls), None
         )
         self._text: str | None = None
-        """Id of the open text message; None without one."""
         self._reasoning: str | None = None
-        """Id of the open reasoning; None without one."""
         self._reasonings = 0
         self._texts = 0
         self._step: str | None = None
-        """Name of the open step; None without one."""
         self._wave: set[str] = set()
         """Ids of the open step's calls without a result."""
         self._subagents: set[str] = set()
@@ -141,19 +102,19 @@ class Projection:
         self._settled = _settled(before)
         """Ids of calls whose results an earlier run has shown, although the history does not have them yet."""
 
-    def start(self, ignored: Sequence[str] = ()) -> Iterator[BaseEvent]:
+    def start(self, ignored: Sequence[str] = ()) -> Iterator[core.BaseEvent]:
         """Yield the first events.
 
         Args:
             ignored: Ids of interrupts that the request answers again.
         """
         version = None if self._ids.is_legacy else PROTOCOL
-        yield RunStartedEvent(thread_id=self._ids.thread_id, run_id=self._ids.run_id, protocol_version=version)
+        yield core.RunStartedEvent(thread_id=self._ids.thread_id, run_id=self._ids.run_id, protocol_version=version)
         if ignored:
-            yield CustomEvent(name="resume_ignored", value={"interruptIds": list(ignored)})
+            yield core.CustomEvent(name="resume_ignored", value={"interruptIds": list(ignored)})
         yield from self._state({**self._before.values, **self._written})
 
-    def resume(self) -> Iterator[BaseEvent]:
+    def resume(self) -> Iterator[core.BaseEvent]:
         """Yield the events that open the step of a run that continues a wave, and the delegations that wait."""
         events = since_last_input(self._before.values.get("events", []))
         calls = planned_calls(events)
@@ -167,12 +128,8 @@ class Projection:
             if call.started is not None and call.started["type"] == "delegation_request":
                 yield from self._open_subagent(call.planned["id"], call.started["target"])
 
-    def join(self, live: Sequence[LivePart]) -> Iterator[BaseEvent]:
-        """Yield the events that bring a client to the middle of another request's run.
-
-        Args:
-            live: The run's output until now.
-        """
+    def join(self, live: Sequence[LivePart]) -> Iterator[core.BaseEvent]:
+        """Yield the events that bring a client to the middle of another request's run."""
         yield from self._messages(self._before)
         yield from self.resume()
         begun = ""
@@ -183,7 +140,7 @@ class Projection:
         if begun.strip() != stored.strip():
             yield from self._delta(begun, None)
 
-    def follow(self, live: Sequence[LivePart], events: Sequence[StoredEvent]) -> Iterator[BaseEvent]:
+    def follow(self, live: Sequence[LivePart], events: Sequence[StoredEvent]) -> Iterator[core.BaseEvent]:
         """Yield the events of further output of such a run, and of its new events."""
         for part in live:
             match part["type"]:
@@ -192,11 +149,11 @@ class Projection:
                 case "break":
                     yield from self._close_text()
                 case "progress":
-                    yield CustomEvent(name="progress", value=part)
+                    yield core.CustomEvent(name="progress", value=part)
         for event in events:
             yield from self._call_event(event)
 
-    def part(self, part: Part) -> Iterator[BaseEvent]:
+    def part(self, part: Part) -> Iterator[core.BaseEvent]:
         """Yield the events of a part other than the last one."""
         match part:
             case AnswerText(text, message_id) if not (message_id or "").startswith(COMMENTARY):
@@ -212,16 +169,16 @@ class Projection:
             case StateValues(values):
                 yield from self._state_delta(values)
             case ProgressUpdate(progress):
-                yield CustomEvent(name="progress", value=progress)
+                yield core.CustomEvent(name="progress", value=progress)
             case _:
                 pass  # the snapshot at the end has the texts of an earlier run
 
-    def end(self, outcome: ChatOutcome, state: StateSnapshot, used_before: Usage = NO_USAGE) -> Iterator[BaseEvent]:
+    def end(
+        self, outcome: ChatOutcome, state: StateSnapshot, used_before: Usage = NO_USAGE
+    ) -> Iterator[core.BaseEvent]:
         """Yield the last events of a run that reached its end.
 
         Args:
-            outcome: Its outcome, without a problem.
-            state: The session after the run.
             used_before: Usage of the input that earlier runs have reported.
         """
         result = run_result(state)
@@ -229,7 +186,7 @@ class Projection:
             yield from self._delta(outcome.rest, outcome.reply.id if outcome.reply is not None else None)
         yield from self.finish(state, used_before, is_aborted=result.status == SessionStatus.ABORTED)
 
-    def stored(self, state: StateSnapshot) -> Iterator[BaseEvent]:
+    def stored(self, state: StateSnapshot) -> Iterator[core.BaseEvent]:
         """Yield the events that end a request without a run of its own; the snapshot has all calls."""
         self._announced = {
             call.planned["id"] for call in planned_calls(since_last_input(state.values.get("events", [])))
@@ -238,7 +195,7 @@ class Projection:
 
     def finish(
         self, state: StateSnapshot, used_before: Usage = NO_USAGE, *, is_aborted: bool = False
-    ) -> Iterator[BaseEvent]:
+    ) -> Iterator[core.BaseEvent]:
         """Yield the events that end the run with what the session has; arguments as for `end`."""
         interrupts = open_interrupts(state)
         yield from self._close_messages()
@@ -258,9 +215,9 @@ class Projection:
         yield from self._messages(state)
         used = _usage(state, used_before)
         if is_aborted and self._ids.is_legacy:
-            yield RunErrorEvent(message="The run was stopped.", code="aborted", usage=used)
+            yield core.RunErrorEvent(message="The run was stopped.", code="aborted", usage=used)
             return
-        yield RunFinishedEvent(
+        yield core.RunFinishedEvent(
             thread_id=self._ids.thread_id,
             run_id=self._ids.run_id,
             result={"status": run_result(state).status.value, "stopReason": run_result(state).stop_reason},
@@ -268,15 +225,15 @@ class Projection:
             usage=used,
         )
 
-    def _outcome(self, asked: list[Interrupt], pending: list[str], *, is_aborted: bool) -> Any:
+    def _outcome(self, asked: list[core.Interrupt], pending: list[str], *, is_aborted: bool) -> Any:
         if asked:
-            return RunFinishedInterruptOutcome(interrupts=asked)
+            return core.RunFinishedInterruptOutcome(interrupts=asked)
         if is_aborted:
-            return RunFinishedCancelledOutcome()
+            return core.RunFinishedCancelledOutcome()
         names = None if self._ids.is_legacy or not pending else pending
-        return RunFinishedSuccessOutcome(pending_tool_call_ids=names)
+        return core.RunFinishedSuccessOutcome(pending_tool_call_ids=names)
 
-    def error(self, problem: ProblemError, state: StateSnapshot | None = None) -> Iterator[BaseEvent]:
+    def error(self, problem: ProblemError, state: StateSnapshot | None = None) -> Iterator[core.BaseEvent]:
         """Yield the events that end the run with an error.
 
         Args:
@@ -287,14 +244,14 @@ class Projection:
         yield from self._close_step()
         if state is not None:
             yield from self._messages(state)
-        yield RunErrorEvent(message=problem.message, code=problem.category or problem.kind)
+        yield core.RunErrorEvent(message=problem.message, code=problem.category or problem.kind)
 
-    def _state(self, values: Mapping[str, Any]) -> Iterator[BaseEvent]:
+    def _state(self, values: Mapping[str, Any]) -> Iterator[core.BaseEvent]:
         if self._own_fields:
             self._shown_fields = self._fields(values)
-            yield StateSnapshotEvent(snapshot={**self._client_state, **self._shown_fields})
+            yield core.StateSnapshotEvent(snapshot={**self._client_state, **self._shown_fields})
 
-    def _state_delta(self, values: Mapping[str, Any]) -> Iterator[BaseEvent]:
+    def _state_delta(self, values: Mapping[str, Any]) -> Iterator[core.BaseEvent]:
         """Yield a JSON patch of the fields that differ from those that the client has."""
         fields, shown = self._fields(values), self._shown_fields
         added = {name: value for name, value in fields.items() if name not in shown or shown[name] != value}
@@ -302,18 +259,18 @@ class Projection:
             self._shown_fields = {**shown, **added}
             # In an object, `add` also replaces.
             patch: list[Any] = [{"op": "add", "path": f"/{name}", "value": value} for name, value in added.items()]
-            yield StateDeltaEvent(delta=patch)
+            yield core.StateDeltaEvent(delta=patch)
 
     def _fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: to_json_safe(values[name]) for name in self._own_fields if name in values}
 
-    def _messages(self, state: StateSnapshot) -> Iterator[BaseEvent]:
+    def _messages(self, state: StateSnapshot) -> Iterator[core.BaseEvent]:
         found = snapshot_of(state.values.get("messages", []), state.values.get("events", []), self._request)
         for messages in self._view.snapshots(found):
-            yield MessagesSnapshotEvent(messages=messages)
+            yield core.MessagesSnapshotEvent(messages=messages)
         self._view = ClientView(found)
 
-    def _delta(self, text: str, message_id: str | None) -> Iterator[BaseEvent]:
+    def _delta(self, text: str, message_id: str | None) -> Iterator[core.BaseEvent]:
         if not text:
             return
         yield from self._close_reasoning()
@@ -322,19 +279,19 @@ class Projection:
             self._texts += 1
             self._text = message_id or f"{self._ids.run_id}-text-{self._texts}"
             self._view.add(self._text)
-            yield TextMessageStartEvent(message_id=self._text, role="assistant")
-        yield TextMessageContentEvent(message_id=self._text, delta=text)
+            yield core.TextMessageStartEvent(message_id=self._text, role="assistant")
+        yield core.TextMessageContentEvent(message_id=self._text, delta=text)
 
-    def _reason(self, text: str) -> Iterator[BaseEvent]:
+    def _reason(self, text: str) -> Iterator[core.BaseEvent]:
         if self._reasoning is None:
             yield from self._close_text()
             self._reasonings += 1
             self._reasoning = f"{self._ids.run_id}-reasoning-{self._reasonings}"
-            yield ReasoningStartEvent(message_id=self._reasoning)
-            yield ReasoningMessageStartEvent(message_id=self._reasoning, role="reasoning")
-        yield ReasoningMessageContentEvent(message_id=self._reasoning, delta=text)
+            yield core.ReasoningStartEvent(message_id=self._reasoning)
+            yield core.ReasoningMessageStartEvent(message_id=self._reasoning, role="reasoning")
+        yield core.ReasoningMessageContentEvent(message_id=self._reasoning, delta=text)
 
-    def _call_event(self, event: StoredEvent) -> Iterator[BaseEvent]:
+    def _call_event(self, event: StoredEvent) -> Iterator[core.BaseEvent]:
         match event["type"]:
             case "plan":
                 yield from self._close_messages()
@@ -353,18 +310,18 @@ class Projection:
             case "tool_result" | "delegation_response":
                 yield from self._result(event)
 
-    def _announce(self, id_: str, name: str, arguments: Any) -> Iterator[BaseEvent]:
+    def _announce(self, id_: str, name: str, arguments: Any) -> Iterator[core.BaseEvent]:
         if id_ in self._announced:
             return
         self._announced.add(id_)
         yield from self._close_messages()
         call = self._names.of(id_)
         self._view.add_call(call, self._parent or call)
-        yield ToolCallStartEvent(tool_call_id=call, tool_call_name=name, parent_message_id=self._parent)
-        yield ToolCallArgsEvent(tool_call_id=call, delta=json_of(arguments))
-        yield ToolCallEndEvent(tool_call_id=call)
+        yield core.ToolCallStartEvent(tool_call_id=call, tool_call_name=name, parent_message_id=self._parent)
+        yield core.ToolCallArgsEvent(tool_call_id=call, delta=json_of(arguments))
+        yield core.ToolCallEndEvent(tool_call_id=call)
 
-    def _result(self, event: StoredEvent) -> Iterator[BaseEvent]:
+    def _result(self, event: StoredEvent) -> Iterator[core.BaseEvent]:
         if event["id"] in self._settled:
             return
         yield from self._announce(event["id"], str(call_name(event)), {})
@@ -372,51 +329,51 @@ class Projection:
         if name in self._subagents:
             self._subagents.discard(name)
             if event["status"] in SUCCESSES:
-                yield SubagentFinishedEvent(subagent_run_id=name)
+                yield core.SubagentFinishedEvent(subagent_run_id=name)
             else:
-                yield SubagentErrorEvent(subagent_run_id=name, message=text, code=event["status"])
+                yield core.SubagentErrorEvent(subagent_run_id=name, message=text, code=event["status"])
         id_ = result_id(name, self._given)
         # The client has its own results.
         if self._view.add_result(name, id_):
-            yield ToolCallResultEvent(message_id=id_, tool_call_id=name, content=text, role="tool")
+            yield core.ToolCallResultEvent(message_id=id_, tool_call_id=name, content=text, role="tool")
         self._wave.discard(event["id"])
         if not self._wave:
             yield from self._close_step()
 
-    def _open_step(self, number: int, calls: Sequence[str]) -> Iterator[BaseEvent]:
+    def _open_step(self, number: int, calls: Sequence[str]) -> Iterator[core.BaseEvent]:
         yield from self._close_step()
         self._step, self._wave = f"step {number}", set(calls)
-        yield StepStartedEvent(step_name=self._step)
+        yield core.StepStartedEvent(step_name=self._step)
 
-    def _open_subagent(self, id_: str, target: str) -> Iterator[BaseEvent]:
+    def _open_subagent(self, id_: str, target: str) -> Iterator[core.BaseEvent]:
         name = self._names.of(id_)
         if name not in self._subagents:
             self._subagents.add(name)
-            yield SubagentStartedEvent(
+            yield core.SubagentStartedEvent(
                 subagent_run_id=name, name=target, parent_tool_call_id=name, parent_message_id=self._parent
             )
 
-    def _close_messages(self) -> Iterator[BaseEvent]:
+    def _close_messages(self) -> Iterator[core.BaseEvent]:
         yield from self._close_text()
         yield from self._close_reasoning()
 
-    def _close_text(self) -> Iterator[BaseEvent]:
+    def _close_text(self) -> Iterator[core.BaseEvent]:
         if self._text is not None:
-            yield TextMessageEndEvent(message_id=self._text)
+            yield core.TextMessageEndEvent(message_id=self._text)
             self._text = None
 
-    def _close_reasoning(self) -> Iterator[BaseEvent]:
+    def _close_reasoning(self) -> Iterator[core.BaseEvent]:
         if self._reasoning is not None:
-            yield ReasoningMessageEndEvent(message_id=self._reasoning)
-            yield ReasoningEndEvent(message_id=self._reasoning)
+            yield core.ReasoningMessageEndEvent(message_id=self._reasoning)
+            yield core.ReasoningEndEvent(message_id=self._reasoning)
             self._reasoning = None
 
-    def _close_step(self) -> Iterator[BaseEvent]:
+    def _close_step(self) -> Iterator[core.BaseEvent]:
         if self._step is not None:
-            yield StepFinishedEvent(step_name=self._step)
+            yield core.StepFinishedEvent(step_name=self._step)
             self._step, self._wave = None, set()
 
-    def _close_subagents(self, waiting: Mapping[str, list[str]]) -> Iterator[BaseEvent]:
+    def _close_subagents(self, waiting: Mapping[str, list[str]]) -> Iterator[core.BaseEvent]:
         """End the open delegations; those that wait for a person are suspended.
 
         Args:
@@ -424,18 +381,18 @@ class Projection:
         """
         for name in sorted(self._subagents):
             if name in waiting:
-                outcome = SubagentFinishedSuspendedOutcome(interrupt_ids=waiting[name])
-                yield SubagentFinishedEvent(subagent_run_id=name, outcome=outcome)
+                outcome = core.SubagentFinishedSuspendedOutcome(interrupt_ids=waiting[name])
+                yield core.SubagentFinishedEvent(subagent_run_id=name, outcome=outcome)
             else:
-                yield SubagentErrorEvent(subagent_run_id=name, message=_STOPPED, code="stopped")
+                yield core.SubagentErrorEvent(subagent_run_id=name, message=_STOPPED, code="stopped")
         self._subagents.clear()
 
 
-def refused(ids: RunIds, problem: ProblemError) -> list[BaseEvent]:
+def refused(ids: RunIds, problem: ProblemError) -> list[core.BaseEvent]:
     """Return the events of a run that cannot start."""
     return [
-        RunStartedEvent(thread_id=ids.thread_id, run_id=ids.run_id),
-        RunErrorEvent(message=problem.message, code=problem.kind),
+        core.RunStartedEvent(thread_id=ids.thread_id, run_id=ids.run_id),
+        core.RunErrorEvent(message=problem.message, code=problem.kind),
     ]
 
 
@@ -448,13 +405,13 @@ def _settled(before: StateSnapshot) -> set[str]:
     return found
 
 
-def _usage(state: StateSnapshot, before: Usage) -> list[TokenUsage] | None:
+def _usage(state: StateSnapshot, before: Usage) -> list[core.TokenUsage] | None:
     """Return the usage of one run; None if no provider reported any."""
     used: Usage = state.values.get("usage") or NO_USAGE
     if used["total_tokens"] <= before["total_tokens"]:
         return None
     return [
-        TokenUsage(
+        core.TokenUsage(
             input_tokens=used["input_tokens"] - before["input_tokens"],
             output_tokens=used["output_tokens"] - before["output_tokens"],
             total_tokens=used["total_tokens"] - before["total_tokens"],

@@ -37,7 +37,7 @@ from graph_agent.server.chat.schemas import (
     clean_body,
     function_tool,
 )
-from graph_agent.server.hosting.host import Host
+from graph_agent.server.host import Host
 from graph_agent.server.problems import ProblemError
 from graph_agent.session.built_agent import custom_state_of
 from graph_agent.session.interrupts import checked_answers
@@ -88,7 +88,6 @@ class ResolvedRun:
     follows: bool = False
     """Whether another request's run is under way, which the request then follows."""
     ignored: tuple[str, ...] = ()
-    """Ids of interrupts that the request answers again."""
 
 
 async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Mapping[str, SecretStr]) -> ResolvedRun:
@@ -155,9 +154,6 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
 
 def _shared_state(spec: RunSpec, body: AgentInput, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the own state fields that a client has changed, as input of a run.
-
-    Args:
-        values: The session's values.
 
     Raises:
         ProblemError: If a field cannot have its value.

@@ -2,29 +2,70 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import AsyncExitStack, ExitStack, aclosing
-from typing import Annotated, Any
+from contextlib import AsyncExitStack, ExitStack, aclosing, suppress
 
 from ag_ui.core import BaseEvent
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from graph_agent._internal.failure_log import log_failure
+from graph_agent.runs.registry import is_idle
 from graph_agent.server.admission.body import BodyRoute
-from graph_agent.server.admission.gate import Caller, caller
-from graph_agent.server.agui.following import follow, survives_disconnect
 from graph_agent.server.agui.projection import Projection, RunIds, refused
 from graph_agent.server.agui.requests import AgentInput, ResolvedRun, resolve
 from graph_agent.server.chat.handler import Chat
 from graph_agent.server.chat.run import RunEnded
-from graph_agent.server.parameters import Services, services
-from graph_agent.server.problems import ProblemError, problem_of_failure
+from graph_agent.server.host import LOOK_S, Host
+from graph_agent.server.parameters import Sender, Server
+from graph_agent.server.problems import ProblemError, problem_of_failure, stopping
 from graph_agent.server.response_models import control_errors
 from graph_agent.server.sse import EventStream, comment, frame
 from graph_agent.session.built_agent import custom_state_of
 from graph_agent.types import SessionStatus
+
+_PROPERTY = "onDisconnect"
+_CONTINUE = "continue"
+
+
+def survives_disconnect(body: AgentInput) -> bool:
+    """Whether a run continues after its client has closed the request, as the client's `forwardedProps` choose."""
+    given = body.forwarded_props
+    return isinstance(given, dict) and given.get(_PROPERTY) == _CONTINUE
+
+
+async def follow(host: Host, resolved: ResolvedRun, projection: Projection) -> AsyncGenerator[list[BaseEvent], None]:
+    """Yield the AG-UI events of a session's run until it ends; an empty list after a pause without any.
+
+    Raises:
+        ProblemError: If the server stops, or the session is deleted.
+    """
+    thread, after = resolved.spec.thread, len(resolved.before.values.get("events", [])) - 1
+    async with host.feeds.following(thread) as (feed, follower):
+        with host.live.reading(thread, feed.wake) as take_live:
+            yield list(projection.join(take_live()))
+            while feed.ended is None:
+                change = feed.change
+                events, parts = await feed.take(follower, after), take_live()
+                after += len(events)
+                yield list(projection.follow(parts, events))
+                if events or parts:
+                    continue
+                if await is_idle(host.saver, thread):
+                    # The feed reads at intervals, so it may lack the newest events.
+                    state = await host.kept.aget_state(resolved.spec.config)
+                    yield list(projection.follow(take_live(), state.values.get("events", [])[after + 1 :]))
+                    return
+                # A run of another process wakes nobody here when it ends.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await change.wait()
+            if feed.ended == "deleted":
+                raise ProblemError("not_found", "This thread was deleted.")
+            raise stopping(resolved.spec.session_id)
+
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +82,8 @@ router = APIRouter(tags=["AG-UI"], route_class=BodyRoute)
 async def run_agent(
     body: AgentInput,
     request: Request,
-    sender: Annotated[Caller, Depends(caller)],
-    server: Annotated[Services, Depends(services)],
+    sender: Sender,
+    server: Server,
 ) -> Response:
     """Run an input of a thread, or resume it, and stream the events of the run."""
     chat, host = server.chat, server.chat.runs.host
@@ -57,20 +98,12 @@ async def run_agent(
             resolved = await resolve(host, sender, body, credentials)
         except ProblemError as problem:
             resolved = problem
-        own = AsyncExitStack()
+        owned = stack.pop_all()
         return EventStream(
-            _frames(chat, body, resolved, own, resources.pop_all()),
+            _frames(chat, body, resolved, owned, resources),
             send_timeout_s=host.settings.send_timeout_s,
-            close=_closing(own, stack.pop_all()),
+            close=owned.aclose,
         )
-
-
-def _closing(*stacks: AsyncExitStack) -> Any:
-    async def close() -> None:
-        for stack in stacks:
-            await stack.aclose()
-
-    return close
 
 
 async def _frames(
@@ -80,12 +113,10 @@ async def _frames(
 
     Args:
         resolved: The run, or the reason why there is none.
-        stack: Receives what must be closed after the stream.
         resources: The request's resources, released before the last event.
     """
     ids = RunIds(body.thread_id, body.run_id, body.protocol_version is None)
     host = chat.runs.host
-    stack.callback(resources.close)
     if isinstance(resolved, ProblemError):
         yield _text(refused(ids, resolved))
         return

@@ -32,10 +32,10 @@ from graph_agent.server.chat.run import (
 )
 from graph_agent.server.chat.run_spec import RunSpec, resolve_once
 from graph_agent.server.chat.schemas import ChatRequest
-from graph_agent.server.hosting.host import Host
-from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.server.host import Host
+from graph_agent.server.monitoring import Metrics
 from graph_agent.server.problems import ProblemError, stopping
-from graph_agent.server.sse import EventStream, comment, progress_comment, wait_for_disconnect
+from graph_agent.server.sse import EventStream, comment, progress_comment, unless_disconnected
 from graph_agent.state.events import StoredEvent
 
 logger = logging.getLogger(__name__)
@@ -49,9 +49,6 @@ def between_pieces_s(runs: int) -> float:
 
     Sending a piece costs more than its tokens. Under load, all runs of a process therefore share a rate of
     pieces.
-
-    Args:
-        runs: Number of active runs of the process.
     """
     return max(BETWEEN_PIECES_S, min(runs / _PIECES_A_SECOND, _LONGEST_BETWEEN_PIECES_S))
 
@@ -332,17 +329,10 @@ class Chat:
         headers: dict[str, str],
         keep: Keep | None,
     ) -> Response:
-        answering = asyncio.create_task(_to_end(run, dialect))
-        leaving = asyncio.create_task(wait_for_disconnect(http_request.receive))
-        try:
-            await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                raise stopping()  # never delivered: the client has disconnected
-            outcome, progress = answering.result()
-        finally:
-            for task in (answering, leaving):
-                task.cancel()
-            await asyncio.gather(answering, leaving, return_exceptions=True)
+        answered = await unless_disconnected(http_request.receive, _to_end(run, dialect))
+        if answered is None:
+            raise stopping()  # never delivered: the client has disconnected
+        outcome, progress = answered
         if outcome.problem is not None:
             raise outcome.problem
         run.release()

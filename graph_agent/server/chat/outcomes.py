@@ -36,7 +36,6 @@ class ChatOutcome:
     input_tokens: int
     output_tokens: int
     status: str
-    """The session's status."""
     rest: str = field(default="", compare=False)
     """The end of `text` that no part of the run's output has; empty if the output has all of it."""
     continues: bool = field(default=False, compare=False)
@@ -56,7 +55,6 @@ class ChatOutcome:
     reasoning_tokens: int = 0
     """Output tokens of the model's reasoning, as far as reported."""
     problem: ProblemError | None = None
-    """The reason why there is no answer; None if there is one."""
 
 
 def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, str]) -> ChatOutcome:

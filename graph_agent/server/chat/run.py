@@ -25,8 +25,8 @@ from graph_agent.models.stream_watch import ReasoningReader, ReplyForwarder, Str
 from graph_agent.runs.input_ids import input_id_in
 from graph_agent.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
 from graph_agent.server.chat.run_spec import RunSpec
-from graph_agent.server.hosting.host import Host, LivePart
-from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.server.host import Host, LivePart
+from graph_agent.server.monitoring import Metrics
 from graph_agent.server.problems import (
     BusySessionError,
     Kind,
@@ -128,12 +128,11 @@ class ServerRun:
         self.spec = spec
         self.driver = RunDriver(spec.graph, spec.thread)
         self.input = self.driver.input_run(spec.scope)
-        """The run of the request's input."""
         self.following: asyncio.Task[None] | None = None
         """Task that runs the follow-ups after this run; None if there is none."""
         self.detached: asyncio.Task[None] | None = None
         """Task that waits for the run's end after its client has left; None if there is none."""
-        self.release: Callable[[], None] = _release_nothing
+        self.release: Callable[[], None] = lambda: None
         """Releases the resources of the run's request, such as its slot; may be called repeatedly."""
         self._on_end = on_end
         self._begun = asyncio.Event()
@@ -144,7 +143,7 @@ class ServerRun:
         # A follower of a live run sees its answer as it is produced.
         self._streams = streams or host.live.is_read(spec.thread)
         self._live = contextlib.ExitStack()
-        self._publish: Callable[[LivePart], None] = _ignore
+        self._publish: Callable[[LivePart], None] = lambda part: None
         self._sent: dict[str | None, list[str]] = {}
         """Message id → the text of the message that was emitted, in pieces."""
         self._message_id: str | None = None
@@ -436,12 +435,6 @@ def _question(spec: RunSpec) -> Any:
     """Return the content of the message that begins a run; None for a run that resumes."""
     messages = [] if spec.is_resume else spec.graph_input.get("messages", [])
     return messages[-1].content if messages else None
-
-
-def _release_nothing() -> None: ...
-
-
-def _ignore(part: LivePart) -> None: ...
 
 
 def _call_events(updates: Mapping[str, Any]) -> list[StoredEvent]:

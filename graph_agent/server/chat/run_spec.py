@@ -41,7 +41,7 @@ from graph_agent.server.chat.schemas import (
     results_by_call,
     trailing_results,
 )
-from graph_agent.server.hosting.host import Host, new_token
+from graph_agent.server.host import Host, new_token
 from graph_agent.server.problems import ProblemError
 from graph_agent.session.interrupts import checked_answers, joint_question
 from graph_agent.session.results import open_interrupts, since_last_input, waiting_for
@@ -62,7 +62,6 @@ class RunSpec:
     graph: CompiledAgentGraph
     thread: str
     graph_input: Any
-    """The input of the graph."""
     context: dict[str, Any]
     session_id: str | None
     """The caller's session; None for a request without a session."""
@@ -75,9 +74,7 @@ class RunSpec:
     marks_questions: bool = False
     """Whether a question for approval names `call_token`."""
     shows_reasoning: bool = False
-    """Whether the model's reasoning is streamed."""
     shows_calls: bool = False
-    """Whether the run's events about plans and calls are parts of its output."""
     shows_state: bool = False
     """Whether changes of the agent's own state fields are parts of its output."""
     session_label: str = "This session"

@@ -62,7 +62,6 @@ class ChatRequest:
     before: Callable[[], Awaitable[None]] | None = None
     """Awaited when the run has its session's lock; `SessionBusyError` refuses the run. None for nothing."""
     shows_reasoning: bool = False
-    """Whether the model's reasoning is streamed."""
     shows_calls: bool = False
     """Whether the events about the agent's own plans and calls are sent."""
     mark: InputId | None = None
@@ -99,11 +98,7 @@ def new_messages(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
 
 def results_by_call(results: Sequence[ToolMessage]) -> dict[str, ToolMessage]:
-    """Return the results of calls by the ids of the calls.
-
-    Raises:
-        ProblemError: If a call has two results.
-    """
+    """Return the results of calls by the ids of the calls; raise `ProblemError` if a call has two results."""
     found: dict[str, ToolMessage] = {}
     for result in results:
         if result.tool_call_id in found:
@@ -223,11 +218,7 @@ def clean_body(data: Any) -> Any:
 
 
 def checked_session_id(id_: str, param: str = "metadata.session_id") -> str:
-    """Return a session id from a header or a field without a pattern.
-
-    Raises:
-        ProblemError: If it is none.
-    """
+    """Return a session id from a header or a field without a pattern; raise `ProblemError` if it is none."""
     if not re.fullmatch(SESSION_ID, id_):
         raise ProblemError("invalid", f"{param}: {id_!r} does not match {SESSION_ID}.", param=param)
     return id_
@@ -238,8 +229,6 @@ def check_amount(messages: Sequence[Any], tools: Sequence[Any] | None, max_messa
 
     Args:
         messages: The body's messages; content parts and calls count like messages.
-        max_messages: Maximum number of messages.
-        max_tools: Maximum number of tools.
 
     Raises:
         ProblemError: If there are more.

@@ -1,4 +1,4 @@
-"""Runs the calls of an agent's tool as inputs of sessions, and reads its sessions as resources."""
+"""Runs the calls of an agent's tool as inputs of sessions, with questions as forms, and reads sessions as resources."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from langchain_core.messages import HumanMessage
-from langgraph.types import StateSnapshot
+from langgraph.types import Interrupt, StateSnapshot
 from mcp import McpError, types
 from pydantic import AnyUrl, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from graph_agent._internal.failure_log import log_failure
-from graph_agent._internal.text import clean, to_json_safe
-from graph_agent.approvals.requests import request_of
+from graph_agent._internal.text import as_text, clean, to_json_safe, visible, visible_json
+from graph_agent.approvals.elicitation import elicitation_text, is_elicitation
+from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.approvals.text import parse_answer
 from graph_agent.errors import DecisionError, UserError
 from graph_agent.mcp.tools import KEY_IN_META
@@ -31,16 +32,136 @@ from graph_agent.server.admission.gate import Caller, Limits
 from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.run import ProgressUpdate, RunEnded
-from graph_agent.server.chat.run_spec import RunSpec, client_interrupts, question_of, token_of_key
+from graph_agent.server.chat.run_spec import RunSpec, answers_to_approvals, client_interrupts, question_of, token_of_key
 from graph_agent.server.chat.schemas import SESSION_ID, checked_session_id
-from graph_agent.server.hosting.host import new_token
-from graph_agent.server.mcp.questions import Form, answers_of, forms
+from graph_agent.server.host import new_token
 from graph_agent.server.problems import ProblemError, describe_faults, problem_of_failure
-from graph_agent.server.sessions.sessions import Sessions
+from graph_agent.server.sessions import Sessions
 from graph_agent.session.driver import RunDriver
 from graph_agent.session.interrupts import joint_question
 from graph_agent.session.results import open_interrupts, run_result
 from graph_agent.types import SessionStatus
+
+Form = dict[str, Any]
+"""`{"message", "requestedSchema"}` of an `elicitation/create` request."""
+
+
+def forms(interrupts: Sequence[Interrupt], error: str = "") -> dict[str, Form]:
+    """Return the forms of open interrupts, by a key that is unique in the session; none for a client's own calls.
+
+    Args:
+        error: Why the last responses were not accepted; empty if there is none.
+    """
+    found: dict[str, Form] = {}
+    client_calls = {each.id for each in client_interrupts(interrupts)}
+    for each in interrupts:
+        if (request := request_of(each)) is not None:
+            for call in calls_of_request(request):
+                found[f"{each.id}:{call['id']}"] = _call_form(call, error or request.get("error", ""))
+        elif each.id not in client_calls:
+            found[each.id] = _question_form(each.value, error)
+    return found
+
+
+def answers_of(interrupts: Sequence[Interrupt], responses: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a person's responses as answers by interrupt id.
+
+    A response to a form that is not open is ignored. A form that was dismissed, or has no response, stays open.
+
+    Args:
+        responses: Key of a form → `{"action", "content"}`.
+
+    Raises:
+        DecisionError: If a response does not fit its form.
+        ProblemError: If calls that are decided together have no decision each.
+    """
+    answers: dict[str, Any] = {}
+    decisions: dict[tuple[str, int], dict[str, Any]] = {}
+    for each in interrupts:
+        if (request := request_of(each)) is not None:
+            for index, call in enumerate(calls_of_request(request)):
+                if (decision := _decision(call, _response(responses, f"{each.id}:{call['id']}"))) is not None:
+                    decisions[each.id[:8], index] = decision
+            continue
+        response = _response(responses, each.id)
+        content = response.get("content") or {}
+        if is_elicitation(each.value) and response.get("action") in ("accept", "decline"):
+            answers[each.id] = {**response, "content": content} if response["action"] == "accept" else response
+        elif response.get("action") == "accept":
+            answers[each.id] = parse_answer(str(content.get("answer", "")))
+    return {**answers, **answers_to_approvals(interrupts, decisions)}
+
+
+def _call_form(call: HeldCall, error: str) -> Form:
+    allowed = call["allowed_decisions"]
+    properties: dict[str, Any] = {"decision": {"type": "string", "title": "Decision", "enum": list(allowed)}}
+    if "edit" in allowed:
+        properties["arguments"] = {
+            "type": "string",
+            "title": "Arguments",
+            "description": "For edit: all arguments of the call, as a JSON object.",
+            "default": json.dumps(call["arguments"], ensure_ascii=False, default=str),
+        }
+    if {"reject", "respond"} & {*allowed}:
+        properties["message"] = {
+            "type": "string",
+            "title": "Message",
+            "description": "For reject: the reason, for the model. For respond: the result of the call.",
+        }
+    lines = [
+        f"A call waits for approval: {visible(call['name'])} {visible_json(call['arguments'])}",
+        *(visible(line) for line in call.get("description", "").splitlines()),
+    ]
+    return _form(lines, properties, ["decision"], error)
+
+
+def _question_form(value: Any, error: str) -> Form:
+    if is_elicitation(value):
+        schema: Mapping[str, Any] = value.get("requested_schema") or {}
+        message = value["message"] if value["mode"] == "form" else elicitation_text(value)
+        lines = [f"{visible(value['server'])}: {visible(message)}"]
+        return _form(lines, schema.get("properties", {}), schema.get("required", []), error or value.get("error", ""))
+    given = value if isinstance(value, Mapping) else {}
+    text = given.get("message") or given.get("question")
+    lines = [visible(text if isinstance(text, str) else as_text(value))]
+    return _form(lines, {"answer": {"type": "string", "title": "Answer"}}, ["answer"], error)
+
+
+def _form(lines: list[str], properties: Mapping[str, Any], required: Sequence[str], error: str) -> Form:
+    if error:
+        lines = [*lines, f"The last answer was not accepted: {error}"]
+    schema = {"type": "object", "properties": dict(properties), "required": list(required)}
+    return {"message": "\n".join(lines), "requestedSchema": schema}
+
+
+def _response(responses: Mapping[str, Any], key: str) -> dict[str, Any]:
+    response = responses.get(key)
+    given = dict(response) if isinstance(response, Mapping) else {}
+    content = given.get("content")
+    return {"action": given.get("action"), **({"content": content} if isinstance(content, Mapping) else {})}
+
+
+def _decision(call: HeldCall, response: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the decision of a response; None for a call that stays undecided.
+
+    Raises:
+        DecisionError: If the arguments are no JSON. Whether the policy allows the decision is checked with the request.
+    """
+    if response["action"] == "decline" and "reject" in call["allowed_decisions"]:
+        return {"type": "reject"}
+    if response["action"] != "accept":
+        return None
+    content = response.get("content", {})
+    decision = {"type": content.get("decision")}
+    if content.get("message"):
+        decision["message"] = content["message"]
+    if decision["type"] == "edit":
+        try:
+            decision["edited_action"] = {"args": json.loads(content.get("arguments", ""))}
+        except (TypeError, ValueError) as error:
+            raise DecisionError(f"The arguments for {call['name']!r} are no JSON object: {error}.") from None
+    return decision
+
 
 logger = logging.getLogger(__name__)
 
@@ -102,12 +223,9 @@ class ToolCall:
 @dataclass(frozen=True, slots=True)
 class _Step:
     given: Any = None
-    """The input of the graph."""
     mark: InputId | None = None
     runs: bool = True
-    """Whether there is something to run."""
     error: str = ""
-    """Why the responses were not accepted."""
     dismissed: bool = False
     """Whether the person left every question open."""
 
@@ -133,7 +251,6 @@ class AgentTool:
             inputSchema=Arguments.model_json_schema(),
             outputSchema=Output.model_json_schema(mode="serialization"),
         )
-        """The tool's definition."""
 
     async def call(self, name: str, call: ToolCall) -> types.CallToolResult:
         """Run a call to its end, or until it needs an answer that the client cannot give during the call.
@@ -214,11 +331,7 @@ class AgentTool:
         return state, part.outcome
 
     async def resources(self, caller: Caller, cursor: str | None) -> types.ListResourcesResult:
-        """Return a page of the caller's sessions, newest first.
-
-        Raises:
-            McpError: If there is no such page.
-        """
+        """Return a page of the caller's sessions, newest first; raise `McpError` if there is no such page."""
         try:
             found, after = await Sessions(self._runs, caller).summaries(_PAGE, cursor, "")
         except ProblemError as problem:

@@ -21,12 +21,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from graph_agent.server.admission.gate import Limits, admitted_caller
-from graph_agent.server.admission.limited import admit_requests
+from graph_agent.server.admission.gate import Limits, admit_requests, admitted_caller
 from graph_agent.server.chat.handler import Runs
 from graph_agent.server.mcp.agent_tool import AgentTool
-from graph_agent.server.mcp.handshake import sdk_server
-from graph_agent.server.mcp.stateless import STATUS, check_request, error_response, respond
+from graph_agent.server.mcp.protocols import STATUS, StatelessRequest, check_request, error_response, sdk_server
 from graph_agent.server.settings import MCP_PATH
 from graph_agent.server.sse import EventStream, comment, frame
 
@@ -142,21 +140,19 @@ class _Endpoint:
             return JSONResponse(error_response(message.id, error), STATUS.get(error.error.code, 200))
         if message.method == "tools/call":
             return self._stream(message, request)
-        response = await respond(self._agent, message, admitted_caller(request), _drop)
+        response = await StatelessRequest(self._agent, message, admitted_caller(request), _drop).response()
         return JSONResponse(response, STATUS.get(response.get("error", {}).get("code"), 200))
 
     def _stream(self, message: types.JSONRPCRequest, request: Request) -> EventStream:
         settings = self._agent.host.settings
         queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         credentials = self._agent.host.credentials_of(request)
+        caller = admitted_caller(request)
+        stateless = StatelessRequest(self._agent, message, caller, queue.put, credentials, aborts=False)
 
         async def call() -> None:
             # A client cancels a call by closing its response. With an id, it may repeat the call to get the result.
-            await queue.put(
-                await respond(
-                    self._agent, message, admitted_caller(request), queue.put, credentials=credentials, aborts=False
-                )
-            )
+            await queue.put(await stateless.response())
 
         async def frames() -> AsyncGenerator[str, None]:
             calling = asyncio.create_task(call())
@@ -174,7 +170,7 @@ class _Endpoint:
                 calling.cancel()
                 await asyncio.wait([calling])
 
-        return EventStream(frames(), send_timeout_s=settings.send_timeout_s, close=_nothing)
+        return EventStream(frames(), send_timeout_s=settings.send_timeout_s)
 
 
 def _refused(request_id: Any, code: int, message: str) -> JSONResponse:
@@ -183,6 +179,3 @@ def _refused(request_id: Any, code: int, message: str) -> JSONResponse:
 
 
 async def _drop(notification: dict[str, Any]) -> None: ...
-
-
-async def _nothing() -> None: ...

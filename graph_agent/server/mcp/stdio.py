@@ -18,21 +18,18 @@ from mcp.shared.message import SessionMessage
 
 from graph_agent.otel import instrument_from_env, is_switched_on
 from graph_agent.runs.registry import use_daemon_threads_of_own_loop
-from graph_agent.server.admission.gate import Caller, limits_of
+from graph_agent.server.admission.gate import Caller
+from graph_agent.server.admission.worker_folder import limits_of
 from graph_agent.server.chat.handler import Runs
-from graph_agent.server.hosting.host import AgentSource, open_host
+from graph_agent.server.host import AgentSource, open_host
 from graph_agent.server.mcp.agent_tool import AgentTool
-from graph_agent.server.mcp.handshake import sdk_server
-from graph_agent.server.mcp.stateless import check_request, error_response, is_stateless, respond
-from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.server.mcp.protocols import StatelessRequest, check_request, error_response, is_stateless, sdk_server
+from graph_agent.server.monitoring import Metrics
 from graph_agent.server.settings import ServerSettings
 
 
 async def serve_stdio(source: AgentSource, db: str | None = None) -> None:
     """Serve an agent until the client closes standard input.
-
-    Args:
-        db: A database URL that replaces the agent's own; None for the agent's own.
 
     Raises:
         ConfigError: If the agent or its database cannot be opened.
@@ -115,7 +112,7 @@ class _Connection:
         try:
             try:
                 check_request(request)
-                response = await respond(self._agent, request, Caller(""), self._send)
+                response = await StatelessRequest(self._agent, request, Caller(""), self._send).response()
             except McpError as error:
                 response = error_response(request.id, error)
             await self._send(response)

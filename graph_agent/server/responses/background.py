@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.runs.registry import is_idle
-from graph_agent.server.chat.handler import Keep, Runs, frames_of
+from graph_agent.server.chat.handler import Runs, frames_of
 from graph_agent.server.chat.run import ServerRun
-from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.responses.records import OPEN, Record, Records
 from graph_agent.server.sse import comment, frame
 from graph_agent.session.control import SessionControl
 
 if TYPE_CHECKING:
-    from graph_agent.server.responses.output import ResponseDialect
+    from graph_agent.server.responses.routes import Keeper
 
 logger = logging.getLogger(__name__)
 
@@ -40,15 +39,74 @@ _ENDINGS = ("response.completed", "response.incomplete", "response.failed")
 
 @dataclass(eq=False)
 class _Live:
-    """A response that this process runs."""
+    """A response that this process runs.
 
+    Args:
+        keeper: Has the request and the format of the answer, which has formatted nothing yet.
+        record: The record to store until the end.
+    """
+
+    keeper: Keeper
+    record: Record
     events: list[dict[str, Any]] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
+    _written: int = 0
+    _batch: int = 0
+    _flushed_at: float = field(default_factory=time.monotonic)
 
-    def notify(self) -> None:
+    def _notify(self) -> None:
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
+
+    async def run(self, owned: AsyncExitStack, run: ServerRun) -> None:
+        """Record the events of a run, and store its response at the end; closes the context of the run."""
+        request, dialect = self.keeper.request, self.keeper.dialect
+        dialect.recorded = self.events
+        try:
+            async with owned:
+                async for _ in frames_of(None, run, request, dialect, _FLUSH_S, self._finish):
+                    self._notify()
+                    if time.monotonic() - self._flushed_at >= _FLUSH_S:
+                        await self._flush()
+        except Exception as error:  # noqa: BLE001 - a background task has no caller to raise to
+            log_failure(logger, "A background response", error)
+        finally:
+            self.is_over = True
+            self._notify()
+
+    async def _finish(self, run: ServerRun) -> None:
+        await self._flush()
+        await self.keeper.keep(run)
+
+    async def _flush(self) -> None:
+        records, dialect = self.keeper.records, self.keeper.dialect
+        if new := self.events[self._written :]:
+            if self._batch == 0 and dialect.response["status"] == "in_progress":
+                await records.put(dialect.token, _with_status(self.record, "in_progress"))
+            await records.put_events(dialect.token, self._batch, new)
+            self._written, self._batch = len(self.events), self._batch + 1
+        self._flushed_at = time.monotonic()
+
+    async def follow(self, after: int, keepalive_s: float) -> AsyncGenerator[str, None]:
+        """Behaves like `Background.follow`."""
+        at = after + 1
+        while True:
+            is_over, changed = self.is_over, self.changed
+            if text := "".join(frame(event, event["type"]) for event in self.events[at:]):
+                at = max(at, len(self.events))
+                yield text
+            if is_over:
+                return
+            try:
+                async with asyncio.timeout(keepalive_s):
+                    await changed.wait()
+            except TimeoutError:
+                yield comment("still at work")
+
+
+def _with_status(record: Record, status: str, **fields: Any) -> Record:
+    return {**record, "response": {**record["response"], "status": status, **fields}}
 
 
 class Background:
@@ -60,77 +118,20 @@ class Background:
         self._live: dict[tuple[str, str], _Live] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(
-        self,
-        stack: AsyncExitStack,
-        run: ServerRun,
-        request: ChatRequest,
-        dialect: ResponseDialect,
-        records: Records,
-        record: Record,
-        keep: Keep,
-    ) -> None:
-        """Run a response to its end, independent of its request.
-
-        Args:
-            stack: The context of the run; ownership passes to this method.
-            dialect: The format of the answer, which has formatted nothing yet.
-            record: The record to store until the end.
-            keep: Stores the record of the complete response.
-        """
-        owned = stack.pop_all()
+    async def start(self, stack: AsyncExitStack, run: ServerRun, keeper: Keeper) -> None:
+        """Run a response to its end, independent of its request; takes over the context of the run."""
+        records, token, owned = keeper.records, keeper.dialect.token, stack.pop_all()
+        live = _Live(keeper, keeper.record(run))
         try:
-            await records.put(dialect.token, record)
+            await records.put(token, live.record)
         except BaseException:
             await owned.aclose()
             raise
-        live = self._live[records.owner, dialect.token] = _Live()
-        dialect.recorded = live.events
-        running = self._run(owned, run, request, dialect, records, record, live, keep)
-        task = asyncio.create_task(running, name="background run")
+        self._live[records.owner, token] = live
+        task = asyncio.create_task(live.run(owned, run), name="background run")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _run(
-        self,
-        owned: AsyncExitStack,
-        run: ServerRun,
-        request: ChatRequest,
-        dialect: ResponseDialect,
-        records: Records,
-        record: Record,
-        live: _Live,
-        keep: Keep,
-    ) -> None:
-        written = batch = 0
-        flushed_at = time.monotonic()
-
-        async def flush() -> None:
-            nonlocal written, batch, flushed_at
-            if new := live.events[written:]:
-                if batch == 0 and dialect.response["status"] == "in_progress":
-                    running: Record = {**record, "response": {**record["response"], "status": "in_progress"}}
-                    await records.put(dialect.token, running)
-                await records.put_events(dialect.token, batch, new)
-                written, batch = len(live.events), batch + 1
-            flushed_at = time.monotonic()
-
-        async def finish(run: ServerRun) -> None:
-            await flush()
-            await keep(run)
-
-        try:
-            async with owned:
-                async for _ in frames_of(None, run, request, dialect, _FLUSH_S, finish):
-                    live.notify()
-                    if time.monotonic() - flushed_at >= _FLUSH_S:
-                        await flush()
-        except Exception as error:  # noqa: BLE001 - a background task has no caller to raise to
-            log_failure(logger, "A background response", error)
-        finally:
-            live.is_over = True
-            live.notify()
-            del self._live[records.owner, dialect.token]
+        task.add_done_callback(lambda _: self._live.pop((records.owner, token)))
 
     async def read(self, records: Records, token: str) -> Record | None:
         """Return a stored response; None if there is none.
@@ -144,13 +145,8 @@ class Background:
             "The process that ran this response has ended. Continue its session with previous_response_id, or with "
             f"POST /sessions/{record['session']}/resume."
         )
-        return await self._close(records, token, record, "failed", {"code": "server_error", "message": message})
-
-    async def _close(
-        self, records: Records, token: str, record: Record, status: str, error: dict[str, Any] | None
-    ) -> Record:
-        closed: Record = {**record, "response": {**record["response"], "status": status, "error": error}}
-        await records.put(token, closed)
+        error = {"code": "server_error", "message": message}
+        await records.put(token, closed := _with_status(record, "failed", error=error))
         return closed
 
     async def _is_lost(self, records: Records, token: str, record: Record) -> bool:
@@ -180,43 +176,25 @@ class Background:
                 aborted = await SessionControl(self._host.kept, thread).abort()
             live = self._live.get((records.owner, token))
             if live is None and await self._is_lost(records, token, record):
-                return await self._close(records, token, record, "cancelled", None)
+                await records.put(token, closed := _with_status(record, "cancelled", error=None))
+                return closed
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S / 10):
                     await (live.changed.wait() if live is not None else asyncio.sleep(_LOOK_S))
             record = await records.find(token) or record
         return record
 
-    async def follow(self, records: Records, token: str, after: int, keepalive_s: float) -> AsyncGenerator[str, None]:
+    async def follow(self, records: Records, token: str, after: int = -1) -> AsyncGenerator[str, None]:
         """Stream a response's past and future events.
 
         Args:
             after: Only events with a higher `sequence_number` are streamed.
-            keepalive_s: Seconds of silence after which a comment is sent.
         """
-        if (live := self._live.get((records.owner, token))) is not None:
-            stream = self._follow_live(live, after, keepalive_s)
-        else:
-            stream = self._follow_stored(records, token, after, keepalive_s)
-        async for text in stream:
+        live, keepalive_s = self._live.get((records.owner, token)), self._host.settings.keepalive_s
+        stored = self._follow_stored(records, token, after, keepalive_s)
+        async for text in stored if live is None else live.follow(after, keepalive_s):
             yield text
         yield _END
-
-    @staticmethod
-    async def _follow_live(live: _Live, after: int, keepalive_s: float) -> AsyncGenerator[str, None]:
-        at = after + 1
-        while True:
-            is_over, changed = live.is_over, live.changed
-            if text := "".join(frame(event, event["type"]) for event in live.events[at:]):
-                at = max(at, len(live.events))
-                yield text
-            if is_over:
-                return
-            try:
-                async with asyncio.timeout(keepalive_s):
-                    await changed.wait()
-            except TimeoutError:
-                yield comment("still at work")
 
     async def _follow_stored(
         self, records: Records, token: str, after: int, keepalive_s: float

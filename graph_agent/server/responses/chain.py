@@ -1,26 +1,39 @@
-"""Maps a request for a response to a session: the next input of a chain, a branch of it, or a new session."""
+"""Maps a request for a response to a session: the next input of a chain, a branch of it, or a new session.
+
+A request that repeats the idempotency key of an earlier one gets its stored response, or continues an unfinished one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 from langgraph.types import StateSnapshot
+from typing_extensions import TypedDict
 
+from graph_agent.errors import SessionBusyError
+from graph_agent.inputs.deduplicator import InputDeduplicator
+from graph_agent.runs.input_ids import InputId, digest_of
+from graph_agent.runs.registry import lock_idle_session
+from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.history import continued_input
-from graph_agent.server.chat.run_spec import pending_question
+from graph_agent.server.chat.run_spec import pending_question, token_of_key, with_key
 from graph_agent.server.chat.schemas import ChatRequest, trailing_results
-from graph_agent.server.hosting.host import Host
-from graph_agent.server.problems import BusySessionError, ProblemError
+from graph_agent.server.host import Host
+from graph_agent.server.problems import BusySessionError, ProblemError, key_reused
 from graph_agent.server.responses.input_items import Conversation, as_items, replace_references
 from graph_agent.server.responses.output import summary_wanted
 from graph_agent.server.responses.records import (
+    KEYS,
     OPEN,
     Record,
     Records,
+    keys_of_day,
     place_of_approval,
     response_id,
     token_of_item,
@@ -50,7 +63,6 @@ class Chains:
         """Return the chat request for a request's content.
 
         Args:
-            token: The token of the new response.
             session_id: The session that its headers, metadata or conversation name; None if there is none.
             branches: Whether a previous response is continued in a new session, even if it is the newest of its own.
 
@@ -228,3 +240,117 @@ def _stored(item: InputItem, id_: str) -> dict[str, Any]:
             extra: dict[str, Any] = {"annotations": []} if item.role == "assistant" else {}
             stored["content"] = [{"type": kind, "text": item.content, **extra}]
     return stored
+
+
+_POLL_S = 0.02
+
+
+class KeyedResponse(TypedDict):
+    """The response of the first request with a key."""
+
+    token: str
+    session: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The idempotency key of one request for a stored response.
+
+    Args:
+        mark: The key, with a digest of the request's body, without how the answer is sent.
+    """
+
+    host: Host
+    caller: Caller
+    mark: InputId
+
+    @classmethod
+    def of(cls, host: Host, caller: Caller, key: str | None, body: CreateResponse) -> Key | None:
+        """Return the key of a request; None without one; raise `ProblemError` if the key is not valid."""
+        if (mark := with_key(ChatRequest([]), key).mark) is None:
+            return None
+        digest = digest_of(body.model_dump(mode="json", exclude={"stream", "stream_options"}))
+        return cls(host, caller, InputId(mark.id, digest))
+
+    def session_of(self, request: ChatRequest, token: str) -> str:
+        """Return the session of a request; that of a new chain is equal for each repetition."""
+        is_new = request.session_id in (None, response_id(token))
+        return response_id(self._token) if is_new else str(request.session_id)
+
+    @property
+    def _token(self) -> str:
+        return token_of_key(self.caller, self.mark.id)
+
+    @asynccontextmanager
+    async def claimed(self) -> AsyncIterator[None]:
+        """Exclude other requests with this key, in every process on the database, while a session is chosen."""
+        here = self.host.response_keys.setdefault(self._token, asyncio.Lock())
+        # Only the first of this process polls: many that poll at once take more time than the work between.
+        async with here, AsyncExitStack() as stack:
+            while True:
+                try:
+                    await stack.enter_async_context(lock_idle_session(self.host.saver, f"response-key/{self._token}"))
+                    break
+                except SessionBusyError:
+                    await asyncio.sleep(_POLL_S)
+            yield
+
+    async def resolve(
+        self, first: KeyedResponse | None, resolve: Callable[[str | None], Awaitable[ChatRequest]], token: str
+    ) -> ChatRequest:
+        """Return a request with its session: that of the first request with this key, once it has received the input.
+
+        Args:
+            first: The first request; None if this is the first one.
+            resolve: Returns the request for a session; None as its argument: for the session that it names or begins.
+
+        Raises:
+            ProblemError: If the request cannot be resolved.
+        """
+        while True:
+            begun = first["session"] if first is not None and await self.has_begun(first["session"]) else None
+            try:
+                request = await resolve(begun)
+            except ProblemError:
+                if begun is None and first is not None and await self.has_begun(first["session"]):
+                    continue  # the first request has moved the session meanwhile
+                raise
+            if begun is not None:
+                return replace(request, mark=self.mark)
+            if first is None or not await self.has_begun(first["session"]):
+                break
+        session = self.session_of(request, token)
+        await self.put(token, session)
+        before = None if request.before is None else partial(self._unless_begun, session, request.before)
+        return replace(request, mark=self.mark, session_id=session, before=before)
+
+    async def _unless_begun(self, session: str, check: Callable[[], Awaitable[None]]) -> None:
+        """Check that a session can receive the input, unless it has received it from a request with this key."""
+        if not await self.has_begun(session):
+            await check()
+
+    async def first(self) -> KeyedResponse | None:
+        """Return the response of the first request with this key; None for a new key.
+
+        Raises:
+            ProblemError: If that was a different request.
+        """
+        item = await self.host.store.aget(KEYS, self._token)
+        if item is None:
+            return None
+        found = cast("KeyedResponse", item.value)
+        if found["digest"] != self.mark.digest:
+            raise key_reused()
+        return found
+
+    async def put(self, token: str, session: str) -> None:
+        """Record the response of this key; the key expires with the response."""
+        value = {"token": token, "session": session, "digest": self.mark.digest}
+        await self.host.store.aput(keys_of_day(token), self._token, {}, index=False)
+        await self.host.store.aput(KEYS, self._token, value, index=False)
+
+    async def has_begun(self, session: str) -> bool:
+        """Whether a session has received the input of this key."""
+        admission = InputDeduplicator(self.host.saver, self.host.kept.aget_state, self.caller.thread(session))
+        return await admission.seen(self.mark) is not None

@@ -26,7 +26,7 @@ from graph_agent.planning.summary import NoSummaryError, request_summary, use_su
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.schemas import ChatRequest, new_messages
-from graph_agent.server.hosting.host import Host
+from graph_agent.server.host import Host
 from graph_agent.server.parameters import Services
 from graph_agent.server.problems import ProblemError, problem_of_run
 from graph_agent.server.responses.chain import Chains, items_of, messages_of
@@ -241,9 +241,6 @@ async def estimate_request(
 
 async def count_input_tokens(host: Host, caller: Caller, request: ChatRequest) -> int:
     """Estimate the tokens of the first model request of a chat request; no model is called.
-
-    Args:
-        request: The request, which names the session that it would continue or create.
 
     Raises:
         ProblemError: If its tools have names that the agent's have, or the agent's system prompt needs a run.

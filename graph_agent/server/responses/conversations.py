@@ -12,12 +12,18 @@ from pydantic import Field, model_validator
 from typing_extensions import TypedDict
 
 from graph_agent.server.admission.body import BodyRoute
-from graph_agent.server.admission.gate import Caller, caller
+from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.schemas import SESSION_ID, ListOf, RequestObject, clean_body
-from graph_agent.server.hosting.host import Host
-from graph_agent.server.parameters import Services, error_responses, services
+from graph_agent.server.host import Host, all_items
+from graph_agent.server.parameters import Sender, Server, Services
 from graph_agent.server.problems import ProblemError
-from graph_agent.server.response_models import ConversationObject, DeletedResponse, ItemPage, OpenAIError
+from graph_agent.server.response_models import (
+    ConversationObject,
+    DeletedResponse,
+    ItemPage,
+    OpenAIError,
+    error_responses,
+)
 from graph_agent.server.responses.chain import input_of
 from graph_agent.server.responses.input_items import read_items
 from graph_agent.server.responses.records import conversation_id, is_conversation_id, new_token
@@ -27,7 +33,6 @@ _CONVERSATIONS = ("graph_agent", "conversations")
 _ITEMS = ("graph_agent", "conversation_items")
 _PENDING = ("graph_agent", "conversation_pending")
 """Keys of the items that the session has not received yet."""
-_PAGE = 500
 
 
 class ConversationRecord(TypedDict):
@@ -56,11 +61,7 @@ class Conversations:
         await self._store.aput(_CONVERSATIONS, self._key(record["id"]), dict(record), index=False)
 
     async def get(self, id_: str) -> ConversationRecord:
-        """Return a conversation.
-
-        Raises:
-            ProblemError: If it was not created, or is deleted.
-        """
+        """Return a conversation; raise `ProblemError` if it was not created, or is deleted."""
         item = await self._store.aget(_CONVERSATIONS, self._key(id_))
         if item is None:
             raise ProblemError("not_found", f"Conversation with id {id_!r} not found.", param="conversation")
@@ -97,7 +98,6 @@ class Conversations:
         """Append items.
 
         Args:
-            items: The items, each with an id.
             pending: Whether the session has not received them yet.
         """
         if not items:
@@ -145,13 +145,7 @@ class Conversations:
         await self._store.abatch([PutOp(self._namespace(_PENDING, id_), key, None) for key in keys])
 
     async def _stored(self, prefix: tuple[str, ...], id_: str) -> list[SearchItem]:
-        # By key: an item that is added between two reads shifts others to the next page, which then repeats them.
-        found: dict[str, SearchItem] = {}
-        namespace, read = self._namespace(prefix, id_), 0
-        while page := await self._store.asearch(namespace, limit=_PAGE, offset=read):
-            read += len(page)
-            found |= {each.key: each for each in page}
-        return [found[key] for key in sorted(found)]
+        return await all_items(self._store, self._namespace(prefix, id_))
 
     def _namespace(self, prefix: tuple[str, ...], id_: str) -> tuple[str, ...]:
         # A namespace must not hold dots, which ids of sessions may; the colon keeps callers apart.
@@ -173,8 +167,6 @@ def page_of(
 
     Args:
         items: All items, oldest first.
-        limit: Maximum number of items of the page.
-        order: Order of the page.
         after: Id of the item before the page; None for the first page.
 
     Raises:
@@ -196,14 +188,11 @@ def page_of(
     )
 
 
-_ERRORS = {
-    status: error
-    for status, error in error_responses(
-        OpenAIError, {503: "The server is stopping, or the database is locked"}
-    ).items()
-    if status not in (429, 502)
-}
-_ERRORS[409] = {"model": OpenAIError, "description": "A response has used the item"}
+_ERRORS = error_responses(
+    OpenAIError,
+    {409: "A response has used the item", 503: "The server is stopping, or the database is locked"},
+    only=(400, 401, 403, 404, 408, 413, 422, 500, 507),
+)
 _ConversationId = Annotated[str, Path(pattern=SESSION_ID, description="The conversation.")]
 _ItemId = Annotated[str, Path(description="The item.")]
 
@@ -233,9 +222,7 @@ class CreateItems(_Body):
     items: ListOf[Item] = Field(min_length=1)
 
 
-async def conversations(
-    sender: Annotated[Caller, Depends(caller)], server: Annotated[Services, Depends(services)]
-) -> Conversations:
+async def conversations(sender: Sender, server: Server) -> Conversations:
     """Return the conversations of the request's caller; a dependency of routes."""
     return Conversations(server.chat.runs.host, sender)
 
@@ -245,7 +232,7 @@ _Conversations = Annotated[Conversations, Depends(conversations)]
 
 @router.post("")
 async def create_conversation(
-    owned: _Conversations, server: Annotated[Services, Depends(services)], body: CreateConversation | None = None
+    owned: _Conversations, server: Server, body: CreateConversation | None = None
 ) -> ConversationObject:
     """Create a conversation."""
     body = body or CreateConversation(items=None)
@@ -299,7 +286,7 @@ async def create_items(
     conversation_id: _ConversationId,
     body: CreateItems,
     owned: _Conversations,
-    server: Annotated[Services, Depends(services)],
+    server: Server,
 ) -> ItemPage:
     """Add items to a conversation; the session receives them with its next response."""
     await owned.get(conversation_id)

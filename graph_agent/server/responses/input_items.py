@@ -99,18 +99,12 @@ class Conversation:
     """The content of a request's items."""
 
     messages: list[AnyMessage] = field(default_factory=list)
-    """The messages, without system messages."""
     instructions: list[str] = field(default_factory=list)
-    """The texts of the system and developer messages."""
     decisions: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Approval request id → decision; without those that items of the assistant follow, which were received before."""
 
     def decide(self, id_: str, decision: dict[str, Any]) -> None:
-        """Add the decision on an approval request.
-
-        Raises:
-            ProblemError: If the request has a different decision.
-        """
+        """Add the decision on an approval request; raise `ProblemError` if the request has a different decision."""
         if self.decisions.setdefault(id_, decision) != decision:
             message = f"The approval request {id_!r} has two different responses; send one."
             raise ProblemError("invalid", message, param="input")
@@ -289,11 +283,7 @@ def as_items(value: str | Sequence[InputItem]) -> list[InputItem]:
 
 
 def replace_references(items: Sequence[InputItem], known: Mapping[str, dict[str, Any]]) -> list[InputItem]:
-    """Replace references by the items that they name.
-
-    Raises:
-        ProblemError: If a reference names an unknown item.
-    """
+    """Replace references by the items that they name; raise `ProblemError` if a reference names an unknown item."""
     found: list[InputItem] = []
     for item in items:
         if item.type != "item_reference":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from graph_agent._internal.text import visible, visible_json
@@ -140,7 +140,6 @@ class ResponseDialect(ChatDialect):
         self._reasoning_at: int | None = None
         """Index of the open reasoning item; None without one."""
         self._summary: str | None = None
-        """Text of its open summary; None without one."""
         self.token = token
         self._label = label
         self._client_tools = client_tools
@@ -148,7 +147,6 @@ class ResponseDialect(ChatDialect):
         self._shows_encrypted = shows_encrypted
         self._queued = queued
         self._text: str | None = None
-        """Text of the open message; None without one."""
         self._phase = "final_answer"
         """Phase of the open message: `commentary` once the calls that it precedes are planned."""
         self._calls: dict[str, int] = {}
@@ -163,11 +161,11 @@ class ResponseDialect(ChatDialect):
         """See `ChatDialect.start_frames`."""
         if self._queued:
             self.response["status"] = "queued"
-        yield self._snapshot("response.created")
+        yield self.snapshot("response.created")
         if self._queued:
-            yield self._snapshot("response.queued")
+            yield self.snapshot("response.queued")
             self.response["status"] = "in_progress"
-        yield self._snapshot("response.in_progress")
+        yield self.snapshot("response.in_progress")
 
     def text_frames(self, text: str) -> Iterable[str]:
         """See `ChatDialect.text_frames`."""
@@ -227,7 +225,7 @@ class ResponseDialect(ChatDialect):
             self.response |= {"status": "completed", "completed_at": int(time.time())}
         # A cancelled response has no event of its own.
         ending = "completed" if self.response["status"] == "completed" else "incomplete"
-        yield self._snapshot(f"response.{ending}")
+        yield self.snapshot(f"response.{ending}")
         yield "data: [DONE]\n\n"
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
@@ -237,7 +235,7 @@ class ResponseDialect(ChatDialect):
         # First, because official clients raise it with its text, and of a failed response only that it failed.
         yield self._event("error", **error_event(problem))
         self.response |= {"status": "failed", "error": error_of(problem)}
-        yield self._snapshot("response.failed")
+        yield self.snapshot("response.failed")
         yield "data: [DONE]\n\n"
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
@@ -251,7 +249,8 @@ class ResponseDialect(ChatDialect):
             rest = rest.lstrip("\n")
             yield from self._reasoning(outcome)
         if outcome.refusal and self._text is None:
-            yield from self._refusal(rest)
+            content = [{"type": "refusal", "refusal": rest}]
+            yield from self.whole_item(_message(self._id("msg"), "completed", content))
         elif rest:
             yield from self.text_frames(rest)
 
@@ -307,22 +306,28 @@ class ResponseDialect(ChatDialect):
         return self._event(f"response.reasoning_summary_{kind}", **place, **fields)
 
     def _client_call(self, call: Mapping[str, Any]) -> Iterable[str]:
-        arguments = json.dumps(call["arguments"], ensure_ascii=False)
-        item: dict[str, Any] = {
-            "id": self._id("fc"),
-            "type": "function_call",
-            "status": "in_progress",
-            "call_id": call["id"],
-            "name": call["name"],
-            "arguments": "",
-        }
+        yield from self.whole_item(
+            {
+                "id": self._id("fc"),
+                "type": "function_call",
+                "status": "completed",
+                "call_id": call["id"],
+                "name": call["name"],
+                "arguments": json.dumps(call["arguments"], ensure_ascii=False),
+            }
+        )
+
+    def whole_item(self, item: dict[str, Any]) -> Iterable[str]:
+        """Yield the frames of an item that is complete."""
         index = len(self._output)
-        yield self._add(item)
-        place = {"item_id": item["id"], "output_index": index}
-        yield self._event("response.function_call_arguments.delta", **place, delta=arguments)
-        yield self._event("response.function_call_arguments.done", **place, name=call["name"], arguments=arguments)
-        item |= {"arguments": arguments, "status": "completed"}
+        yield self._add({**item, **{name: empty for name, empty in _EMPTY.items() if name in item}})
+        yield from self._content(item, index)
+        self._output[index] = item
         yield self._done(index)
+
+    def _content(self, item: Mapping[str, Any], index: int) -> Iterable[str]:
+        for type_, fields in _pieces(item):
+            yield self._event(f"response.{type_}", item_id=item["id"], output_index=index, **fields)
 
     def _approval(self, approval: Mapping[str, Any]) -> Iterable[str]:
         id_ = approval_id(approval["token"], approval["interrupt"], approval["index"])
@@ -354,11 +359,9 @@ class ResponseDialect(ChatDialect):
         }
         self._calls[id_] = index = len(self._output)
         yield self._add(item)
-        place = {"item_id": item["id"], "output_index": index}
-        yield self._event("response.mcp_call.in_progress", **place)
-        yield self._event("response.mcp_call_arguments.delta", **place, delta=text)
-        yield self._event("response.mcp_call_arguments.done", **place, arguments=text)
+        yield self._event("response.mcp_call.in_progress", item_id=item["id"], output_index=index)
         item["arguments"] = text
+        yield from self._content(item, index)
 
     def _own_result(self, event: Mapping[str, Any]) -> Iterable[str]:
         if (index := self._calls.pop(event["id"], None)) is None:
@@ -371,19 +374,6 @@ class ResponseDialect(ChatDialect):
         item |= {"status": "completed", "output": text} if fine else {"status": "failed", "error": error}
         ending = "completed" if fine else "failed"
         yield self._event(f"response.mcp_call.{ending}", item_id=item["id"], output_index=index)
-        yield self._done(index)
-
-    def _refusal(self, text: str) -> Iterable[str]:
-        item = _message(self._id("msg"), "in_progress", [])
-        index = len(self._output)
-        yield self._add(item)
-        place = {"item_id": item["id"], "output_index": index, "content_index": 0}
-        whole = {"type": "refusal", "refusal": text}
-        yield self._event("response.content_part.added", **place, part={**whole, "refusal": ""})
-        yield self._event("response.refusal.delta", **place, delta=text)
-        yield self._event("response.refusal.done", **place, refusal=text)
-        yield self._event("response.content_part.done", **place, part=whole)
-        item |= {"status": "completed", "content": [whole]}
         yield self._done(index)
 
     def _end_message(self, status: str) -> Iterable[str]:
@@ -412,7 +402,8 @@ class ResponseDialect(ChatDialect):
         place = {"item_id": self._output[index]["id"], "output_index": index, "content_index": 0}
         return self._event(type_, **place, **fields)
 
-    def _snapshot(self, type_: str) -> str:
+    def snapshot(self, type_: str) -> str:
+        """Return the frame of an event with the response as it is now."""
         return self._event(type_, response={**self.response, "output": [dict(item) for item in self._output]})
 
     def _event(self, type_: str, **fields: Any) -> str:
@@ -429,3 +420,38 @@ def _message(id_: str, status: str, content: list[dict[str, Any]]) -> dict[str, 
 
 def _output_text(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+_EMPTY: dict[str, Any] = {"status": "in_progress", "content": [], "arguments": ""}
+"""Fields of an item at its begin."""
+
+
+def replay(response: dict[str, Any]) -> Iterator[str]:
+    """Yield the events of a response that has ended, each text as one piece."""
+    opened = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None, "error": None}
+    dialect = ResponseDialect(opened, "", label="")
+    yield from dialect.start_frames()
+    for item in response["output"]:
+        yield from dialect.whole_item(item)
+    dialect.response = response
+    endings = {"completed": "completed", "failed": "failed"}
+    yield dialect.snapshot(f"response.{endings.get(response['status'], 'incomplete')}")
+    yield "data: [DONE]\n\n"
+
+
+def _pieces(item: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the events between the begin and the end of an item: type, fields."""
+    for at, part in enumerate(item.get("content") or () if item["type"] == "message" else ()):
+        place = {"content_index": at}
+        name = "refusal" if part["type"] == "refusal" else "text"
+        kind = "refusal" if name == "refusal" else "output_text"
+        extra: dict[str, Any] = {} if name == "refusal" else {"logprobs": []}
+        yield "content_part.added", {**place, "part": {**part, name: ""}}
+        yield f"{kind}.delta", {**place, "delta": part[name], **extra}
+        yield f"{kind}.done", {**place, name: part[name], **extra}
+        yield "content_part.done", {**place, "part": part}
+    if item["type"] in ("function_call", "mcp_call"):
+        named = {"name": item["name"]} if item["type"] == "function_call" else {}
+        kind = f"{item['type']}_arguments"
+        yield f"{kind}.delta", {"delta": item["arguments"]}
+        yield f"{kind}.done", {"arguments": item["arguments"], **named}

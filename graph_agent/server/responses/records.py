@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from graph_agent._internal.polling import poll_forever
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.run_spec import PENDING_ID
-from graph_agent.server.hosting.host import Host
+from graph_agent.server.host import Host
 from graph_agent.server.problems import ProblemError
 
 ItemKind = Literal["msg", "rs", "fc", "mcp", "cmp"]
@@ -97,11 +97,8 @@ class Record(TypedDict):
     """One stored response."""
 
     response: dict[str, Any]
-    """The response object."""
     input: list[dict[str, Any]]
-    """The items of its request."""
     session: str
-    """The caller's session."""
     calls: dict[str, str]
     """The caller's calls that wait: id for the caller → the model's id."""
     checkpoint: str | None
@@ -119,7 +116,6 @@ class Records:
         self._store = host.store
         self._caller = caller
         self.owner = caller.name
-        """Name of the caller."""
 
     async def put(self, token: str, record: Record) -> None:
         """Store a response."""
@@ -131,21 +127,13 @@ class Records:
         return cast("Record", item.value) if item is not None else None
 
     async def get(self, id_: str) -> Record:
-        """Return a response by its id.
-
-        Raises:
-            ProblemError: If it is not stored.
-        """
+        """Return a response by its id; raise `ProblemError` if it is not stored."""
         if (found := await self._find(id_)) is None:
             raise ProblemError("not_found", f"Response with id {id_!r} not found.", param="response_id")
         return found
 
     async def previous(self, id_: str) -> Record:
-        """Return the response that a request continues, by its id.
-
-        Raises:
-            ProblemError: If it is not stored.
-        """
+        """Return the response that a request continues, by its id; raise `ProblemError` if it is not stored."""
         if (found := await self._find(id_)) is None:
             message = f"Previous response with id {id_!r} not found."
             raise ProblemError("previous_response", message, param="previous_response_id")

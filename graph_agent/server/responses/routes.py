@@ -10,30 +10,29 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, WebSocket
 from starlette.responses import JSONResponse, Response
 
+from graph_agent.server import response_models as models
 from graph_agent.server.admission.body import BodyRoute, run_in_thread
-from graph_agent.server.admission.gate import Caller, admitted_caller, caller
+from graph_agent.server.admission.gate import admitted_caller
 from graph_agent.server.chat.handler import REPLAYED
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.chat.run_spec import client_interrupts, with_key
 from graph_agent.server.chat.schemas import ChatRequest
-from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, open_part, services
-from graph_agent.server.problems import BusySessionError, ProblemError, openai_refusal
-from graph_agent.server.response_models import (
-    CompactionObject,
-    DeletedResponse,
-    InputTokenCount,
-    ItemPage,
-    OpenAIError,
-    ResponseObject,
+from graph_agent.server.parameters import (
+    ChatEndpoint,
+    Sender,
+    Server,
+    chat_endpoint,
+    open_part,
+    services,
 )
+from graph_agent.server.problems import BusySessionError, ProblemError, openai_refusal
 from graph_agent.server.responses.background import Background
-from graph_agent.server.responses.chain import Chains, input_of, items_of
+from graph_agent.server.responses.chain import Chains, Key, input_of, items_of
 from graph_agent.server.responses.compaction import compact
 from graph_agent.server.responses.compaction import count_input_tokens as count_tokens
 from graph_agent.server.responses.conversations import After, Conversations, Limit, Order, page_of
-from graph_agent.server.responses.idempotency import Key, replay
 from graph_agent.server.responses.input_items import Conversation, read_items
-from graph_agent.server.responses.output import ResponseDialect, new_response, summary_wanted
+from graph_agent.server.responses.output import ResponseDialect, new_response, replay, summary_wanted
 from graph_agent.server.responses.records import OPEN, Record, Records, new_token, token_of_response
 from graph_agent.server.responses.schemas import (
     ENCRYPTED_REASONING,
@@ -61,11 +60,7 @@ class ResponsesEndpoint:
     shows_calls: bool | None
 
     async def create(self, body: CreateResponse) -> Response:
-        """Answer the request.
-
-        Raises:
-            ProblemError: If it cannot be answered.
-        """
+        """Answer the request; raise `ProblemError` if it cannot be answered."""
         try:
             return await self._create(body)
         except ProblemError as problem:
@@ -110,7 +105,7 @@ class ResponsesEndpoint:
             shows_encrypted=ENCRYPTED_REASONING in (body.include or []),
             queued=bool(body.background),
         )
-        keeper = _Keeper(records, items, request, dialect, conversation)
+        keeper = Keeper(records, items, request, dialect, conversation)
         try:
             if body.background:
                 return await self._run_in_background(request, keeper)
@@ -163,15 +158,14 @@ class ResponsesEndpoint:
         if not body.stream:
             return JSONResponse(response, headers=headers)
         settings = self.endpoint.services.chat.runs.host.settings
-        follows = self.background.follow(records, token, -1, settings.keepalive_s)
+        follows = self.background.follow(records, token)
         return EventStream(
             follows if response["background"] else _each(replay(response)),
             send_timeout_s=settings.send_timeout_s,
-            close=_nothing,
             headers=headers,
         )
 
-    async def _run_in_background(self, request: ChatRequest, keeper: _Keeper) -> Response:
+    async def _run_in_background(self, request: ChatRequest, keeper: Keeper) -> Response:
         chat, caller = self.endpoint.services.chat, self.endpoint.caller
         settings, dialect = chat.runs.host.settings, keeper.dialect
         headers = chat.session_headers(request.session_id)
@@ -180,13 +174,12 @@ class ResponsesEndpoint:
             await run.begun()
             dialect.response["status"] = "queued"
             queued = dict(dialect.response)
-            await self.background.start(stack, run, request, dialect, keeper.records, keeper.record(run), keeper.keep)
+            await self.background.start(stack, run, keeper)
         if not request.stream:
             return JSONResponse(queued, headers=headers)
         return EventStream(
-            self.background.follow(keeper.records, dialect.token, -1, settings.keepalive_s),
+            self.background.follow(keeper.records, dialect.token),
             send_timeout_s=settings.send_timeout_s,
-            close=_nothing,
             headers=headers,
         )
 
@@ -236,10 +229,6 @@ async def _each(frames: Iterable[str]) -> AsyncGenerator[str, None]:
         yield text
 
 
-async def _nothing() -> None:
-    """Close nothing: the run of a background response goes on without its stream."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Conversation:
     """The conversation of a request."""
@@ -263,7 +252,7 @@ class _Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Keeper:
+class Keeper:
     """Stores a response when it is complete."""
 
     records: Records
@@ -294,20 +283,17 @@ class _Keeper:
         }
 
 
-_ERRORS = error_responses(OpenAIError)
-_READ_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: error for status, error in _ERRORS.items() if status in (400, 401, 403, 404, 408, 413, 500, 503)
-}
-_COMPACT_ERRORS = {status: error for status, error in _ERRORS.items() if status not in (409, 422, 507)}
-_COUNT_ERRORS = {status: error for status, error in _COMPACT_ERRORS.items() if status != 502}
+_ERRORS = models.error_responses(models.OpenAIError)
+_READ_ERRORS = models.error_responses(models.OpenAIError, only=(400, 401, 403, 404, 408, 413, 500, 503))
+_COUNTED = (400, 401, 403, 404, 408, 413, 429, 500, 503)
+_COUNT_ERRORS = models.error_responses(models.OpenAIError, only=_COUNTED)
+_COMPACT_ERRORS = models.error_responses(models.OpenAIError, only=(*_COUNTED, 502))
 _ResponseId = Annotated[str, Path(description="The response.")]
 
 router = APIRouter(prefix="/v1", tags=["Responses"], route_class=BodyRoute)
 
 
-async def records(
-    sender: Annotated[Caller, Depends(caller)], server: Annotated[Services, Depends(services)]
-) -> Records:
+async def records(sender: Sender, server: Server) -> Records:
     """Return the responses of the request's caller; a dependency of routes."""
     return Records(server.chat.runs.host, sender)
 
@@ -326,7 +312,9 @@ _Background = Annotated[Background, Depends(background_responses)]
 
 
 @router.post(
-    "/responses", response_model=ResponseObject, responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}}
+    "/responses",
+    response_model=models.ResponseObject,
+    responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}},
 )
 async def create_response(
     body: CreateResponse,
@@ -343,20 +331,18 @@ async def create_response(
 
 
 @router.post("/responses/compact", responses=_COMPACT_ERRORS)
-async def compact_conversation(
-    body: CompactResponse, sender: Annotated[Caller, Depends(caller)], server: Annotated[Services, Depends(services)]
-) -> CompactionObject:
+async def compact_conversation(body: CompactResponse, sender: Sender, server: Server) -> models.CompactionObject:
     """Replace a conversation by its user messages and a summary."""
-    return CompactionObject(**await compact(server, sender, body))
+    return models.CompactionObject(**await compact(server, sender, body))
 
 
 @router.post("/responses/input_tokens", responses=_COUNT_ERRORS)
 async def count_input_tokens(
     body: CountInputTokens, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)], background: _Background
-) -> InputTokenCount:
+) -> models.InputTokenCount:
     """Estimate the input tokens of a request, at 4 characters per token, without running it."""
     tokens = await ResponsesEndpoint(endpoint, background, None).count(body)
-    return InputTokenCount(object="response.input_tokens", input_tokens=tokens)
+    return models.InputTokenCount(object="response.input_tokens", input_tokens=tokens)
 
 
 @router.websocket("/responses")
@@ -374,15 +360,15 @@ async def respond_over_websocket(websocket: WebSocket) -> None:
 
 @router.get(
     "/responses/{response_id}",
-    response_model=ResponseObject,
+    response_model=models.ResponseObject,
     responses={**_READ_ERRORS, 200: {"content": {"text/event-stream": {}}}},
 )
 async def get_response(
     response_id: _ResponseId,
     caller_records: _CallerRecords,
     background: _Background,
-    sender: Annotated[Caller, Depends(caller)],
-    server: Annotated[Services, Depends(services)],
+    sender: Sender,
+    server: Server,
     stream: Annotated[bool, Query(description="Stream the events of a background response.")] = False,
     starting_after: Annotated[
         int, Query(ge=-1, le=2**31, description="Only events with a higher sequence_number.")
@@ -395,35 +381,28 @@ async def get_response(
         return (await background.read(caller_records, token) or record)["response"]
     if not record["response"]["background"]:
         raise ProblemError("invalid", "Only responses with background: true can be streamed again.", param="stream")
-    settings = server.chat.runs.host.settings
-    async with AsyncExitStack() as stack:
-        stack.enter_context(server.streams.slot(sender.name))
-        return EventStream(
-            background.follow(caller_records, token, starting_after, settings.keepalive_s),
-            send_timeout_s=settings.send_timeout_s,
-            close=stack.pop_all().aclose,
-        )
+    return server.followed(sender, background.follow(caller_records, token, starting_after))
 
 
 @router.post("/responses/{response_id}/cancel", responses=_READ_ERRORS)
 async def cancel_response(
     response_id: _ResponseId, caller_records: _CallerRecords, background: _Background
-) -> ResponseObject:
+) -> models.ResponseObject:
     """Cancel a background response; one that has ended is returned unchanged."""
     record = await caller_records.get(response_id)
     if not record["response"]["background"]:
         raise ProblemError("invalid", "Only responses with background: true can be cancelled.", param="response_id")
     cancelled = await background.cancel(caller_records, str(token_of_response(response_id)), record)
-    return ResponseObject(**cancelled["response"])
+    return models.ResponseObject(**cancelled["response"])
 
 
 @router.delete("/responses/{response_id}", responses=_READ_ERRORS)
-async def delete_response(response_id: _ResponseId, caller_records: _CallerRecords) -> DeletedResponse:
+async def delete_response(response_id: _ResponseId, caller_records: _CallerRecords) -> models.DeletedResponse:
     """Delete a stored response; its session remains."""
     if (await caller_records.get(response_id))["response"]["status"] in OPEN:
         raise ProblemError("conflict", "The response is in progress; cancel it first.", param="response_id")
     await caller_records.delete(str(token_of_response(response_id)))
-    return DeletedResponse(id=response_id, object="response", deleted=True)
+    return models.DeletedResponse(id=response_id, object="response", deleted=True)
 
 
 @router.get("/responses/{response_id}/input_items", responses=_READ_ERRORS)
@@ -433,6 +412,6 @@ async def list_input_items(
     limit: Limit = 20,
     order: Order = "desc",
     after: After = None,
-) -> ItemPage:
+) -> models.ItemPage:
     """List the input items of a stored response."""
     return page_of((await caller_records.get(response_id))["input"], limit=limit, order=order, after=after)

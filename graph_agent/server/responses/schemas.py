@@ -225,11 +225,7 @@ ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 
 def check_supported(body: CreateResponse) -> None:
-    """Check that a request has no field whose effect this server cannot provide.
-
-    Raises:
-        ProblemError: If it has one.
-    """
+    """Check that a request has no field whose effect this server cannot provide; raise `ProblemError` if it has one."""
     if body.prompt is not None:
         raise ProblemError("invalid", "There are no stored prompts here; send instructions and input.", param="prompt")
     if body.generate is False:
@@ -260,11 +256,7 @@ def is_agent(tool: FunctionTool, name: str) -> bool:
 
 
 def options_of(body: CreateResponse) -> dict[str, Any]:
-    """Return the fields of `AgentContext` that a request sets.
-
-    Raises:
-        ProblemError: If one is invalid.
-    """
+    """Return the fields of `AgentContext` that a request sets; raise `ProblemError` if one is invalid."""
     answer_format = body.text.format if body.text else None
     kind, schema = (answer_format.type, answer_format.schema_) if answer_format else (None, None)
     options: dict[str, Any] = {

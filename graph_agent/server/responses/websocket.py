@@ -17,7 +17,7 @@ from starlette.types import Message, Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError
-from graph_agent.server.admission.body import SMALL_BYTES
+from graph_agent.server.admission.body import SMALL_BYTES, ReplayedBody
 from graph_agent.server.problems import ProblemError, openai_error
 from graph_agent.server.settings import ServerSettings
 
@@ -26,7 +26,6 @@ CONNECTION_S = 3600.0
 _MESSAGE_BYTES = 1_000
 """Bytes that a waiting message counts in addition to its content."""
 _POLICY_VIOLATION, _SERVICE_RESTART = 1008, 1012
-"""Codes of WebSocket closes."""
 _OWN_HEADERS = ("connection", "upgrade", "content-length", "transfer-encoding", "idempotency-key", "content-type")
 _SCOPE = ("asgi", "http_version", "server", "client", "root_path", "path", "raw_path", "query_string")
 _SNAPSHOTS = tuple(f"response.{name}" for name in ("created", "in_progress", "completed", "incomplete", "failed"))
@@ -145,7 +144,7 @@ class ResponsesSocket:
         named_id = named.id if named is not None else None
         exchange = _Exchange(self._websocket, self._left, named_id, wants_end=given.get("store") is False)
         scope, content = self._scope(), json.dumps(body).encode()
-        await self._websocket.app(scope, _Receive(content, self._left), exchange.send)
+        await self._websocket.app(scope, ReplayedBody(content, self._disconnected), exchange.send)
         if (ended := exchange.ended) is not None:
             items = [*_items(body["input"]), *ended["output"]]
             self._previous = _Unstored(ended["id"], body.get("previous_response_id"), items)
@@ -154,11 +153,7 @@ class ResponsesSocket:
         return exchange.is_complete
 
     def _request_of(self, message: str | bytes) -> dict[str, Any]:
-        """Return the body of the request in a message.
-
-        Raises:
-            ProblemError: If the message is none.
-        """
+        """Return the body of the request in a message; raise `ProblemError` if the message is none."""
         content = message.encode("utf-8", "surrogatepass") if isinstance(message, str) else message
         try:
             JsonMeter(self._bounds).feed(content)
@@ -194,23 +189,13 @@ class ResponsesSocket:
             "state": state,
         }
 
-    async def _send(self, data: dict[str, Any]) -> None:
-        await self._websocket.send_text(json.dumps(data, ensure_ascii=False))
-
-
-class _Receive:
-    """ASGI `receive` of a request whose body is known, and whose client leaves with the connection."""
-
-    def __init__(self, body: bytes, left: asyncio.Event) -> None:
-        self._body: bytes | None = body
-        self._left = left
-
-    async def __call__(self) -> Message:
-        if self._body is not None:
-            body, self._body = self._body, None
-            return {"type": "http.request", "body": body, "more_body": False}
+    async def _disconnected(self) -> Message:
+        """ASGI `receive` of a request after its body: its client leaves with the connection."""
         await self._left.wait()
         return {"type": "http.disconnect"}
+
+    async def _send(self, data: dict[str, Any]) -> None:
+        await self._websocket.send_text(json.dumps(data, ensure_ascii=False))
 
 
 class _Exchange:
@@ -272,7 +257,7 @@ class _Exchange:
         try:
             await self._websocket.send_text(text)
         except (WebSocketDisconnect, RuntimeError):
-            # As over HTTP, the rest is dropped, and `_Receive` ends the request.
+            # As over HTTP, the rest is dropped, and `_disconnected` ends the request.
             self._left.set()
 
 

@@ -24,7 +24,7 @@ from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import SIGNALS, Process
 
 from graph_agent.errors import ConfigError
-from graph_agent.server.shared_folder import stop_at_once, warn_of_folder
+from graph_agent.server.admission.worker_folder import stop_at_once, warn_of_folder
 
 logger = logging.getLogger(__name__)
 

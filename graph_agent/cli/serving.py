@@ -1,15 +1,17 @@
-"""Implements `graph-agent a2a`, which serves an agent file to A2A clients."""
+"""Implements the commands that serve an agent file: `serve`, `a2a`, `mcp` and `acp`."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graph_agent._internal.command_log import LogLevelOption, VerboseOption, chosen_level
+from graph_agent._internal.command_log import LogLevelOption, VerboseOption, chosen_level, log_at
 from graph_agent._internal.extras import missing_extra
 from graph_agent._internal.garbage import paused_collection
 from graph_agent.cli.options import (
@@ -23,7 +25,13 @@ from graph_agent.cli.options import (
     PortOption,
     RecordOption,
     SettingsOption,
+    TodayOption,
 )
+from graph_agent.cli.run import settings_of
+
+if TYPE_CHECKING:
+    from graph_agent.acp.transport import StdioTransport
+    from graph_agent.cli.one_shot import Settings
 
 
 @contextmanager
@@ -60,7 +68,7 @@ def serve(
     try:
         from graph_agent.agent_file.credentials import sources_from
         from graph_agent.server import settings as server_settings
-        from graph_agent.server.process.serve import serve as serve_until_stopped
+        from graph_agent.server.serve import serve as serve_until_stopped
     except ImportError as error:
         raise missing_extra("graph-agent serve", "server", error) from None
     if list_settings:
@@ -117,8 +125,8 @@ def a2a(
         # Imported here because they take longer to load than the other commands need to start.
         from graph_agent.agent_file.credentials import sources_from
         from graph_agent.agent_file.spec import load_spec, with_sources
-        from graph_agent.server.hosting.host import of_spec
-        from graph_agent.server.process.serve import serve_a2a
+        from graph_agent.server.host import of_spec
+        from graph_agent.server.serve import serve_a2a
         from graph_agent.server.settings import describe_settings, settings_from
     except ImportError as error:
         raise missing_extra("graph-agent a2a", "server", error) from None
@@ -141,3 +149,56 @@ def a2a(
         settings=options,
         log_level=chosen_level(verbose, log_level),
     )
+
+
+def mcp(
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    credential: CredentialOption = None,
+    record: RecordOption = False,
+    verbose: VerboseOption = 0,
+    log_level: LogLevelOption = None,
+) -> None:
+    """Serve an agent on standard input and output, as a tool of MCP clients; needs the extra `server`."""
+    try:
+        # Imported here because they take longer to load than the other commands need to start.
+        from graph_agent.agent_file.credentials import sources_from
+        from graph_agent.server.host import of_file
+        from graph_agent.server.mcp.stdio import serve_stdio
+    except ImportError as error:
+        raise missing_extra("graph-agent mcp", "server", error) from None
+    log_at(chosen_level(verbose, log_level))
+    asyncio.run(serve_stdio(of_file(config, sources_from(credential or []), record=record), db))
+
+
+def acp(
+    config: ConfigOption = AGENT_FILE,
+    today: TodayOption = None,
+    db: DbOption = None,
+    credential: CredentialOption = None,
+    record: RecordOption = False,
+    verbose: VerboseOption = 0,
+    log_level: LogLevelOption = None,
+) -> None:
+    """Serve an agent to an editor over ACP, on standard input and output; needs the extra `acp`."""
+    try:
+        from graph_agent.acp.transport import take_stdio
+    except ImportError as error:
+        raise missing_extra("graph-agent acp", "acp", error) from None
+    settings = settings_of(
+        config, None, today, db, credential, as_json=False, record=record, verbose=verbose, log_level=log_level
+    )
+    # Before the agent is opened: its modules may print.
+    asyncio.run(_serve(settings, take_stdio()))
+
+
+async def _serve(settings: Settings, transport: StdioTransport) -> None:
+    from graph_agent.acp.agent import serve_acp
+    from graph_agent.agent_file.factory import open_agent
+    from graph_agent.cli.dialog import user_name
+
+    task = asyncio.current_task()
+    with suppress(NotImplementedError):  # on Windows
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: task and task.cancel())
+    async with open_agent(settings.spec, today=settings.today, db=settings.db) as graph:
+        await serve_acp(graph, transport, user=user_name())

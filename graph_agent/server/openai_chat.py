@@ -35,9 +35,14 @@ from graph_agent.server.chat.schemas import (
     parse_arguments,
     simplify_blocks,
 )
-from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, services
+from graph_agent.server.parameters import (
+    ChatEndpoint,
+    Server,
+    Services,
+    chat_endpoint,
+)
 from graph_agent.server.problems import ProblemError, openai_error
-from graph_agent.server.response_models import Completion, Model, ModelList, OpenAIError
+from graph_agent.server.response_models import Completion, Model, ModelList, OpenAIError, error_responses
 from graph_agent.server.sse import frame
 from graph_agent.settings.config import ReasoningEffort
 
@@ -289,7 +294,7 @@ _FINISH: dict[Ending, str] = {
 }
 
 
-class OpenAIDialect(ChatDialect):
+class _OpenAIDialect(ChatDialect):
     """Formats one answer as a chat completion.
 
     Args:
@@ -299,24 +304,20 @@ class OpenAIDialect(ChatDialect):
     def __init__(self, model: str, *, include_usage: bool) -> None:
         self._include_usage = include_usage
         self._text: list[str] = []
-        """The text so far, in pieces."""
         self._metadata = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
     def start_frames(self) -> Iterable[str]:
-        """See `ChatDialect.start_frames`."""
         yield self._chunk({"role": "assistant", "content": ""})
 
     def text_frames(self, text: str) -> Iterable[str]:
-        """See `ChatDialect.text_frames`."""
         self._text.append(text)
         yield self._chunk({"content": text})
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
-        """See `ChatDialect.progress_frames`: a chunk with an empty delta and the field `progress`."""
+        # A chunk with an empty delta and the field `progress`.
         yield self._chunk({}, progress=progress)
 
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
-        """See `ChatDialect.end_frames`."""
         for index, call in enumerate(_calls(outcome)):
             yield self._chunk({"tool_calls": [{"index": index, **call}]})
         yield self._chunk({}, finish=_FINISH[outcome.ending])
@@ -325,11 +326,9 @@ class OpenAIDialect(ChatDialect):
         yield "data: [DONE]\n\n"
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
-        """See `ChatDialect.error_frames`."""
         yield frame(openai_error(problem))
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
-        """See `ChatDialect.body`."""
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None, "refusal": None}
         if outcome.calls:
             message["tool_calls"] = _calls(outcome)
@@ -387,26 +386,22 @@ async def create_chat_completion(
     return await endpoint.answer(body, read_chat_request, _dialect)
 
 
-def _dialect(body: ChatCompletionRequest) -> OpenAIDialect:
-    return OpenAIDialect(body.model, include_usage=bool(body.stream_options and body.stream_options.include_usage))
+def _dialect(body: ChatCompletionRequest) -> _OpenAIDialect:
+    return _OpenAIDialect(body.model, include_usage=bool(body.stream_options and body.stream_options.include_usage))
 
 
-_MODEL_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: error for status, error in _ERRORS.items() if status in (400, 401, 403, 404, 408, 413, 503)
-}
+_MODEL_ERRORS = error_responses(OpenAIError, only=(400, 401, 403, 404, 408, 413, 503))
 
 
 @router.get("/models", responses=_MODEL_ERRORS)
-async def list_models(server: Annotated[Services, Depends(services)]) -> ModelList:
+async def list_models(server: Server) -> ModelList:
     """List the models; the only model is this agent."""
     model = _model(server)
     return ModelList(object="list", data=[model], has_more=False, first_id=model.id, last_id=model.id)
 
 
 @router.get("/models/{model_id}", responses=_MODEL_ERRORS)
-async def get_model(
-    model_id: Annotated[str, Path(description="The agent's name.")], server: Annotated[Services, Depends(services)]
-) -> Model:
+async def get_model(model_id: Annotated[str, Path(description="The agent's name.")], server: Server) -> Model:
     """Describe one model."""
     server.check_model(model_id)
     return _model(server)

@@ -16,7 +16,6 @@ from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from graph_agent.server.admission.body import BodyRoute, run_in_thread
-from graph_agent.server.admission.gate import Caller, caller
 from graph_agent.server.chat.handler import ChatDialect
 from graph_agent.server.chat.outcomes import ChatOutcome, Ending
 from graph_agent.server.chat.schemas import (
@@ -33,9 +32,14 @@ from graph_agent.server.chat.schemas import (
     image,
     simplify_blocks,
 )
-from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, services
+from graph_agent.server.parameters import (
+    ChatEndpoint,
+    Sender,
+    Server,
+    chat_endpoint,
+)
 from graph_agent.server.problems import ProblemError, anthropic_error
-from graph_agent.server.response_models import AnthropicError, AnthropicMessage, TokenCount
+from graph_agent.server.response_models import AnthropicError, AnthropicMessage, TokenCount, error_responses
 from graph_agent.server.sse import frame
 
 _CONTENT_TYPES = ("text", "image", "document")
@@ -279,7 +283,7 @@ _STOP: dict[Ending, str] = {
 }
 
 
-class AnthropicDialect(ChatDialect):
+class _AnthropicDialect(ChatDialect):
     """Formats one answer as a message.
 
     Args:
@@ -296,14 +300,12 @@ class AnthropicDialect(ChatDialect):
         """The text of each text block, in pieces."""
 
     def start_frames(self) -> Iterable[str]:
-        """See `ChatDialect.start_frames`."""
         usage = {"input_tokens": self._input_tokens, "output_tokens": 1}
         message = {**self._message([]), "stop_reason": None, "stop_sequence": None, "usage": usage}
         yield _event("message_start", message=message)
         yield _event("ping")
 
     def text_frames(self, text: str) -> Iterable[str]:
-        """See `ChatDialect.text_frames`."""
         if not self._open:
             self._open = True
             self._texts.append([])
@@ -312,15 +314,14 @@ class AnthropicDialect(ChatDialect):
         yield _event("content_block_delta", index=self._blocks, delta={"type": "text_delta", "text": text})
 
     def break_frames(self) -> Iterable[str]:
-        """See `ChatDialect.break_frames`: each message is a block."""
+        # Each message is a block.
         yield from self._stop_frames()
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
-        """See `ChatDialect.progress_frames`: a `ping`, which every client skips, with the field `progress`."""
+        # A `ping`, which every client skips, with the field `progress`.
         yield _event("ping", progress=progress)
 
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
-        """See `ChatDialect.end_frames`."""
         yield from self._stop_frames()
         for call in outcome.calls:
             empty = {"type": "tool_use", "id": call["id"], "name": call["name"], "input": {}}
@@ -335,11 +336,9 @@ class AnthropicDialect(ChatDialect):
         yield _event("message_stop")
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
-        """See `ChatDialect.error_frames`."""
         yield frame(anthropic_error(problem), "error")
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
-        """See `ChatDialect.body`."""
         content: list[dict[str, Any]] = [{"type": "text", "text": "".join(text)} for text in self._texts]
         content += [
             {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["arguments"]}
@@ -384,16 +383,16 @@ async def create_message(body: MessagesRequest, endpoint: Annotated[ChatEndpoint
     return await endpoint.answer(body, read_messages_request, _dialect)
 
 
-def _dialect(body: MessagesRequest) -> AnthropicDialect:
-    return AnthropicDialect(body.model, tokens_of(body))
+def _dialect(body: MessagesRequest) -> _AnthropicDialect:
+    return _AnthropicDialect(body.model, tokens_of(body))
 
 
 @router.post("/count_tokens", responses=_ERRORS)
 async def count_tokens(
     request: Request,
     body: CountRequest,
-    sender: Annotated[Caller, Depends(caller)],
-    server: Annotated[Services, Depends(services)],
+    sender: Sender,
+    server: Server,
 ) -> TokenCount:
     """Estimate the number of tokens of a request, at 4 characters per token."""
     server.check_body(body)

@@ -30,16 +30,15 @@ from graph_agent.otel import instrument_from_env, is_switched_on
 from graph_agent.runs.registry import use_daemon_threads_of_own_loop
 from graph_agent.server.admission.connections import BoundedProtocol, DrainedWebSocketProtocol
 from graph_agent.server.admission.gate import read_keys
-from graph_agent.server.hosting.host import AgentSource, of_file
-from graph_agent.server.process.supervisor import Supervisor, check_workers, sharing
+from graph_agent.server.host import AgentSource, of_file
 from graph_agent.server.settings import ServerSettings
+from graph_agent.server.supervisor import Supervisor, check_workers, sharing
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
     """Return a TCP socket bound to an address; it does not listen yet.
 
     Args:
-        host: An IPv4 or IPv6 address, or a host name.
         port: The port; 0 for any free one.
 
     Raises:
@@ -195,27 +194,19 @@ def serve_a2a(
 ) -> None:
     """Serve an agent to A2A clients only, until the process receives a signal to stop; prints the URL.
 
-    Args:
-        host: The address to bind to; any but a loopback address needs keys.
-        port: The port; 0 for any free one.
-        db: A database URL that replaces the agent's own; None for the agent's own.
-        keys_file: A file with API keys, in addition to those of `GRAPH_AGENT_API_KEYS`.
-        settings: Limits and times; `settings.keys` is ignored.
-        log_level: Same as for `serve`; None leaves uvicorn at WARNING.
+    The arguments are those of `serve`; without `log_level`, uvicorn logs at WARNING.
 
     Raises:
         ConfigError: If the keys, a credential or the address cannot be used.
         SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
     """
     settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
-    log_at(log_level)
-    _exit_cleanly_on_sigterm()
-    with bind_socket(host, port) as listener:
-        # Clients that connect before the agent is open wait instead of being refused.
-        listener.listen()
-        line = f"{source.name} listens at {settings.public_url or url_of(listener)}"
-        config = _config(source, settings, db, log_level, a2a_only=True)
-        _ServerWithStartupLine(config, lambda: typer.echo(line)).run([listener])
+
+    def show(url: str) -> None:
+        typer.echo(f"{source.name} listens at {settings.public_url or url}")
+
+    app = partial(_application, source, settings, db, a2a_only=True)
+    _serve_at(host, port, app, settings, log_level, show)
 
 
 def serve_page(
@@ -227,40 +218,43 @@ def serve_page(
 
     Args:
         session_id: The session to show; None for a new one.
-        db: A database URL that replaces the agent's own; None for the agent's own.
-        log_level: Same as for `serve`; None leaves uvicorn at WARNING.
 
     Raises:
         ConfigError: If the keys or a credential cannot be used.
         SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
     """
     settings = _with_keys(source, ServerSettings(), None, "127.0.0.1")
-    log_at(log_level)
-    _exit_cleanly_on_sigterm()
-    with bind_socket("127.0.0.1", 0) as listener:
-        listener.listen()
-        address = f"{url_of(listener)}/" + ("#" + quote(session_id, safe="") if session_id else "")
 
-        def show() -> None:
-            typer.echo(f"{source.name} is at {address} (Ctrl-C stops it)")
-            if sys.stdout.isatty() and (sys.platform in ("darwin", "win32") or _DISPLAYS & os.environ.keys()):
-                import webbrowser
+    def show(url: str) -> None:
+        address = f"{url}/" + ("#" + quote(session_id, safe="") if session_id else "")
+        typer.echo(f"{source.name} is at {address} (Ctrl-C stops it)")
+        if sys.stdout.isatty() and (sys.platform in ("darwin", "win32") or _DISPLAYS & os.environ.keys()):
+            import webbrowser
 
-                webbrowser.open(address)
+            webbrowser.open(address)
 
-        _ServerWithStartupLine(_config(source, settings, db, log_level), show).run([listener])
+    _serve_at("127.0.0.1", 0, partial(_application, source, settings, db), settings, log_level, show)
 
 
 _DISPLAYS = {"DISPLAY", "WAYLAND_DISPLAY"}
 
 
-def _config(
-    source: AgentSource, settings: ServerSettings, db: str | None, log_level: str | None, *, a2a_only: bool = False
-) -> uvicorn.Config:
-    def app() -> ASGIApp:
-        return _application(source, settings, db, a2a_only=a2a_only)
-
-    return uvicorn.Config(app, **_options(settings, log_level or "warning"))
+def _serve_at(
+    host: str,
+    port: int,
+    app: Callable[[], ASGIApp],
+    settings: ServerSettings,
+    log_level: str | None,
+    show: Callable[[str], None],
+) -> None:
+    """Serve an application in this process; `show` is called with its URL once it has started."""
+    log_at(log_level)
+    _exit_cleanly_on_sigterm()
+    with bind_socket(host, port) as listener:
+        # Clients that connect before the agent is open wait instead of being refused.
+        listener.listen()
+        config = uvicorn.Config(app, **_options(settings, log_level or "warning"))
+        _ServerWithStartupLine(config, partial(show, url_of(listener))).run([listener])
 
 
 def _exit_cleanly_on_sigterm() -> None:

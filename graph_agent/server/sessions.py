@@ -1,4 +1,4 @@
-"""Reads a caller's sessions, and controls them from outside their runs."""
+"""Reads and controls a caller's sessions from outside their runs, and implements the routes to them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ import time
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import APIRouter, Depends, Path, Query, Request
 from langgraph.types import Command, StateSnapshot
-from pydantic import SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from starlette.responses import Response
 
 from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import DamagedSessionError, InputError, NewerFormatError, SessionBusyError
 from graph_agent.models.errors import public_text, public_value
 from graph_agent.runs.registry import inbox_of, is_idle, lock_idle_session
+from graph_agent.server import response_models as models
+from graph_agent.server.admission.body import BodyRoute
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.handler import Runs
-from graph_agent.server.chat.run import Part, RunEnded, ServerRun
+from graph_agent.server.chat.run import RunEnded
 from graph_agent.server.chat.run_spec import RunSpec
-from graph_agent.server.hosting.feeds import Feeds
-from graph_agent.server.hosting.host import Host, LiveRuns
-from graph_agent.server.problems import ProblemError
+from graph_agent.server.chat.schemas import SESSION_ID, clean_body
+from graph_agent.server.host import Feeds, Host, LiveRuns
+from graph_agent.server.parameters import Sender, Server
+from graph_agent.server.problems import BusySessionError, ProblemError
 from graph_agent.server.sse import comment, frame
 from graph_agent.session.history import SessionMemory, list_threads, summarize_session
 from graph_agent.session.interrupts import checked_answers
@@ -64,9 +69,6 @@ async def follow(
     continue (`after`).
 
     Args:
-        types: Types of events to stream; empty for all.
-        after: Only events with a higher `seq` are streamed.
-        keepalive_s: Seconds of silence after which a comment is sent.
         live: Where to read the output of runs, sent as events of the type `live` before the stored events that contain
             it; None for stored events only.
     """
@@ -103,7 +105,7 @@ FORK = "-fork-"
 
 
 class Sessions:
-    """One caller's sessions.
+    """One caller's sessions. Each method raises `ProblemError` if there is no session with its id.
 
     Args:
         caller: The owner of the sessions; sessions of other callers do not exist here.
@@ -121,9 +123,6 @@ class Sessions:
         Args:
             limit: Maximum number; None for all.
             after: Only the sessions after this one in the list; None to start with the first.
-
-        Raises:
-            ProblemError: If there is no session `after`.
         """
         after_thread = self._caller.thread(after) if after is not None else None
         try:
@@ -135,11 +134,7 @@ class Sessions:
         return [id_ for thread in threads if (id_ := self._caller.session(thread)) is not None]
 
     async def infos(self, limit: int, after: str | None) -> list[dict[str, Any]]:
-        """Return the states of the caller's sessions, newest first; arguments as for `ids`.
-
-        Raises:
-            ProblemError: If there is no session `after`.
-        """
+        """Return the states of the caller's sessions, newest first; arguments as for `ids`."""
         found: list[dict[str, Any]] = []
         for session_id in await self.ids(limit, after):
             # Another request may delete a session meanwhile.
@@ -153,9 +148,6 @@ class Sessions:
         Args:
             limit: Maximum number of sessions to read.
             search: Text of the id or the title, in any case; empty for all sessions.
-
-        Raises:
-            ProblemError: If there is no session `after`.
         """
         found = []
         read = await self.ids(limit, after)
@@ -181,26 +173,19 @@ class Sessions:
         return {**asdict(summary), "cost": usage.get("cost")}
 
     async def events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
-        """Return events of a session, oldest first.
-
-        Args:
-            types: Types of events; empty for all.
-            after: Only events with a higher `seq`.
-
-        Raises:
-            ProblemError: If there is no such session.
-        """
+        """Return events of a session, oldest first."""
         await self._check(session_id)
-        return await self._events(session_id, types, after)
+        found = await self._memory.get_session_events(self._caller.thread(session_id), after=after)
+        return [
+            {**public_value(shown(event, types)), "session_id": session_id}
+            for event in found
+            if is_selected(event, types)
+        ]
 
     async def follow(
         self, session_id: str, types: list[str], after: int, keepalive_s: float, *, live: bool = False
     ) -> AsyncGenerator[str, None]:
-        """Stream past and future events of a session as server-sent events (see `following`).
-
-        Raises:
-            ProblemError: If there is no such session.
-        """
+        """Stream past and future events of a session as server-sent events (see `following`)."""
         await self._check(session_id)
         thread = self._caller.thread(session_id)
         return follow(
@@ -214,11 +199,7 @@ class Sessions:
         )
 
     async def info(self, session_id: str) -> dict[str, Any]:
-        """Return the state of a session.
-
-        Raises:
-            ProblemError: If there is no such session.
-        """
+        """Return the state of a session."""
         return await self._info(session_id, await self._state(session_id))
 
     async def _info(self, session_id: str, state: StateSnapshot) -> dict[str, Any]:
@@ -239,32 +220,10 @@ class Sessions:
             "interrupts": [{"id": each.id, "value": to_json_safe(each.value)} for each in result.interrupts],
         }
 
-    async def steer(self, session_id: str, text: str) -> None:
-        """Steer a running session with a user message.
-
-        Raises:
-            ProblemError: If there is no such session.
-        """
+    async def session(self, session_id: str) -> Session:
+        """Return a session, for its control."""
         await self._check(session_id)
-        await self._session(session_id).steer(text)
-
-    async def follow_up(self, session_id: str, text: str) -> None:
-        """Queue the next input of a session, to run after the current answer.
-
-        Raises:
-            ProblemError: If there is no such session.
-        """
-        await self._check(session_id)
-        await self._session(session_id).follow_up(text)
-
-    async def abort(self, session_id: str) -> bool:
-        """Abort the current run of a session; return False if there is none.
-
-        Raises:
-            ProblemError: If there is no such session.
-        """
-        await self._check(session_id)
-        return await self._session(session_id).abort()
+        return Session(self._host.kept, self._caller.thread(session_id))
 
     async def resume(
         self,
@@ -311,9 +270,12 @@ class Sessions:
         if functions:
             context["client_tools"] = [{"type": "function", "function": function} for function in functions]
         spec = RunSpec(self._host.kept, thread, graph_input, context, session_id)
-        async with self._runs.run(spec, streams=False, resources=resources) as run:
-            while not isinstance(await self._part(run), RunEnded):
-                pass
+        try:
+            async with self._runs.run(spec, streams=False, resources=resources) as run:
+                while not isinstance(await run.part(), RunEnded):
+                    pass
+        except BusySessionError as busy:
+            raise ProblemError("conflict", busy.message) from None
         assert run.input.state is not None, "a run that reaches its end reads its state"
         return await self._info(session_id, run.input.state)
 
@@ -340,11 +302,7 @@ class Sessions:
         return fork_id
 
     async def delete(self, session_id: str) -> None:
-        """Delete a session.
-
-        Raises:
-            ProblemError: If there is no such session, or it is running.
-        """
+        """Delete a session; raise `ProblemError` if there is no such session, or it is running."""
         await self._check(session_id)
         thread = self._caller.thread(session_id)
         try:
@@ -359,16 +317,6 @@ class Sessions:
             raise ProblemError("conflict", f"The session {session_id!r} is running; abort it first.") from None
         self._host.notifier.notify(thread)
 
-    @staticmethod
-    async def _part(run: ServerRun) -> Part | None:
-        try:
-            return await run.part()
-        except ProblemError as problem:
-            raise ProblemError("conflict", problem.message) if problem.kind == "busy" else problem from None
-
-    def _session(self, session_id: str) -> Session:
-        return Session(self._host.kept, self._caller.thread(session_id))
-
     async def _check(self, session_id: str) -> None:
         """Raise `ProblemError` if there is no such session; reads one row."""
         if await self._host.saver.aget_tuple({"configurable": {"thread_id": self._caller.thread(session_id)}}) is None:
@@ -381,14 +329,187 @@ class Sessions:
             raise _unknown(session_id)
         return state
 
-    async def _events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
-        found = await self._memory.get_session_events(self._caller.thread(session_id), after=after)
-        return [
-            {**public_value(shown(event, types)), "session_id": session_id}
-            for event in found
-            if is_selected(event, types)
-        ]
-
 
 def _unknown(session_id: str) -> ProblemError:
     return ProblemError("not_found", f"There is no session {session_id!r}.")
+
+
+_ERRORS = models.control_errors({404: "No such session", 409: "The session's state does not allow this"})
+_SessionId = Annotated[str, Path(pattern=SESSION_ID, description="The session.")]
+
+router = APIRouter(tags=["Sessions"], responses=_ERRORS, route_class=BodyRoute)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    _clean = model_validator(mode="before")(clean_body)
+
+
+class SessionMessage(_Body):
+    """A user message for a session."""
+
+    text: str = Field(min_length=1, pattern=r"\S")
+
+
+class Answer(_Body):
+    """An answer to a session's open interrupts."""
+
+    answer: Any = Field(None, description="The answer, or interrupt id → answer; absent after a stop or a crash.")
+
+
+class ForkPoint(BaseModel):
+    """The end of a step of a session."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    seq: int = Field(ge=0, le=2**31, description="Index of the last event of the step.")
+
+
+def sessions(sender: Sender, server: Server) -> Sessions:
+    """Return the sessions of the request's caller; a dependency of routes."""
+    return Sessions(server.chat.runs, sender)
+
+
+_CallerSessions = Annotated[Sessions, Depends(sessions)]
+
+
+@router.get("/memory/sessions")
+async def list_sessions(
+    caller_sessions: _CallerSessions,
+    limit: Annotated[
+        int | None, Query(ge=1, le=10_000, description="Maximum number of sessions; all by default.")
+    ] = None,
+    after: Annotated[str | None, Query(description="List only the sessions after this one, which must exist.")] = None,
+) -> models.SessionIds:
+    """List the sessions, newest first."""
+    return models.SessionIds(sessions=await caller_sessions.ids(limit, after))
+
+
+@router.get(
+    "/memory/sessions/{session_id}/events",
+    response_model=models.EventList,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+async def get_events(
+    session_id: _SessionId,
+    caller_sessions: _CallerSessions,
+    sender: Sender,
+    server: Server,
+    type: Annotated[list[str] | None, Query(description="Types of events; all by default.")] = None,
+    after: Annotated[int, Query(ge=-1, le=2**31, description="Only events with a higher seq.")] = -1,
+    follow: Annotated[
+        bool, Query(description="Stream new events as SSE after the stored ones, up to an `end` event.")
+    ] = False,
+    live: Annotated[
+        bool, Query(description="With `follow`: stream the output of runs before it is stored, as `live` events.")
+    ] = False,
+) -> Any:
+    """Return a session's history, oldest event first."""
+    if not follow:
+        return models.EventList(events=await caller_sessions.events(session_id, type or [], after))
+    keepalive_s = server.chat.runs.host.settings.keepalive_s
+    frames = await caller_sessions.follow(session_id, type or [], after, keepalive_s, live=live)
+    return server.followed(sender, frames)
+
+
+@router.get("/memory/summaries")
+async def list_summaries(
+    caller_sessions: _CallerSessions,
+    limit: Annotated[int, Query(ge=1, le=200, description="Maximum number of sessions to read.")] = 50,
+    after: Annotated[str | None, Query(description="Read only the sessions after this one, which must exist.")] = None,
+    search: Annotated[str, Query(description="Text of the session's id or title; all by default.")] = "",
+) -> models.SessionSummaries:
+    """List the sessions with title, age and activity, newest first; reads two checkpoints of each."""
+    found, next_after = await caller_sessions.summaries(limit, after, search)
+    return models.SessionSummaries(sessions=found, next=next_after)
+
+
+@router.get("/sessions")
+async def list_session_states(
+    caller_sessions: _CallerSessions,
+    limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of sessions.")] = 20,
+    after: Annotated[str | None, Query(description="List only the sessions after this one, which must exist.")] = None,
+) -> models.SessionList:
+    """List the sessions with their states, newest first; `waiting` is set for those that wait."""
+    return models.SessionList(
+        sessions=[models.SessionInfo(**info) for info in await caller_sessions.infos(limit, after)]
+    )
+
+
+@router.get("/sessions/{session_id}")
+async def get_session(session_id: _SessionId, caller_sessions: _CallerSessions) -> models.SessionInfo:
+    """Return a session's state."""
+    return models.SessionInfo(**await caller_sessions.info(session_id))
+
+
+@router.delete("/sessions/{session_id}", status_code=204)
+async def delete_session(session_id: _SessionId, caller_sessions: _CallerSessions) -> Response:
+    """Delete a session."""
+    await caller_sessions.delete(session_id)
+    return Response(status_code=204)
+
+
+@router.post("/sessions/{session_id}/steer", status_code=202)
+async def steer_session(
+    session_id: _SessionId, body: SessionMessage, caller_sessions: _CallerSessions
+) -> models.Accepted:
+    """Steer a running session with a user message, which the model reads before the next plan."""
+    await (await caller_sessions.session(session_id)).steer(body.text)
+    return models.Accepted(accepted=True)
+
+
+@router.post("/sessions/{session_id}/follow_up", status_code=202)
+async def follow_up_session(
+    session_id: _SessionId,
+    body: SessionMessage,
+    caller_sessions: _CallerSessions,
+    request: Request,
+    sender: Sender,
+    server: Server,
+) -> models.Accepted:
+    """Queue a session's next input, to run after the current answer; its answer is in the events."""
+    if brought := server.chat.runs.host.credentials_of(request):
+        raise ProblemError(
+            "invalid",
+            f"A follow-up is stored until its turn comes, and credentials never are ({', '.join(sorted(brought))}). "
+            "Send it without their headers, or as a request of its own when the session is idle.",
+        )
+    # Counted as an input against the rate only: its run follows the current one of the session, so that the number of
+    # concurrent runs does not grow.
+    server.chat.limits.count(sender.name)
+    await (await caller_sessions.session(session_id)).follow_up(body.text)
+    return models.Accepted(accepted=True)
+
+
+@router.post("/sessions/{session_id}/abort", status_code=202)
+async def abort_session(session_id: _SessionId, caller_sessions: _CallerSessions) -> models.Accepted:
+    """Abort a session's current run; `accepted` is false if there is none."""
+    return models.Accepted(accepted=await (await caller_sessions.session(session_id)).abort())
+
+
+@router.post("/sessions/{session_id}/fork", status_code=201)
+async def fork_session(
+    session_id: _SessionId, body: ForkPoint, caller_sessions: _CallerSessions
+) -> models.ForkedSession:
+    """Copy a session up to the end of a step to a new session, which can be resumed or get another input."""
+    return models.ForkedSession(id=await caller_sessions.fork(session_id, body.seq))
+
+
+@router.post("/sessions/{session_id}/resume")
+async def resume_session(
+    session_id: _SessionId,
+    caller_sessions: _CallerSessions,
+    sender: Sender,
+    server: Server,
+    request: Request,
+    body: Answer | None = None,
+) -> models.SessionInfo:
+    """Resume a session: with an answer to its open interrupts, or after a stop or a crash."""
+    with ExitStack() as resources:
+        resources.enter_context(server.chat.limits.slot(sender.name))
+        credentials = server.chat.runs.host.credentials_of(request)
+        answer = body.answer if body else None
+        return models.SessionInfo(
+            **await caller_sessions.resume(session_id, answer, credentials=credentials, resources=resources)
+        )

@@ -1,4 +1,7 @@
-"""Compiles a server's agent twice: with the database for sessions, and without for requests that keep none."""
+"""Holds the served agent of one process: with the database for sessions, and without for requests that keep none.
+
+Its feeds give the events of sessions to followers: a session is read once per change, for any number of them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from weakref import WeakValueDictionary
 from langchain_core.messages import AnyMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.store.base import BaseStore
+from langgraph.store.base import BaseStore, SearchItem
 from pydantic import SecretStr
 from starlette.requests import HTTPConnection
 
@@ -36,10 +39,202 @@ from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.models.capabilities import may_download_images
 from graph_agent.models.sanitize import ToolAliases
 from graph_agent.runs.registry import lock_idle_session
-from graph_agent.server.hosting.feeds import CheckpointNotifier, Feeds
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import A2A_DEFAULTS, ServerSettings
 from graph_agent.session.event_reader import EventReader
+from graph_agent.state.events import StoredEvent
+
+
+class CheckpointNotifier:
+    """Wakes the followers of a saver's threads in one process; its methods belong to one event loop."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[str, set[asyncio.Event]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.stopped = False
+
+    def watch(self, saver: BaseCheckpointSaver[Any]) -> None:
+        """Notify of every checkpoint that is stored through a saver, by any run."""
+        aput: Callable[..., Any] = saver.aput
+
+        async def aput_and_notify(config: Any, *args: Any, **kwargs: Any) -> Any:
+            stored = await aput(config, *args, **kwargs)
+            self.notify(config["configurable"]["thread_id"])
+            return stored
+
+        # Patched, not wrapped: other code derives the location of the sessions from the saver's class.
+        saver.aput = aput_and_notify  # type: ignore[method-assign]
+
+    def notify(self, thread: str) -> None:
+        """Wake the followers of a thread."""
+        for event in self._subscribers.get(thread, ()):
+            event.set()
+
+    def stop(self) -> None:
+        """Wake all followers for the last time; may be called from a signal handler."""
+        self.stopped = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._notify_all)
+
+    @contextmanager
+    def subscribe(self, thread: str) -> Iterator[asyncio.Event]:
+        """Yield an event that is set when a checkpoint of a thread is stored or the server stops.
+
+        The subscriber clears it.
+        """
+        self._loop = asyncio.get_running_loop()
+        event = asyncio.Event()
+        self._subscribers.setdefault(thread, set()).add(event)
+        try:
+            yield event
+        finally:
+            self._subscribers[thread].discard(event)
+            if not self._subscribers[thread]:
+                del self._subscribers[thread]
+
+    @contextmanager
+    def stop_event(self) -> Iterator[asyncio.Event]:
+        """Yield an event that is set when the server stops."""
+        with self.subscribe("") as event:
+            if self.stopped:
+                event.set()
+            yield event
+
+    def _notify_all(self) -> None:
+        for events in self._subscribers.values():
+            for event in events:
+                event.set()
+
+
+LOOK_S = 2.0
+"""Poll interval in seconds for changes by other processes; changes by this process are read at once."""
+_REST_S = 0.1
+"""Minimum seconds between two reads: a run stores several checkpoints in quick succession."""
+
+
+class SessionFeed:
+    """The new events of one session, kept until every follower has taken them."""
+
+    def __init__(self, reader: EventReader) -> None:
+        self.ended: str | None = None
+        """Reason for the end of the feed: `deleted` or `server_stopping`; None while it is open."""
+        self._reader = reader
+        self._events: list[StoredEvent] = []
+        self._first = 0
+        self._cursors: dict[object, int] = {}
+        self._history: asyncio.Task[list[StoredEvent]] | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def followers(self) -> int:
+        """Number of followers."""
+        return len(self._cursors)
+
+    def join(self) -> object:
+        """Add a follower, and return its key for `take` and `leave`."""
+        follower = object()
+        self._cursors[follower] = self._first + len(self._events) - 1
+        return follower
+
+    def leave(self, follower: object) -> None:
+        """Remove a follower."""
+        self._cursors.pop(follower, None)
+        self._trim()
+
+    async def take(self, follower: object, after: int) -> Sequence[StoredEvent]:
+        """Return the events after position `after`; the first one has the `seq` `after + 1`.
+
+        Raises:
+            Exception: Any error of reading the session's history.
+        """
+        if after + 1 < self._first:
+            # Followers that join together share one reading of the history.
+            if self._history is None or self._history.done():
+                self._history = asyncio.create_task(self._reader.read_all())
+            return (await asyncio.shield(self._history))[after + 1 :]
+        found = self._events[after + 1 - self._first :]
+        self._cursors[follower] = min(after + len(found), self._first + len(self._events) - 1)
+        self._trim()
+        return found
+
+    @property
+    def change(self) -> asyncio.Event:
+        """The event that the next change sets; a follower gets it before it takes events, so that it misses none."""
+        return self._changed
+
+    async def read(self) -> None:
+        """Read the new events of the session, and wake the followers."""
+        new = await self._reader.read()
+        if new is None:
+            self.end("deleted")
+        elif new:
+            self._events += new
+            self.wake()
+
+    def end(self, reason: str) -> None:
+        """End the feed, and wake the followers."""
+        self.ended = reason
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the followers."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _trim(self) -> None:
+        taken = min(self._cursors.values(), default=self._first - 1) + 1 - self._first
+        if taken > 0:
+            del self._events[:taken]
+            self._first += taken
+
+
+class Feeds:
+    """The feeds of one process's sessions, each kept while it has followers."""
+
+    def __init__(self, notifier: CheckpointNotifier, reader_of: Callable[[str], EventReader]) -> None:
+        self._notifier = notifier
+        self._reader_of = reader_of
+        self._feeds: dict[str, tuple[SessionFeed, asyncio.Task[None]]] = {}
+
+    @asynccontextmanager
+    async def following(self, thread: str) -> AsyncIterator[tuple[SessionFeed, object]]:
+        """Follow a thread within the context; yields its feed and the follower's key.
+
+        Raises:
+            Exception: Any error of reading the session.
+        """
+        feed, pump = self._feeds.get(thread, (None, None))
+        if feed is None or pump is None or feed.ended is not None or pump.done():
+            feed = SessionFeed(self._reader_of(thread))
+            pump = asyncio.create_task(self._pump(thread, feed), name=f"feed of {thread}")
+            self._feeds[thread] = feed, pump
+        follower = feed.join()
+        try:
+            yield feed, follower
+            if pump.done():
+                await pump
+        finally:
+            feed.leave(follower)
+            if not feed.followers:
+                pump.cancel()
+                if self._feeds.get(thread, (None,))[0] is feed:
+                    del self._feeds[thread]
+
+    async def _pump(self, thread: str, feed: SessionFeed) -> None:
+        try:
+            with self._notifier.subscribe(thread) as changed:
+                while not self._notifier.stopped:
+                    changed.clear()
+                    await feed.read()
+                    if feed.ended is not None:
+                        return
+                    await asyncio.sleep(_REST_S)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK_S):
+                            await changed.wait()
+        finally:
+            if feed.ended is None:
+                feed.end("server_stopping")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +410,9 @@ class Host:
     saver: BaseCheckpointSaver[Any]
     store: BaseStore
     notifier: CheckpointNotifier
-    """Notifies of checkpoints stored by this process."""
     feeds: Feeds
-    """Event feeds of followed sessions."""
     live: LiveRuns = field(default_factory=LiveRuns)
-    """The output of active runs."""
     credential_headers: Mapping[str, str] = field(default_factory=dict)
-    """Credential name → the request header that may carry it."""
     response_keys: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     """The lock of each idempotency key of the Responses API that a request of this process resolves."""
     started: int = field(default_factory=lambda: int(time.time()))
@@ -321,14 +512,12 @@ class Host:
     async def sweep(self) -> int:
         """Delete suspended threads that have expired, and the oldest of each caller above `pending_requests`.
 
-        Threads with an active run are kept.
-
-        Returns:
-            The number of threads deleted.
+        Threads with an active run are kept. Returns the number of threads deleted.
         """
         now, deleted = time.time(), 0
         kept: Counter[str] = Counter()
-        for value in sorted(await self._suspended(), key=lambda value: value["until"], reverse=True):
+        suspended = [item.value for item in await all_items(self.store, _SUSPENDED)]
+        for value in sorted(suspended, key=lambda value: value["until"], reverse=True):
             thread = value["thread"]
             caller = thread.partition("/")[0]
             kept[caller] += 1
@@ -340,14 +529,16 @@ class Host:
                     deleted += 1
         return deleted
 
-    async def _suspended(self) -> list[dict[str, Any]]:
-        # By key: a thread suspended between two reads shifts others to the next page, which then repeats them.
-        suspended: dict[str, dict[str, Any]] = {}
-        read = 0
-        while found := await self.store.asearch(_SUSPENDED, limit=_PAGE, offset=read):
-            read += len(found)
-            suspended |= {item.key: item.value for item in found}
-        return list(suspended.values())
+
+async def all_items(store: BaseStore, namespace: tuple[str, ...]) -> list[SearchItem]:
+    """Return all items of a namespace, ordered by key."""
+    # By key: an item that is added between two reads shifts others to the next page, which then repeats them.
+    found: dict[str, SearchItem] = {}
+    read = 0
+    while page := await store.asearch(namespace, limit=_PAGE, offset=read):
+        read += len(page)
+        found |= {each.key: each for each in page}
+    return [found[key] for key in sorted(found)]
 
 
 def _has_image_url(message: AnyMessage) -> bool:
@@ -365,7 +556,6 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
     """Open an agent and its database, and close both on leaving.
 
     Args:
-        settings: Keys, credential headers and the times of suspended requests.
         db: A database URL that replaces the agent's own; None for the agent's own.
 
     Raises:

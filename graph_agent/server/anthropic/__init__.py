@@ -1,1 +1,0 @@
-"""Implements Anthropic's Messages API: routes, requests and responses."""

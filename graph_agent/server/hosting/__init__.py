@@ -1,1 +1,0 @@
-"""Holds the served agent of one process: its source, its database, and the event feeds of its sessions."""

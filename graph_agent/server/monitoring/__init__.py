@@ -1,1 +1,0 @@
-"""Exports metrics and checks readiness."""

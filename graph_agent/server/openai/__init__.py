@@ -1,1 +1,0 @@
-"""Implements OpenAI's Chat Completions API: routes, requests and responses."""

@@ -1,1 +1,0 @@
-"""Runs server processes: start, workers and supervision."""

@@ -1,1 +1,0 @@
-"""Serves sessions over HTTP: history, control, and streams of new events."""
