@@ -12,17 +12,7 @@ from pydantic_core import to_jsonable_python
 from graph_agent._internal.failure_log import mask_named_secrets
 from graph_agent._internal.text import text_of
 from graph_agent.cli.screen import Screen, Wave
-from graph_agent.session.results import (
-    CallState,
-    DelegatePart,
-    Done,
-    EventAdded,
-    Part,
-    PlanText,
-    Progress,
-    RunResult,
-    Token,
-)
+from graph_agent.session import results
 
 if TYPE_CHECKING:
     from graph_agent.state.events import Event
@@ -49,25 +39,25 @@ class TextReport:
             self._warning(warning)
         self._warned = warnings
 
-    def take(self, part: Part) -> None:
+    def take(self, part: results.Part) -> None:
         """Print one part."""
         match part:
-            case Progress():
+            case results.Progress():
                 self._step(part)
-            case DelegatePart(part=Progress() as step):
+            case results.DelegatePart(part=results.Progress() as step):
                 self._screen.out.line(f"    {part.target}: {step.action} {step.target}", style="dim")
-            case Token() if not part.reports_failure:
+            case results.Token() if not part.reports_failure:
                 self._screen.stream(part.text)
                 self._printed += part.text
-            case PlanText():
+            case results.PlanText():
                 self._end_text()
-            case CallState() if part.status != "started":
+            case results.CallState() if part.status != "started":
                 self._wave.finish(part.id, part.status)
                 if self._wave.calls:
                     self._screen.show_running([*self._wave.calls.values()])
-            case EventAdded(event):
+            case results.EventAdded(event):
                 self._event(event)
-            case Done(result):
+            case results.Done(result):
                 self._end_text()
                 self._end_wave(keep_running=bool(result.interrupts))
             case _:
@@ -82,7 +72,7 @@ class TextReport:
         self._end_text()
         self._screen.show_running([])
 
-    def _step(self, step: Progress) -> None:
+    def _step(self, step: results.Progress) -> None:
         if not self._screen.is_live:
             self._screen.out.line(f"  step {step.step}: {step.action} {step.target}", style="dim")
 
@@ -160,9 +150,9 @@ class JsonReport:
     def warn(self, warnings: Sequence[str]) -> None:
         """Print nothing: `warning` events have the messages."""
 
-    def take(self, part: Part) -> None:
+    def take(self, part: results.Part) -> None:
         """Print one part."""
-        _print(self._done(part) if isinstance(part, Done) else part_object(part))
+        _print(self._done(part) if isinstance(part, results.Done) else part_object(part))
 
     def resume(self) -> None:
         """Print nothing: the history has the answer."""
@@ -170,19 +160,19 @@ class JsonReport:
     def close(self) -> None:
         """Print nothing: each line is complete."""
 
-    def _done(self, part: Done) -> dict[str, Any]:
+    def _done(self, part: results.Done) -> dict[str, Any]:
         return {"type": "done", "session_id": self._session_id, "result": result_object(part.result)}
 
 
-def part_object(part: Part) -> dict[str, Any]:
+def part_object(part: results.Part) -> dict[str, Any]:
     """Return a part as a JSON object with its `type` first."""
     own = {each.name: getattr(part, each.name) for each in fields(part) if each.name != "type"}
-    if isinstance(part, DelegatePart):
+    if isinstance(part, results.DelegatePart):
         own["part"] = part_object(part.part)
     return {"type": part.type, **_plain(own)}
 
 
-def result_object(result: RunResult) -> dict[str, Any]:
+def result_object(result: results.RunResult) -> dict[str, Any]:
     """Return a result as a JSON object; of an interrupt, its id and its value."""
     own = {each.name: getattr(result, each.name) for each in fields(result) if each.name != "follow_ups"}
     own["interrupts"] = [{"id": each.id, "value": each.value} for each in result.interrupts]

@@ -16,22 +16,9 @@ from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from graph_agent.server.admission.body import BodyRoute, run_in_thread
+from graph_agent.server.chat import schemas
 from graph_agent.server.chat.handler import ChatDialect
 from graph_agent.server.chat.outcomes import ChatOutcome, Ending
-from graph_agent.server.chat.schemas import (
-    TOOL_NAME,
-    AgenticLoops,
-    CallId,
-    ChatRequest,
-    ListOf,
-    RequestObject,
-    SessionMetadata,
-    checked_schema,
-    clean_body,
-    document,
-    image,
-    simplify_blocks,
-)
 from graph_agent.server.parameters import (
     ChatEndpoint,
     Sender,
@@ -45,7 +32,7 @@ from graph_agent.server.sse import frame
 _CONTENT_TYPES = ("text", "image", "document")
 
 
-class Source(RequestObject):
+class Source(schemas.RequestObject):
     """The source of an image or a document."""
 
     type: Literal["base64", "url", "text"]
@@ -54,29 +41,29 @@ class Source(RequestObject):
     url: str = ""
 
 
-class Block(RequestObject):
+class Block(schemas.RequestObject):
     """A piece of a message."""
 
     type: Literal["text", "image", "document", "tool_use", "tool_result", "thinking", "redacted_thinking"]
     text: str | None = None
     source: Source | None = None
     title: str | None = None
-    id: CallId | None = None
+    id: schemas.CallId | None = None
     name: str | None = None
     input: dict[str, Any] | None = None
-    tool_use_id: CallId | None = None
-    content: str | ListOf[Block] | None = None
+    tool_use_id: schemas.CallId | None = None
+    content: str | schemas.ListOf[Block] | None = None
     is_error: bool | None = None
 
 
-class Message(RequestObject):
+class Message(schemas.RequestObject):
     """One message of the conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | ListOf[Block]
+    content: str | schemas.ListOf[Block]
 
 
-class Tool(RequestObject):
+class Tool(schemas.RequestObject):
     """A tool of the caller; one of another type than `custom`, the default, cannot be run."""
 
     name: str = Field("", description="Letters, digits, `_` and `-`, 64 at most.")
@@ -85,7 +72,7 @@ class Tool(RequestObject):
     input_schema: dict[str, Any] | None = None
 
 
-class ToolChoice(RequestObject):
+class ToolChoice(schemas.RequestObject):
     """Whether the model must call a tool."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -93,29 +80,29 @@ class ToolChoice(RequestObject):
     disable_parallel_tool_use: bool | None = None
 
 
-class Format(RequestObject):
+class Format(schemas.RequestObject):
     """The format of the answer."""
 
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
 
 
-class OutputConfig(RequestObject):
+class OutputConfig(schemas.RequestObject):
     """Options of the answer."""
 
     format: Format | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
-class CountRequest(RequestObject):
+class CountRequest(schemas.RequestObject):
     """A request to count tokens. Fields that are not listed are accepted and have no effect."""
 
     model: str
-    messages: ListOf[Message] = Field(min_length=1)
-    system: str | ListOf[Block] | None = None
-    tools: ListOf[Tool] | None = None
+    messages: schemas.ListOf[Message] = Field(min_length=1)
+    system: str | schemas.ListOf[Block] | None = None
+    tools: schemas.ListOf[Tool] | None = None
 
-    _clean = model_validator(mode="before")(clean_body)
+    _clean = model_validator(mode="before")(schemas.clean_body)
 
 
 class MessagesRequest(CountRequest):
@@ -125,16 +112,16 @@ class MessagesRequest(CountRequest):
     stream: bool | None = None
     temperature: float | None = Field(None, ge=0, le=1)
     top_p: float | None = Field(None, ge=0, le=1)
-    stop_sequences: ListOf[str] | None = None
-    metadata: SessionMetadata | None = None
+    stop_sequences: schemas.ListOf[str] | None = None
+    metadata: schemas.SessionMetadata | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
     output_format: Format | None = Field(None, description="As `output_config.format`, which overrides it.")
     thread: dict[str, Any] | None = Field(None, description="Not supported: anything but null is refused.")
-    max_agentic_loops: AgenticLoops = None
+    max_agentic_loops: schemas.AgenticLoops = None
 
 
-def read_messages_request(body: MessagesRequest) -> ChatRequest:
+def read_messages_request(body: MessagesRequest) -> schemas.ChatRequest:
     """Convert a request's body, without its headers.
 
     Raises:
@@ -156,13 +143,13 @@ def read_messages_request(body: MessagesRequest) -> ChatRequest:
         "max_output_tokens": body.max_tokens,
         "stop": tuple(body.stop_sequences) if body.stop_sequences else None,
         "reasoning_effort": output.effort,
-        "response_schema": checked_schema(answer_format.schema_, "output_config") if answer_format else None,
+        "response_schema": schemas.checked_schema(answer_format.schema_, "output_config") if answer_format else None,
         "client_tool_choice": _choice(body),
         "parallel_client_calls": False if body.tool_choice and body.tool_choice.disable_parallel_tool_use else None,
         "max_agentic_loops": body.max_agentic_loops,
     }
     no_tools = body.tool_choice is not None and body.tool_choice.type == "none"
-    return ChatRequest(
+    return schemas.ChatRequest(
         messages=[read for message in body.messages for read in _messages(message)],
         instructions=_instructions(body),
         options={name: value for name, value in options.items() if value is not None},
@@ -206,10 +193,10 @@ def _content_block(block: Block) -> dict[str, Any]:
     if block.type == "document":
         return _document(block.source, block.title)
     if block.source.type == "url":
-        return image(url=block.source.url)
+        return schemas.image(url=block.source.url)
     if block.source.type == "text":
         raise ProblemError("invalid", "An image is given by its address, or by its bytes in base64.", param="messages")
-    return image(mime_type=block.source.media_type, base64=block.source.data)
+    return schemas.image(mime_type=block.source.media_type, base64=block.source.data)
 
 
 def _document(source: Source, title: str | None) -> dict[str, Any]:
@@ -217,13 +204,13 @@ def _document(source: Source, title: str | None) -> dict[str, Any]:
         raise ProblemError("invalid", "A document is given by its bytes in base64, or as text.", param="messages")
     if source.type == "text":
         return {"type": "text", "text": f"{title}\n\n{source.data}" if title else source.data}
-    return document(mime_type=source.media_type, base64=source.data, name=title)
+    return schemas.document(mime_type=source.media_type, base64=source.data, name=title)
 
 
 def _simplify(blocks: list[dict[str, Any]]) -> str | list[Any]:
     if not blocks:
         raise ProblemError("invalid", "A message of the user's has no content.", param="messages")
-    return simplify_blocks(blocks)
+    return schemas.simplify_blocks(blocks)
 
 
 def _call(block: Block) -> ToolCall:
@@ -257,7 +244,7 @@ def _tools(body: CountRequest) -> list[dict[str, Any]]:
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
-    if tool.input_schema is None or not re.fullmatch(TOOL_NAME, tool.name):
+    if tool.input_schema is None or not re.fullmatch(schemas.TOOL_NAME, tool.name):
         raise ProblemError("invalid", f"The tool {tool.name!r} has no input_schema, or no valid name.", param="tools")
     function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
     return {"type": "function", "function": function}

@@ -15,26 +15,9 @@ from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from graph_agent.server.admission.body import BodyRoute
+from graph_agent.server.chat import schemas
 from graph_agent.server.chat.handler import ChatDialect
 from graph_agent.server.chat.outcomes import ChatOutcome, Ending
-from graph_agent.server.chat.schemas import (
-    DATA_URL,
-    TOOL_NAME,
-    AgenticLoops,
-    CallId,
-    ChatRequest,
-    ListOf,
-    RequestObject,
-    SessionMetadata,
-    answer_schema,
-    check_arguments,
-    clean_body,
-    document,
-    function_tool,
-    image_at,
-    parse_arguments,
-    simplify_blocks,
-)
 from graph_agent.server.parameters import (
     ChatEndpoint,
     Server,
@@ -49,20 +32,20 @@ from graph_agent.settings.config import ReasoningEffort
 _SYSTEM_ROLES = ("system", "developer")
 
 
-class ImageUrl(RequestObject):
+class ImageUrl(schemas.RequestObject):
     """The source of an image."""
 
     url: str = Field(min_length=1, description="A URL, or a `data:` URL with base64.")
 
 
-class File(RequestObject):
+class File(schemas.RequestObject):
     """A document."""
 
     filename: str | None = None
     file_data: str | None = Field(None, description="A `data:` URL with base64. Files are not stored: no `file_id`.")
 
 
-class Part(RequestObject):
+class Part(schemas.RequestObject):
     """A piece of a message."""
 
     type: Literal["text", "image_url", "file", "refusal"]
@@ -72,111 +55,111 @@ class Part(RequestObject):
     file: File | None = None
 
 
-class FunctionCall(RequestObject):
+class FunctionCall(schemas.RequestObject):
     """The function of a call, and its arguments."""
 
     name: str = Field(min_length=1)
     arguments: str = Field("", description="A JSON object as text.")
 
 
-class CallInHistory(RequestObject):
+class CallInHistory(schemas.RequestObject):
     """A call that the assistant made."""
 
-    id: CallId = Field(min_length=1)
+    id: schemas.CallId = Field(min_length=1)
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class Message(RequestObject):
+class Message(schemas.RequestObject):
     """One message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | ListOf[Part] | None = None
-    tool_calls: ListOf[CallInHistory] | None = None
-    tool_call_id: CallId | None = None
+    content: str | schemas.ListOf[Part] | None = None
+    tool_calls: schemas.ListOf[CallInHistory] | None = None
+    tool_call_id: schemas.CallId | None = None
 
 
-class Function(RequestObject):
+class Function(schemas.RequestObject):
     """A function of the caller."""
 
-    name: str = Field(pattern=TOOL_NAME)
+    name: str = Field(pattern=schemas.TOOL_NAME)
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-class Tool(RequestObject):
+class Tool(schemas.RequestObject):
     """A tool of the caller; one of another type than `function` cannot be run."""
 
     type: str
     function: Function | None = None
 
 
-class NamedFunction(RequestObject):
+class NamedFunction(schemas.RequestObject):
     """The name of a function."""
 
     name: str
 
 
-class NamedTool(RequestObject):
+class NamedTool(schemas.RequestObject):
     """The tool that the model must call."""
 
     type: Literal["function"]
     function: NamedFunction
 
 
-class NamedSchema(RequestObject):
+class NamedSchema(schemas.RequestObject):
     """The schema of the answer."""
 
     name: str = "response"
     schema_: dict[str, Any] = Field(default={"type": "object"}, alias="schema")
 
 
-class ResponseFormat(RequestObject):
+class ResponseFormat(schemas.RequestObject):
     """Text, any JSON object, or JSON with a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
 
 
-class StreamOptions(RequestObject):
+class StreamOptions(schemas.RequestObject):
     """Options of a stream."""
 
     include_usage: bool | None = None
 
 
-class ChatCompletionRequest(RequestObject):
+class ChatCompletionRequest(schemas.RequestObject):
     """A request for a chat completion. Fields that are not listed are accepted and have no effect."""
 
     model: str
-    messages: ListOf[Message] = Field(min_length=1)
+    messages: schemas.ListOf[Message] = Field(min_length=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    stop: str | ListOf[str] | None = None
+    stop: str | schemas.ListOf[str] | None = None
     reasoning_effort: ReasoningEffort | None = None
     n: Literal[1] | None = None
-    metadata: SessionMetadata | None = None
+    metadata: schemas.SessionMetadata | None = None
     response_format: ResponseFormat | None = None
-    tools: ListOf[Tool] | None = None
+    tools: schemas.ListOf[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     store: bool | None = Field(None, description="With false, the request belongs to no session.")
-    max_agentic_loops: AgenticLoops = None
+    max_agentic_loops: schemas.AgenticLoops = None
 
-    _clean = model_validator(mode="before")(clean_body)
+    _clean = model_validator(mode="before")(schemas.clean_body)
 
 
-def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
+def read_chat_request(body: ChatCompletionRequest) -> schemas.ChatRequest:
     """Convert a request's body, without its headers.
 
     Raises:
         ProblemError: If the body has an unsupported or invalid value.
     """
     calls = (call for message in body.messages for call in message.tool_calls or [])
-    check_arguments(((call.id, call.function.arguments) for call in calls), "messages")
+    schemas.check_arguments(((call.id, call.function.arguments) for call in calls), "messages")
     question = _system_question(body.messages)
     history = body.messages[:-1] if question else body.messages
     system = [_text(message) for message in history if message.role in _SYSTEM_ROLES]
@@ -189,20 +172,20 @@ def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
         "max_output_tokens": body.max_completion_tokens or body.max_tokens,
         "stop": tuple(stop) if stop else None,
         "reasoning_effort": body.reasoning_effort,
-        "response_schema": answer_schema(
+        "response_schema": schemas.answer_schema(
             answer_format.type if answer_format else None, schema, "response_format", "json_schema"
         ),
         "client_tool_choice": _choice(body),
         "parallel_client_calls": body.parallel_tool_calls,
         "max_agentic_loops": body.max_agentic_loops,
     }
-    return ChatRequest(
+    return schemas.ChatRequest(
         messages=[*(read for message in history if (read := _message(message)) is not None), *question],
         instructions="\n\n".join(text for text in system if text),
         options={name: value for name, value in options.items() if value is not None},
         client_tools=[]
         if body.tool_choice == "none"
-        else [function_tool(given.name, given.description, given.parameters) for given in _functions(body)],
+        else [schemas.function_tool(given.name, given.description, given.parameters) for given in _functions(body)],
         unsupported_tools=[tool.type for tool in body.tools or [] if tool.type != "function"],
         session_id=body.metadata.session_id if body.metadata else None,
         is_stored=body.store is not False,
@@ -242,19 +225,19 @@ def _message(message: Message) -> AnyMessage | None:
 def _content(message: Message) -> str | list[Any]:
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
-    return simplify_blocks([_block(part) for part in message.content])
+    return schemas.simplify_blocks([_block(part) for part in message.content])
 
 
 def _block(part: Part) -> dict[str, Any]:
     if part.type == "image_url":
         if part.image_url is None:
             raise ProblemError("invalid", "A part of type image_url has no image_url.", param="messages")
-        return image_at(part.image_url.url)
+        return schemas.image_at(part.image_url.url)
     if part.type == "file":
-        found = DATA_URL.fullmatch(part.file.file_data or "") if part.file else None
+        found = schemas.DATA_URL.fullmatch(part.file.file_data or "") if part.file else None
         if part.file is None or found is None:
             raise ProblemError("invalid", "A file is given by file_data: a data: URL with base64.", param="messages")
-        return document(mime_type=found[1], base64=found[2], name=part.file.filename)
+        return schemas.document(mime_type=found[1], base64=found[2], name=part.file.filename)
     return {"type": "text", "text": (part.text if part.type == "text" else part.refusal) or ""}
 
 
@@ -265,7 +248,7 @@ def _text(message: Message) -> str:
 
 
 def _call(call: CallInHistory) -> ToolCall:
-    arguments = parse_arguments(call.id, call.function.arguments, "messages")
+    arguments = schemas.parse_arguments(call.id, call.function.arguments, "messages")
     return ToolCall(id=call.id, name=call.function.name, args=arguments, type="tool_call")
 
 

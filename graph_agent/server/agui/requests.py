@@ -29,14 +29,8 @@ from graph_agent.server.agui.messages import (
     result_content,
     user_message,
 )
+from graph_agent.server.chat import schemas
 from graph_agent.server.chat.run_spec import RunSpec, merge_content, steering_notes
-from graph_agent.server.chat.schemas import (
-    TOOL_NAME,
-    check_conversation,
-    checked_session_id,
-    clean_body,
-    function_tool,
-)
 from graph_agent.server.host import Host
 from graph_agent.server.problems import ProblemError
 from graph_agent.session.built_agent import custom_state_of
@@ -51,7 +45,7 @@ _MEDIA = {"image": "image", "audio": "audio", "video": "video"}
 
 def _modern(data: Any) -> Any:
     """Return a body in which the parts of type `binary`, which clients before 1.0 may send, are media parts."""
-    body = clean_body(data)
+    body = schemas.clean_body(data)
     messages = body.get("messages") if isinstance(body, dict) else None
     for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, dict) else None
@@ -98,7 +92,7 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
     Raises:
         ProblemError: If the request does not fit the session's state.
     """
-    session_id = checked_session_id(body.thread_id, "threadId")
+    session_id = schemas.checked_session_id(body.thread_id, "threadId")
     mark = _mark(body)
     spec = RunSpec(
         host.kept,
@@ -125,7 +119,7 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
         return ResolvedRun(spec, state)
     if not state.values and new and not body.resume:
         graph_input: Any = {"messages": conversation_of(body.messages), **_shared_state(spec, body, {})}
-        check_conversation(graph_input["messages"])
+        schemas.check_conversation(graph_input["messages"])
         host.check_images(graph_input["messages"])
         return _resolved(spec, state, mark, graph_input)
     resumed = answers_of(body.resume, interrupts, events) if body.resume else ResumeAnswers({}, [])
@@ -188,12 +182,14 @@ def _mark(body: AgentInput) -> InputId:
 def _context(host: Host, body: AgentInput, credentials: Mapping[str, SecretStr]) -> dict[str, Any]:
     tools = body.tools or ()
     for tool in tools:
-        if re.fullmatch(TOOL_NAME, tool.name) is None:
-            raise ProblemError("invalid", f"tools: the name {tool.name!r} does not match {TOOL_NAME}.", param="tools")
+        if re.fullmatch(schemas.TOOL_NAME, tool.name) is None:
+            raise ProblemError(
+                "invalid", f"tools: the name {tool.name!r} does not match {schemas.TOOL_NAME}.", param="tools"
+            )
         if not isinstance(tool.parameters, dict | None):
             raise ProblemError("invalid", f"tools: the parameters of {tool.name!r} are no JSON schema.", param="tools")
     host.check_client_tools([tool.name for tool in tools])
-    functions = [function_tool(tool.name, tool.description, tool.parameters) for tool in tools]
+    functions = [schemas.function_tool(tool.name, tool.description, tool.parameters) for tool in tools]
     instructions = instructions_of(body.messages, [(each.description, each.value) for each in body.context or ()])
     return {
         **({"instructions": instructions} if instructions else {}),

@@ -26,6 +26,7 @@ from graph_agent.server.chat.run_spec import pending_question, token_of_key, wit
 from graph_agent.server.chat.schemas import ChatRequest, trailing_results
 from graph_agent.server.host import Host
 from graph_agent.server.problems import BusySessionError, ProblemError, key_reused
+from graph_agent.server.responses import schemas
 from graph_agent.server.responses.input_items import Conversation, as_items, replace_references
 from graph_agent.server.responses.output import summary_wanted
 from graph_agent.server.responses.records import (
@@ -39,15 +40,6 @@ from graph_agent.server.responses.records import (
     token_of_item,
     token_of_response,
 )
-from graph_agent.server.responses.schemas import (
-    ENCRYPTED_REASONING,
-    CreateResponse,
-    InputItem,
-    client_tools_of,
-    is_agent,
-    options_of,
-    unsupported_tools_of,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +50,7 @@ class Chains:
     records: Records
 
     async def resolve(
-        self, body: CreateResponse, content: Conversation, token: str, session_id: str | None, *, branches: bool
+        self, body: schemas.CreateResponse, content: Conversation, token: str, session_id: str | None, *, branches: bool
     ) -> ChatRequest:
         """Return the chat request for a request's content.
 
@@ -105,7 +97,7 @@ class Chains:
         pending = _answered_token(content) if request.decisions else None
         return replace(request, pending_token=pending, new_call_token=None)
 
-    async def matching(self, session_id: str | None, body: CreateResponse, content: Conversation) -> str | None:
+    async def matching(self, session_id: str | None, body: schemas.CreateResponse, content: Conversation) -> str | None:
         """Return a named session; None if the request has another history."""
         if session_id is None or body.conversation_id is not None or content.decisions:
             return session_id
@@ -115,7 +107,7 @@ class Chains:
         state = await self.host.kept.aget_state({"configurable": {"thread_id": thread}})
         return None if state.values and continued_input(content.messages, state) is None else session_id
 
-    def _request(self, body: CreateResponse, content: Conversation, token: str) -> ChatRequest:
+    def _request(self, body: schemas.CreateResponse, content: Conversation, token: str) -> ChatRequest:
         messages: list[AnyMessage] = list(content.messages)
         system = list(content.instructions)
         if not messages and not content.decisions and system:
@@ -130,19 +122,19 @@ class Chains:
         return ChatRequest(
             messages=messages,
             instructions="\n\n".join(filter(None, [body.instructions, *system])),
-            options=options_of(body),
-            client_tools=client_tools_of(body),
-            unsupported_tools=unsupported_tools_of(body),
-            offers_own_tools=any(is_agent(tool, body.model) for tool in body.tools or []),
+            options=schemas.options_of(body),
+            client_tools=schemas.client_tools_of(body),
+            unsupported_tools=schemas.unsupported_tools_of(body),
+            offers_own_tools=any(schemas.is_agent(tool, body.model) for tool in body.tools or []),
             stream=bool(body.stream),
             new_call_token=token,
             marks_questions=True,
             decisions=decisions,
-            shows_reasoning=summary_wanted(body) is not None or ENCRYPTED_REASONING in (body.include or []),
+            shows_reasoning=summary_wanted(body) is not None or schemas.ENCRYPTED_REASONING in (body.include or []),
             shows_calls=self.host.settings.show_calls if body.show_calls is None else body.show_calls,
         )
 
-    async def _previous(self, body: CreateResponse, content: Conversation) -> Record | None:
+    async def _previous(self, body: schemas.CreateResponse, content: Conversation) -> Record | None:
         """Return the response that a request continues: by its id, or as the one whose calls it answers."""
         if body.previous_response_id is not None:
             return await self.records.previous(body.previous_response_id)
@@ -215,7 +207,7 @@ def _with_raw_id(message: AnyMessage, raw: Mapping[str, str]) -> AnyMessage:
     return message
 
 
-async def items_of(value: str | Sequence[InputItem], records: Records) -> list[InputItem]:
+async def items_of(value: str | Sequence[schemas.InputItem], records: Records) -> list[schemas.InputItem]:
     """Return a request's input as items, with the stored items that its references name.
 
     Raises:
@@ -226,12 +218,12 @@ async def items_of(value: str | Sequence[InputItem], records: Records) -> list[I
     return replace_references(items, await records.items(references)) if references else items
 
 
-def input_of(items: Sequence[InputItem], token: str) -> list[dict[str, Any]]:
+def input_of(items: Sequence[schemas.InputItem], token: str) -> list[dict[str, Any]]:
     """Return a request's items for storage, each with an id, and messages with parts."""
     return [_stored(item, f"msg_{token}{0xF000 + index:04x}") for index, item in enumerate(items)]
 
 
-def _stored(item: InputItem, id_: str) -> dict[str, Any]:
+def _stored(item: schemas.InputItem, id_: str) -> dict[str, Any]:
     stored = {**item.model_dump(exclude_none=True), "id": item.id or id_}
     if item.type == "message":
         stored["status"] = "completed"
@@ -266,7 +258,7 @@ class Key:
     mark: InputId
 
     @classmethod
-    def of(cls, host: Host, caller: Caller, key: str | None, body: CreateResponse) -> Key | None:
+    def of(cls, host: Host, caller: Caller, key: str | None, body: schemas.CreateResponse) -> Key | None:
         """Return the key of a request; None without one; raise `ProblemError` if the key is not valid."""
         if (mark := with_key(ChatRequest([]), key).mark) is None:
             return None

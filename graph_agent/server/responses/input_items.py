@@ -13,15 +13,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCal
 
 from graph_agent._internal.text import text_of, to_json_safe
 from graph_agent.planning.compaction import summary_note
-from graph_agent.server.chat.schemas import (
-    DATA_URL,
-    check_arguments,
-    document,
-    image_at,
-    media_type_of,
-    parse_arguments,
-    simplify_blocks,
-)
+from graph_agent.server.chat import schemas
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.responses.schemas import InputItem, Part
 
@@ -116,7 +108,7 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
     Raises:
         ProblemError: If an item is invalid or not supported.
     """
-    check_arguments(((item.call_id, item.arguments) for item in items if item.arguments), "input")
+    schemas.check_arguments(((item.call_id, item.arguments) for item in items if item.arguments), "input")
     found = Conversation()
     assistant = _Assistant()
     for item in items:
@@ -195,7 +187,7 @@ def _add_message(item: InputItem, found: Conversation) -> None:
 def _call(item: InputItem, id_: str | None) -> ToolCall:
     if not id_ or not item.name:
         raise ProblemError("invalid", f"An item of type {item.type} has no id or no name.", param="input")
-    arguments = parse_arguments(id_, item.arguments, "input")
+    arguments = schemas.parse_arguments(id_, item.arguments, "input")
     return ToolCall(id=id_, name=item.name, args=arguments, type="tool_call")
 
 
@@ -228,7 +220,7 @@ def _decision(item: InputItem) -> tuple[str, dict[str, Any]]:
 def _content(content: str | list[Part] | None) -> str | list[Any]:
     if content is None or isinstance(content, str):
         return content or ""
-    return simplify_blocks([_block(part) for part in content])
+    return schemas.simplify_blocks([_block(part) for part in content])
 
 
 def _block(part: Part) -> dict[str, Any]:
@@ -240,7 +232,7 @@ def _block(part: Part) -> dict[str, Any]:
                     "An image is given by image_url; files are not stored, so there is no file_id.",
                     param="input",
                 )
-            return image_at(part.image_url)
+            return schemas.image_at(part.image_url)
         case "input_file":
             return _file(part)
         case _:
@@ -254,13 +246,13 @@ def _file(part: Part) -> dict[str, Any]:
             "A file is given by file_data: a data: URL with base64. No address is fetched, and no file is stored.",
             param="input",
         )
-    found = DATA_URL.fullmatch(part.file_data)
-    mime_type = found[1] if found else media_type_of(part.filename)
+    found = schemas.DATA_URL.fullmatch(part.file_data)
+    mime_type = found[1] if found else schemas.media_type_of(part.filename)
     if mime_type is None:
         raise ProblemError(
             "invalid", "file_data is no data: URL with base64, and filename does not show its type.", param="input"
         )
-    return document(mime_type=mime_type, base64=found[2] if found else part.file_data, name=part.filename)
+    return schemas.document(mime_type=mime_type, base64=found[2] if found else part.file_data, name=part.filename)
 
 
 def _text(content: str | list[Part] | None) -> str:

@@ -26,6 +26,7 @@ from graph_agent.server.parameters import (
     services,
 )
 from graph_agent.server.problems import BusySessionError, ProblemError, openai_refusal
+from graph_agent.server.responses import schemas
 from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.chain import Chains, Key, input_of, items_of
 from graph_agent.server.responses.compaction import compact
@@ -34,14 +35,6 @@ from graph_agent.server.responses.conversations import After, Conversations, Lim
 from graph_agent.server.responses.input_items import Conversation, read_items
 from graph_agent.server.responses.output import ResponseDialect, new_response, replay, summary_wanted
 from graph_agent.server.responses.records import OPEN, Record, Records, new_token, token_of_response
-from graph_agent.server.responses.schemas import (
-    ENCRYPTED_REASONING,
-    CompactResponse,
-    CountInputTokens,
-    CreateResponse,
-    InputItem,
-    check_supported,
-)
 from graph_agent.server.responses.websocket import ResponsesSocket
 from graph_agent.server.sse import EventStream
 from graph_agent.session.results import open_interrupts
@@ -59,7 +52,7 @@ class ResponsesEndpoint:
     background: Background
     shows_calls: bool | None
 
-    async def create(self, body: CreateResponse) -> Response:
+    async def create(self, body: schemas.CreateResponse) -> Response:
         """Answer the request; raise `ProblemError` if it cannot be answered."""
         try:
             return await self._create(body)
@@ -68,10 +61,10 @@ class ResponsesEndpoint:
             problem.param = "input" if problem.param == "messages" else problem.param
             raise
 
-    async def _create(self, body: CreateResponse, *, branches: bool = False) -> Response:
+    async def _create(self, body: schemas.CreateResponse, *, branches: bool = False) -> Response:
         server, caller = self.endpoint.services, self.endpoint.caller
         server.check_body(body)
-        check_supported(body)
+        schemas.check_supported(body)
         host = server.chat.runs.host
         records = Records(host, caller)
         items, conversation, content = await self._read(body, records)
@@ -102,7 +95,7 @@ class ResponsesEndpoint:
             label=host.source.name,
             client_tools=[tool.name or "" for tool in body.tools or [] if tool.type == "function"],
             shows_summary=summary_wanted(body) is not None,
-            shows_encrypted=ENCRYPTED_REASONING in (body.include or []),
+            shows_encrypted=schemas.ENCRYPTED_REASONING in (body.include or []),
             queued=bool(body.background),
         )
         keeper = Keeper(records, items, request, dialect, conversation)
@@ -117,7 +110,7 @@ class ResponsesEndpoint:
         # Several requests continue one response at the same time: the others are branches of it.
         return await self._create(body, branches=True)
 
-    async def count(self, body: CountInputTokens) -> int:
+    async def count(self, body: schemas.CountInputTokens) -> int:
         """Estimate the input tokens of the request; nothing is run or stored.
 
         Raises:
@@ -128,7 +121,7 @@ class ResponsesEndpoint:
         if body.model:
             server.check_model(body.model)
         server.check_items(body.messages, body.tools)
-        check_supported(body)
+        schemas.check_supported(body)
         records = Records(host, caller)
         with server.chat.limits.slot(caller.name):
             _, conversation, content = await self._read(body, records)
@@ -140,15 +133,15 @@ class ResponsesEndpoint:
             return await count_tokens(host, caller, request)
 
     async def _read(
-        self, body: CreateResponse, records: Records
-    ) -> tuple[list[InputItem], _Conversation | None, Conversation]:
+        self, body: schemas.CreateResponse, records: Records
+    ) -> tuple[list[schemas.InputItem], _Conversation | None, Conversation]:
         """Return the items of a request, its conversation, and their content with the pending items before it."""
         items = await items_of(body.input, records)
         conversation = await self._conversation(body)
-        given = [InputItem.model_validate(item) for item in conversation.pending] if conversation else []
+        given = [schemas.InputItem.model_validate(item) for item in conversation.pending] if conversation else []
         return items, conversation, await run_in_thread(self.endpoint.request, read_items, [*given, *items])
 
-    async def _stored(self, body: CreateResponse, records: Records, token: str) -> Response | None:
+    async def _stored(self, body: schemas.CreateResponse, records: Records, token: str) -> Response | None:
         """Return the answer that repeats a stored response; None if it is not stored, or is not complete."""
         record = await self.background.read(records, token)
         if record is None or (record["response"]["status"] in OPEN and not record["response"]["background"]):
@@ -183,7 +176,7 @@ class ResponsesEndpoint:
             headers=headers,
         )
 
-    async def _conversation(self, body: CreateResponse) -> _Conversation | None:
+    async def _conversation(self, body: schemas.CreateResponse) -> _Conversation | None:
         """Return the conversation that a request names; None if it names none, or a session that is no conversation.
 
         Raises:
@@ -197,7 +190,7 @@ class ResponsesEndpoint:
         keys = await found.pending_keys(id_)
         return _Conversation(found, id_, keys, await found.pending_items(id_, keys))
 
-    def _session_id(self, body: CreateResponse) -> str | None:
+    def _session_id(self, body: schemas.CreateResponse) -> str | None:
         named = self.endpoint.session_of((body.metadata or {}).get("session_id")) if body.is_stored else None
         if named is not None:
             for given, field in (
@@ -256,7 +249,7 @@ class Keeper:
     """Stores a response when it is complete."""
 
     records: Records
-    items: list[InputItem]
+    items: list[schemas.InputItem]
     request: ChatRequest
     dialect: ResponseDialect
     conversation: _Conversation | None
@@ -317,7 +310,7 @@ _Background = Annotated[Background, Depends(background_responses)]
     responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}},
 )
 async def create_response(
-    body: CreateResponse,
+    body: schemas.CreateResponse,
     endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)],
     background: _Background,
     shows_calls: Annotated[
@@ -331,14 +324,16 @@ async def create_response(
 
 
 @router.post("/responses/compact", responses=_COMPACT_ERRORS)
-async def compact_conversation(body: CompactResponse, sender: Sender, server: Server) -> models.CompactionObject:
+async def compact_conversation(
+    body: schemas.CompactResponse, sender: Sender, server: Server
+) -> models.CompactionObject:
     """Replace a conversation by its user messages and a summary."""
     return models.CompactionObject(**await compact(server, sender, body))
 
 
 @router.post("/responses/input_tokens", responses=_COUNT_ERRORS)
 async def count_input_tokens(
-    body: CountInputTokens, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)], background: _Background
+    body: schemas.CountInputTokens, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)], background: _Background
 ) -> models.InputTokenCount:
     """Estimate the input tokens of a request, at 4 characters per token, without running it."""
     tokens = await ResponsesEndpoint(endpoint, background, None).count(body)

@@ -6,17 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from graph_agent.server.chat.schemas import (
-    SESSION_ID,
-    TOOL_NAME,
-    AgenticLoops,
-    CallId,
-    ListOf,
-    RequestObject,
-    answer_schema,
-    clean_body,
-    function_tool,
-)
+from graph_agent.server.chat import schemas
 from graph_agent.server.problems import ProblemError
 from graph_agent.settings.config import ReasoningEffort
 
@@ -54,13 +44,13 @@ class InputItem(_Part):
     type: str = Field("message", description="`message` if absent.")
     id: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
-    content: str | ListOf[Part] | None = None
-    call_id: CallId | None = None
+    content: str | schemas.ListOf[Part] | None = None
+    call_id: schemas.CallId | None = None
     name: str | None = None
     arguments: str | None = Field(None, description="A JSON object as text.")
-    output: str | ListOf[Part] | None = None
+    output: str | schemas.ListOf[Part] | None = None
     error: str | dict[str, Any] | None = None
-    summary: ListOf[Part] | None = None
+    summary: schemas.ListOf[Part] | None = None
     encrypted_content: str | None = None
     approval_request_id: str | None = None
     approve: bool | None = None
@@ -77,7 +67,7 @@ class FunctionTool(_Part):
     server_label: str | None = Field(None, description="Of type `mcp`: the agent's name.")
     server_url: str | None = Field(None, description="Not supported: the server connects to no address of a request.")
     connector_id: str | None = Field(None, description="Not supported.")
-    name: str | None = Field(None, pattern=TOOL_NAME)
+    name: str | None = Field(None, pattern=schemas.TOOL_NAME)
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -96,7 +86,7 @@ class NamedChoice(_Part):
     type: str
     name: str | None = None
     mode: Literal["auto", "required"] | None = None
-    tools: ListOf[AllowedTool] | None = None
+    tools: schemas.ListOf[AllowedTool] | None = None
 
 
 class Format(_Part):
@@ -132,18 +122,18 @@ class StreamOptions(_Part):
 class ConversationId(_Part):
     """A conversation."""
 
-    id: str = Field(pattern=SESSION_ID)
+    id: str = Field(pattern=schemas.SESSION_ID)
 
 
-class CompactResponse(RequestObject):
+class CompactResponse(schemas.RequestObject):
     """A request to compact a conversation. Fields that are not listed are accepted and have no effect."""
 
     model: str
-    input: str | ListOf[Item] | None = Field(None, description="Text, or items.")
+    input: str | schemas.ListOf[Item] | None = Field(None, description="Text, or items.")
     previous_response_id: str | None = Field(None, description="The response whose conversation precedes the input.")
     instructions: str | None = Field(None, description="A system message for the compaction.")
 
-    _clean = model_validator(mode="before")(clean_body)
+    _clean = model_validator(mode="before")(schemas.clean_body)
 
     @property
     def messages(self) -> list[InputItem]:
@@ -155,31 +145,31 @@ class CompactResponse(RequestObject):
         """No tools."""
 
 
-class CreateResponse(RequestObject):
+class CreateResponse(schemas.RequestObject):
     """A request for a response. Fields that are not listed are accepted and have no effect."""
 
     model: str
-    input: str | ListOf[Item] = Field(description="Text, or items.")
+    input: str | schemas.ListOf[Item] = Field(description="Text, or items.")
     instructions: str | None = None
     previous_response_id: str | None = Field(None, description="The response to continue; an older one is branched.")
-    conversation: Annotated[str, Field(pattern=SESSION_ID)] | ConversationId | None = Field(
+    conversation: Annotated[str, Field(pattern=schemas.SESSION_ID)] | ConversationId | None = Field(
         None, description="The conversation, or session, to continue."
     )
     store: bool | None = Field(None, description="Whether to keep the response and its session; true by default.")
     background: bool | None = Field(None, description="Answer at once, and run on; read the result by the id.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    include: ListOf[str] | None = None
+    include: schemas.ListOf[str] | None = None
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)
     max_output_tokens: int | None = Field(None, ge=1)
     reasoning: Reasoning | None = None
     text: Text | None = None
-    tools: ListOf[FunctionTool] | None = None
+    tools: schemas.ListOf[FunctionTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     metadata: Metadata | None = None
-    max_agentic_loops: AgenticLoops = None
+    max_agentic_loops: schemas.AgenticLoops = None
     show_calls: bool | None = Field(
         None, description="Whether the agent's own calls are `mcp_call` items; the server's `show_calls` by default."
     )
@@ -191,7 +181,7 @@ class CreateResponse(RequestObject):
     prompt: dict[str, Any] | None = Field(None, description="Not supported: there are no stored prompts.")
     generate: bool | None = Field(None, description="Only true: nothing is prepared in advance.")
 
-    _clean = model_validator(mode="before")(clean_body)
+    _clean = model_validator(mode="before")(schemas.clean_body)
 
     @property
     def messages(self) -> list[InputItem]:
@@ -213,7 +203,7 @@ class CountInputTokens(CreateResponse):
     """A request for a response, of which only the tokens are estimated."""
 
     model: str = Field("", description="The agent, which is the default.")
-    input: str | ListOf[Item] = Field([], description="Text, or items; nothing by default.")
+    input: str | schemas.ListOf[Item] = Field([], description="Text, or items; nothing by default.")
 
     @model_validator(mode="before")
     @classmethod
@@ -264,7 +254,7 @@ def options_of(body: CreateResponse) -> dict[str, Any]:
         "top_p": body.top_p,
         "max_output_tokens": body.max_output_tokens,
         "reasoning_effort": body.reasoning.effort if body.reasoning else None,
-        "response_schema": answer_schema(kind, schema, "text.format", "schema"),
+        "response_schema": schemas.answer_schema(kind, schema, "text.format", "schema"),
         "client_tool_choice": _choice(body),
         "parallel_client_calls": body.parallel_tool_calls,
         "max_agentic_loops": body.max_agentic_loops,
@@ -282,7 +272,7 @@ def client_tools_of(body: CreateResponse) -> list[dict[str, Any]]:
         allowed = {tool.name for tool in choice.tools or []}
     functions = [tool for tool in body.tools or [] if tool.type == "function"]
     return [
-        function_tool(tool.name or "", tool.description, tool.parameters)
+        schemas.function_tool(tool.name or "", tool.description, tool.parameters)
         for tool in functions
         if allowed is None or tool.name in allowed
     ]
