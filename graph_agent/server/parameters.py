@@ -48,26 +48,20 @@ ProgressHeader = Annotated[
 ]
 
 
-class ChatBody(Protocol):
+class _ChatBody(Protocol):
     """The fields that the bodies of both chat APIs have."""
 
     @property
-    def model(self) -> str:
-        """The name of the agent."""
-        ...
+    def model(self) -> str: ...
 
     @property
-    def messages(self) -> Sequence[Any]:
-        """The conversation."""
-        ...
+    def messages(self) -> Sequence[Any]: ...
 
     @property
-    def tools(self) -> Sequence[Any] | None:
-        """The caller's tools."""
-        ...
+    def tools(self) -> Sequence[Any] | None: ...
 
 
-B = TypeVar("B", bound=ChatBody)
+B = TypeVar("B", bound=_ChatBody)
 T = TypeVar("T")
 
 
@@ -90,7 +84,7 @@ class Services:
         if name != known:
             raise ProblemError("model", f"There is no model {name!r} here; known: {known}.", param="model")
 
-    def check_body(self, body: ChatBody) -> None:
+    def check_body(self, body: _ChatBody) -> None:
         """Check the model of a chat request, and the number of its messages and tools.
 
         Raises:

@@ -24,7 +24,7 @@ from graph_agent.server.admission.body import BodyRoute
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.run import RunEnded
-from graph_agent.server.chat.run_spec import RunSpec
+from graph_agent.server.chat.run_spec import RunSpec, client_interrupts
 from graph_agent.server.chat.schemas import SESSION_ID, clean_body
 from graph_agent.server.host import Feeds, Host, LiveRuns
 from graph_agent.server.parameters import Sender, Server
@@ -34,7 +34,6 @@ from graph_agent.session.history import SessionMemory, list_threads, summarize_s
 from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import open_interrupts, run_result
 from graph_agent.session.session import Session
-from graph_agent.tools.client import CLIENT_CALL
 
 
 def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
@@ -260,11 +259,7 @@ class Sessions:
                 graph_input = Command(resume=checked_answers(answer, self._host.kept, state, self._caller.person))
         except InputError as error:
             raise ProblemError("conflict", str(error), param="answer") from None
-        names = {
-            interrupt.value["name"]
-            for interrupt in interrupts
-            if isinstance(interrupt.value, Mapping) and interrupt.value.get("type") == CLIENT_CALL
-        }
+        names = {each.value["name"] for each in client_interrupts(interrupts)}
         functions = [{"name": name, "parameters": {"type": "object", "properties": {}}} for name in sorted(names)]
         context: dict[str, Any] = {"credentials": dict(credentials)} if credentials else {}
         if functions:

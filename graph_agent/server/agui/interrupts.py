@@ -13,18 +13,12 @@ from graph_agent._internal.text import as_text, to_json_safe, visible, visible_j
 from graph_agent.approvals.decisions import Decision, approve, edit, reject, respond
 from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.server.agui.messages import CallNames
-from graph_agent.server.chat.run_spec import answers_to_approvals
+from graph_agent.server.chat.run_spec import answers_to_approvals, is_client_call
 from graph_agent.server.problems import ProblemError
 from graph_agent.state.events import StoredEvent
-from graph_agent.tools.client import CLIENT_CALL
 
 ABANDONED = "The person left this question without an answer."
 Decisions: TypeAlias = dict[tuple[str, int], dict[str, Any]]
-
-
-def is_client_call(interrupt: GraphInterrupt) -> bool:
-    """Whether an interrupt is a call of the client's tools."""
-    return isinstance(interrupt.value, Mapping) and interrupt.value.get("type") == CLIENT_CALL
 
 
 def held_calls(interrupts: Sequence[GraphInterrupt]) -> list[HeldCall]:

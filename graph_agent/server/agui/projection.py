@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage
 from langgraph.types import StateSnapshot
 
 from graph_agent._internal.text import to_json_safe
-from graph_agent.server.agui.interrupts import delegations, held_calls, is_client_call, presented
+from graph_agent.server.agui.interrupts import delegations, held_calls, presented
 from graph_agent.server.agui.messages import (
     CallNames,
     ClientView,
@@ -32,6 +32,7 @@ from graph_agent.server.chat.run import (
     ReasoningPiece,
     StateValues,
 )
+from graph_agent.server.chat.run_spec import is_client_call
 from graph_agent.server.host import LivePart
 from graph_agent.server.problems import ProblemError
 from graph_agent.session.results import open_interrupts, planned_calls, run_result, since_last_input

@@ -19,7 +19,7 @@ from graph_agent.runs.input_ids import InputId, check_input_id, digest_of
 from graph_agent.runs.registry import is_idle
 from graph_agent.runs.run import RunHandle
 from graph_agent.server.admission.gate import Caller
-from graph_agent.server.agui.interrupts import ResumeAnswers, answers_of, is_client_call
+from graph_agent.server.agui.interrupts import ResumeAnswers, answers_of
 from graph_agent.server.agui.messages import (
     CallNames,
     conversation_of,
@@ -30,7 +30,7 @@ from graph_agent.server.agui.messages import (
     user_message,
 )
 from graph_agent.server.chat import schemas
-from graph_agent.server.chat.run_spec import RunSpec, merge_content, steering_notes
+from graph_agent.server.chat.run_spec import RunSpec, is_client_call, merge_content, steering_notes
 from graph_agent.server.host import Host
 from graph_agent.server.problems import ProblemError
 from graph_agent.session.built_agent import custom_state_of

@@ -430,7 +430,12 @@ def _with_input(
 
 def client_interrupts(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
     """Return the interrupts that are calls of the caller's tools."""
-    return [one for one in interrupts if isinstance(one.value, dict) and one.value.get("type") == CLIENT_CALL]
+    return [one for one in interrupts if is_client_call(one)]
+
+
+def is_client_call(interrupt: Interrupt) -> bool:
+    """Whether an interrupt is a call of the caller's tools."""
+    return isinstance(interrupt.value, Mapping) and interrupt.value.get("type") == CLIENT_CALL
 
 
 def _answer(result: ToolMessage) -> ClientResult:
