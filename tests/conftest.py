@@ -26,7 +26,7 @@ if folder := memory_folder():
 # A change is judged by the same examples each time. `--hypothesis-profile=search` looks for new ones.
 settings.register_profile("search", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=500)
-settings.register_profile("fixed", deadline=None, derandomize=True)
+settings.register_profile("fixed", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("fixed")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from graph_agent.server import ApiKey, ServerSettings
 from tests.server.process import ROOT
 from tests.support.a2a_process import AGENT, a2a_process
 from tests.support.a2a_servers import serving_ours
+from tests.support.warm_process import warm_python
 
 ANNA, BERT = "anna-0123456789abcdef", "bert-0123456789abcdef"
 JSON = {"content-type": "application/json"}
@@ -109,7 +109,7 @@ def test_a_body_over_the_limit_is_refused(command: str) -> None:
 
 def test_a_public_address_requires_keys(tmp_path: Path) -> None:
     (tmp_path / "agent.yaml").write_text(yaml.safe_dump(AGENT))
-    command = [sys.executable, "-m", "graph_agent.cli", "a2a", "--port", "0", "--host", "0.0.0.0"]
+    command = [warm_python(), "-m", "graph_agent.cli", "a2a", "--port", "0", "--host", "0.0.0.0"]
     done = subprocess.run(
         command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, check=False
     )

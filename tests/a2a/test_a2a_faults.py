@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, suppress
@@ -31,6 +30,7 @@ from graph_agent.usage import RemainingBudget
 from tests.support.a2a_client import EXTENSION
 from tests.support.a2a_delegates import delegating_session, delegation_summaries
 from tests.support.a2a_servers import PlainAgent, answer, plain_card, serving, serving_plain
+from tests.support.warm_process import warm_python
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -258,7 +258,7 @@ async def test_impossible_usage_values_are_ignored() -> None:
 
 
 async def test_a_killed_agent_process_is_an_error_result() -> None:
-    command = [sys.executable, "-m", "tests.support.a2a_stuck_agent"]
+    command = [warm_python(), "-m", "tests.support.a2a_stuck_agent"]
     root = Path(__file__).parents[2]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=root)
     try:

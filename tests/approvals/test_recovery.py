@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from graph_agent.persistence import open_saver
 from tests.support.agents import asks, kinds, thread
 from tests.support.approvals import Desk, asked
 from tests.support.result_texts import NOT_STARTED, UNDECIDED
+from tests.support.warm_process import warm_python
 
 TWO = asks(("1", "write", {"path": "a"}), ("2", "write", {"path": "b"}))
 MIXED = asks(("1", "write", {"path": "a"}), ("2", "read", {"path": "b"}))
@@ -55,7 +55,7 @@ async def test_an_older_checkpoint_whose_request_has_an_answer_takes_no_other_on
 
 async def test_a_process_killed_while_a_session_waits_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
-    command = [sys.executable, "-m", "tests.support.killed_approval", str(path)]
+    command = [warm_python(), "-m", "tests.support.killed_approval", str(path)]
     killed = await asyncio.create_subprocess_exec(*command)
     status = await asyncio.wait_for(killed.wait(), 120)
 

@@ -16,6 +16,8 @@ from benchmarks.profile import Samples, layer_of, profile, report
 TINY = Scale(tiny=True)
 COMPARISON = Path(__file__).parents[2] / "docs" / "comparison.md"
 UNCOUNTED = "instructions"
+HEAVY = ("imports", "long_session", "many_sessions", "memory", "postgres")
+"""The modules that start many processes or fill a database, which takes four fifths of the time of all."""
 
 
 def cells(page: str) -> list[list[str]]:
@@ -27,7 +29,14 @@ def cells(page: str) -> list[list[str]]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("module", [name for name in results.MODULES if name != UNCOUNTED])
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param(name, marks=pytest.mark.thorough if name in HEAVY else [])
+        for name in results.MODULES
+        if name != UNCOUNTED
+    ],
+)
 async def test_a_benchmark_measures_the_rows_of_the_results(module: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue("postgres_url") if module == "postgres" else ""
     page = results.sections(results.RESULTS.read_text(encoding="utf-8"))[module]

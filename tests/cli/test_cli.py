@@ -7,7 +7,6 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from graph_agent._internal.extras import pip_install
 from tests.server.process import eventually
 from tests.support.agents import ECHO_SCRIPT, asks
 from tests.support.cli import WITHIN_S, RunningCli, run_cli, running_cli
+from tests.support.warm_process import warm_python
 
 HOTEL = Path(__file__).parents[2] / "examples" / "hotel" / "agent.yaml"
 AGENT = """
@@ -367,7 +367,7 @@ def test_one_ctrl_c_ends_a_run_whose_coroutine_blocks_the_event_loop(working: Pa
 
 def test_one_ctrl_c_ends_a_conversation_that_waits_for_a_line(folder: Path) -> None:
     terminal, theirs = pty.openpty()
-    command = [sys.executable, "-m", "graph_agent.cli", "run", "--db", "memory:"]
+    command = [warm_python(), "-m", "graph_agent.cli", "run", "--db", "memory:"]
     script = {"DEBUG_MOCK_RESPONSES": json.dumps(["never"])}
     process = subprocess.Popen(
         command, cwd=folder, env={**os.environ, **script}, stdin=theirs, stdout=theirs, stderr=theirs, process_group=0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from graph_agent.cli.new import create
 from graph_agent.spec import load_spec
 from tests.support.agents import echo
 from tests.support.cli import run_cli
+from tests.support.warm_process import ONLY_OUR_PLUGIN, warm_python
 
 SERVER = Path(__file__).parents[2] / "examples" / "hotel" / "server.py"
 
@@ -37,9 +39,15 @@ def check_results(folder: Path, *options: str, **environment: str) -> tuple[int,
 def test_the_tests_of_a_new_agent_pass(tmp_path: Path) -> None:
     created = run_cli(tmp_path, "new", "my-agent")
 
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore"]
+    command = [warm_python(), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore"]
     tested = subprocess.run(
-        command, cwd=tmp_path / "my-agent", capture_output=True, text=True, timeout=300, check=False
+        command,
+        cwd=tmp_path / "my-agent",
+        env={**os.environ, **ONLY_OUR_PLUGIN},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
 
     assert (created.returncode, tested.returncode, "2 passed" in tested.stdout) == (0, 0, True), tested.stdout

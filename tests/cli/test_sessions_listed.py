@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from graph_agent.session.history import SessionSummary, shorten, summarize_sessi
 from tests.support.agents import asks, echo
 from tests.support.cli import run_cli
 from tests.support.terminal import APPROVED_TOOLS, GATED_TOOLS, agent_folder, terminal, wait_for
+from tests.support.warm_process import warm_python
 
 
 def approve(text: str) -> str:
@@ -190,7 +190,7 @@ def test_events_are_followed_in_another_process(tmp_path: Path) -> None:
     script = [asks(("1", "work", {"n": 1})), "No more actions.", "Done."]
     with terminal(folder, "run", "--session", "mine", "go", script=script):
         wait_for(folder / "began1")
-        command = [sys.executable, "-m", "graph_agent.cli", "events", "mine", "--follow", "--json"]
+        command = [warm_python(), "-m", "graph_agent.cli", "events", "mine", "--follow", "--json"]
         follower = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
         try:
             assert follower.stdout is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
-import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,6 +31,7 @@ from tests.support.agents import asks
 from tests.support.mcp_servers import running
 from tests.support.mcp_servers.demo_server import PIXEL
 from tests.support.mcp_servers.running import lines, stdio, text, until
+from tests.support.warm_process import warm_python
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -100,7 +100,7 @@ async def test_structured_content_is_the_artifact(tools: McpTools) -> None:
 
 async def test_a_result_is_held_to_its_servers_schema_in_bounded_time() -> None:
     script = str(Path(running.__file__).with_name("slow_schema_server.py"))
-    connection = {"transport": "stdio", "command": sys.executable, "args": [script]}
+    connection = {"transport": "stdio", "command": warm_python(), "args": [script]}
     async with open_mcp_tools({"slow": connection}) as slow:
         with pytest.raises(ToolException, match="takes too long to be searched for"):
             await message(slow, "word")

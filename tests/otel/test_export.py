@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from tests.support.agents import asks
 from tests.support.cli import run_cli
 from tests.support.sessions import new_session
 from tests.support.terminal import GATED_TOOLS, agent_folder
+from tests.support.warm_process import warm_python
 
 CANARY = "canary-7731"
 TOOLS = f'def find() -> str:\n    """Find."""\n    return "{CANARY}"\n'
@@ -149,6 +149,7 @@ async def test_the_run_of_a_remote_agent_is_within_its_delegation(exporter: InMe
 
 SERVER = """
 from mcp.server.fastmcp import Context, FastMCP
+from tests.support.warm_process import warm_python
 
 server = FastMCP("traced")
 
@@ -165,7 +166,7 @@ server.run()
 
 async def test_an_mcp_server_receives_the_trace_of_the_call(exporter: InMemorySpanExporter, tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(SERVER)
-    connection = {"transport": "stdio", "command": sys.executable, "args": [str(tmp_path / "server.py")]}
+    connection = {"transport": "stdio", "command": warm_python(), "args": [str(tmp_path / "server.py")]}
 
     async with open_mcp_tools({"traced": connection}) as tools:
         session = new_session(ScriptedChatModel([asks(("1", "where", {})), "Done."]), *tools)

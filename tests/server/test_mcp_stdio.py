@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from graph_agent.mcp import open_mcp_tools
 from graph_agent.persistence import open_saver
 from tests.server.process import PARROT, ROOT
 from tests.support.mcp_client import KEY, Person, cancel, request, until
+from tests.support.warm_process import warm_python
 
 TOOLS = [f"tests.server.parrot:{name}" for name in ("look_up", "wait_for")]
 ASKING = {
@@ -36,7 +36,7 @@ LOOK_UP = '!call look_up {"key": "k"}'
 def command(tmp_path: Path) -> list[str]:
     (tmp_path / "agent.yaml").write_text(yaml.safe_dump(ASKING))
     options = ["--config", str(tmp_path / "agent.yaml"), "--db", f"sqlite:///{tmp_path / 'sessions.db'}"]
-    return [sys.executable, "-m", "graph_agent.cli", "mcp", *options]
+    return [warm_python(), "-m", "graph_agent.cli", "mcp", *options]
 
 
 @asynccontextmanager
@@ -152,6 +152,8 @@ async def test_a_call_with_an_id_goes_on_in_the_next_process(command: list[str],
             server.kill()
         server.stdin.close()
         server.wait(60)
+        assert server.stdout is not None
+        server.stdout.read()  # to its end, which is that of the warm process
     gate.touch()
     with started(command) as server:
         send(server, answer)
@@ -185,7 +187,7 @@ async def test_another_agent_calls_it_as_a_tool_and_its_person_approves(command:
 @pytest.mark.parametrize("file", ["missing.yaml", "agent.yaml"])
 def test_an_agent_that_cannot_be_opened_is_one_line_on_standard_error(tmp_path: Path, file: str) -> None:
     (tmp_path / "agent.yaml").write_text(yaml.safe_dump({**ASKING, "tools": ["tests.server.parrot:none"]}))
-    command = [sys.executable, "-m", "graph_agent.cli", "mcp", "--config", str(tmp_path / file)]
+    command = [warm_python(), "-m", "graph_agent.cli", "mcp", "--config", str(tmp_path / file)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
 
     assert (ended.returncode, ended.stdout, ended.stderr.startswith("error: ")) == (2, "", True)

@@ -20,7 +20,7 @@ import yaml
 
 from tests.support.image import read_stages
 from tests.support.kustomize import Resource, one
-from tests.support.warm_process import Process, start_python
+from tests.support.warm_process import Process, start_python, warm_python
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 _WITHIN_S = 180
@@ -110,7 +110,7 @@ class Running:
         assert program == "python"
         environment = {**self.environment, "GRAPH_AGENT_PORT": str(self.port)}
         done = subprocess.run(
-            [sys.executable, *arguments], env=environment, check=False, timeout=_WITHIN_S, stderr=subprocess.DEVNULL
+            [warm_python(), *arguments], env=environment, check=False, timeout=_WITHIN_S, stderr=subprocess.DEVNULL
         )
         return done.returncode
 

@@ -38,7 +38,7 @@ from graph_agent import ScriptedChatModel
 from graph_agent.evaluation import read_cases
 from graph_agent.models.scripted import mock_model_from_env
 from graph_agent.spec import load_spec
-from tests.support.warm_process import Process, start_python, warm_command
+from tests.support.warm_process import ONLY_OUR_PLUGIN, Process, start_python, warm_commands
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 120
@@ -103,7 +103,6 @@ class PageRun:
     monkeypatch: pytest.MonkeyPatch
     _ports: dict[str, str] = field(default_factory=dict)
     _models: list[ScriptedChatModel] = field(default_factory=list)
-    _commands: Path = field(init=False)
 
     def run(self) -> None:
         """Run every block, and check that each script of the page's agents was used up."""
@@ -115,7 +114,7 @@ class PageRun:
         self.monkeypatch.setattr("graph_agent.agent_file.factory.mock_model_from_env", self._scripted)
         module = types.ModuleType(f"page_{self.page.stem.replace('-', '_')}")
         self.monkeypatch.setitem(sys.modules, module.__name__, module)
-        with asyncio.Runner() as runner, warm_command() as self._commands, contextlib.ExitStack() as servers:
+        with asyncio.Runner() as runner, contextlib.ExitStack() as servers:
             for block in read_blocks(self.page):
                 try:
                     self._run(block, module, runner, servers)
@@ -226,10 +225,8 @@ class PageRun:
             process.wait()
 
     def _environment(self) -> dict[str, str]:
-        path = os.pathsep.join([str(self._commands), str(Path(sys.executable).parent), os.environ["PATH"]])
-        # The other plugins of this environment are not a reader's: some warn, and they take long to load.
-        plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "graph_agent.testing.plugin"}
-        return {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "200", **plugins}
+        path = os.pathsep.join([str(warm_commands()), str(Path(sys.executable).parent), os.environ["PATH"]])
+        return {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "200", **ONLY_OUR_PLUGIN}
 
     def _with_ports(self, text: str) -> str:
         for shown, real in self._ports.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import functools
 import json
 import multiprocessing
 import os
@@ -18,15 +19,18 @@ import tempfile
 import termios
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import types
+from collections.abc import Mapping, Sequence
+from multiprocessing import process as _processes
 from multiprocessing import reduction
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.support.warm_imports"])
+_starting = threading.Lock()
 _READ_AT_START = re.compile(r"LANG(UAGE)?$|LC_|PYTHON")
 """Names of the variables that an interpreter reads when it starts."""
 _WITHOUT_EFFECT = {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
@@ -35,13 +39,21 @@ _READ_WHEN_IMPORTED = ("graph_agent.cli", "graph_agent.server", "prometheus_clie
 """Packages that workers import again: `prometheus_client` selects its storage, which workers share, at its import."""
 
 
+_REWRITTEN = ("graph_agent.testing",)
+"""The plugin of pytest: pytest warns of a plugin that was imported before it."""
+
+
+ONLY_OUR_PLUGIN = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "graph_agent.testing.plugin"}
+"""Variables of a pytest that is started: the other plugins of this environment are not a user's, and load slowly."""
+
+
 class WarmProcess:
-    """A running `python -m PROGRAM`, with the methods of `subprocess.Popen`.
+    """A running program of Python, with the methods of `subprocess.Popen`.
 
     The process is not a child of this one.
 
     Args:
-        command: The name of the program's module, and its arguments.
+        command: The program, and its arguments: a module's name, a file that ends in `.py`, or `-c` and code.
         cwd: The working folder.
         env: All variables.
         stdin: The descriptor of its standard input, or `subprocess.DEVNULL`.
@@ -65,11 +77,19 @@ class WarmProcess:
             given = nothing.fileno() if stdin == subprocess.DEVNULL else stdin
             streams = [_Descriptor(number) for number in (given, stdout, stderr)]
             self._process: ForkServerProcess = _context.Process(
-                target=_run, args=(list(command), cwd, dict(env), streams, leads)
+                target=_run, args=(list(command), cwd, dict(env), streams, leads, warm_python())
             )
-            self._process.start()
+            with _starting:
+                self._process.start()
+                # Each start polls the other processes; two threads that poll one process lose its exit status.
+                _processes._children.discard(self._process)  # type: ignore[attr-defined]  # not in the stubs
         assert self._process.pid is not None
         self.pid: int = self._process.pid
+
+    @property
+    def sentinel(self) -> int:
+        """A descriptor that is ready when the process has ended."""
+        return self._process.sentinel
 
     @property
     def returncode(self) -> int | None:
@@ -111,45 +131,69 @@ Process = WarmProcess | subprocess.Popen[bytes]
 def start_python(
     command: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: int, stdout: int, stderr: int
 ) -> Process:
-    """Start `python -m PROGRAM`, see `WarmProcess`; in a new interpreter where a variable concerns its start."""
+    """Start a program of Python, see `WarmProcess`; in a new interpreter where a variable concerns its start."""
     read = {name: value for name, value in env.items() if _READ_AT_START.match(name) and value != _ROOT}
+    if read.get("LC_CTYPE") == "C.UTF-8":  # set by the interpreter of a command that was started without a locale
+        del read["LC_CTYPE"]
     if any(value != os.environ.get(name) for name, value in read.items() if name not in _WITHOUT_EFFECT):
+        is_module = command[0] != "-c" and not command[0].endswith(".py")
         return subprocess.Popen(
-            [sys.executable, "-m", *command], cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr
+            [sys.executable, *(["-m"] if is_module else []), *command],
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
         )
     return WarmProcess(command, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
 
 
 _CLIENT = """#!{python} -IS
-import json, os, socket, sys
+import json, os, signal, socket, sys
 with socket.socket(socket.AF_UNIX) as connection:
     connection.connect({address!r})
-    order = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+    order = json.dumps([{program!r} + sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
     socket.send_fds(connection, [len(order).to_bytes(8, "big")], [0, 1, 2])
     connection.sendall(order)
-    sys.exit(int(connection.recv(20)))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: connection.sendall(bytes([number])))
+    status = int(connection.recv(20))
+if status < 0:
+    if -status != signal.SIGKILL:
+        signal.signal(-status, signal.SIG_DFL)
+    os.kill(os.getpid(), -status)
+sys.exit(status)
 """
+_COMMANDS = {"python": [], "graph-agent": ["-m", "graph_agent.cli"], "pytest": ["-m", "pytest"]}
+"""The commands of `warm_commands`, and what each gives to Python before its own arguments."""
 
 
-@contextmanager
-def warm_command() -> Iterator[Path]:
-    """Make a command `graph-agent` that starts warm processes; yield its folder.
+@functools.cache
+def warm_commands() -> Path:
+    """Make commands `python`, `graph-agent` and `pytest` that start warm processes; return their folder.
 
-    A command has the arguments, variables, streams and exit status of its process, and passes on no signals.
+    A command has the arguments, variables, streams and exit status of its process. It passes SIGINT and SIGTERM on, and
+    the process is killed if the command is. An interpreter's options other than `-m` and `-c` start a new interpreter.
     """
-    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
-        file, address = Path(folder, "graph-agent"), str(Path(folder, "socket"))
-        file.write_text(_CLIENT.format(python=sys.executable, address=address))
+    opened = contextlib.ExitStack()
+    folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+    listener = opened.enter_context(socket.socket(socket.AF_UNIX))
+    address = str(folder / "socket")
+    for name, program in _COMMANDS.items():
+        file = folder / name
+        file.write_text(_CLIENT.format(python=sys.executable, address=address, program=program))
         file.chmod(0o755)
-        listener.bind(address)
-        listener.listen()
-        thread = threading.Thread(target=_serve_commands, args=(listener,))
-        thread.start()
-        try:
-            yield Path(folder)
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
+    listener.bind(address)
+    listener.listen(100)
+    threading.Thread(target=_serve_commands, args=(listener,), daemon=True).start()
+    opened.callback(listener.shutdown, socket.SHUT_RDWR)
+    atexit.register(opened.close)
+    return folder
+
+
+def warm_python() -> str:
+    """Return the path of a `python` that starts warm processes, for `sys.executable` in a command."""
+    return str(warm_commands() / "python")
 
 
 def _serve_commands(listener: socket.socket) -> None:
@@ -160,15 +204,42 @@ def _serve_commands(listener: socket.socket) -> None:
 
 
 def _run_command(connection: socket.socket) -> None:
-    with connection, connection.makefile("rb") as stream:
+    with connection, contextlib.suppress(ConnectionError):
         size, streams, _, _ = socket.recv_fds(connection, 8, 3)
-        arguments, cwd, env = json.loads(stream.read(int.from_bytes(size, "big")))
-        stdin, stdout, stderr = streams
-        command = ["graph_agent.cli", *arguments]
-        process = start_python(command, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
-        for descriptor in streams:
-            os.close(descriptor)
-        connection.sendall(str(process.wait() % 256).encode())
+        try:
+            arguments, cwd, env = json.loads(_receive(connection, int.from_bytes(size, "big")))
+            process = _start_command(arguments, Path(cwd), env, *streams)
+        finally:
+            for descriptor in streams:
+                os.close(descriptor)
+        sentinels = [process.sentinel] if isinstance(process, WarmProcess) else []
+        while (status := process.poll()) is None:
+            if connection in wait([connection, *sentinels], None if sentinels else 0.05):
+                if number := connection.recv(1):
+                    process.send_signal(number[0])
+                else:
+                    process.kill()
+                    process.wait()
+        connection.sendall(str(status).encode())
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        received += connection.recv(size - len(received))
+    return received
+
+
+def _start_command(
+    arguments: list[str], cwd: Path, env: dict[str, str], stdin: int, stdout: int, stderr: int
+) -> Process:
+    streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+    first = arguments[0] if arguments else ""
+    if first == "-m":
+        return start_python(arguments[1:], cwd=cwd, env=env, **streams)
+    if first == "-c" or first.endswith(".py"):
+        return start_python(arguments, cwd=cwd, env=env, **streams)
+    return subprocess.Popen([sys.executable, *arguments], cwd=cwd, env=env, **streams)
 
 
 class _Descriptor:
@@ -184,7 +255,9 @@ class _Descriptor:
         self.number = passed.detach()
 
 
-def _run(command: list[str], cwd: Path, env: dict[str, str], streams: list[_Descriptor], leads: bool) -> None:
+def _run(
+    command: list[str], cwd: Path, env: dict[str, str], streams: list[_Descriptor], leads: bool, executable: str
+) -> None:
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
@@ -202,13 +275,22 @@ def _run(command: list[str], cwd: Path, env: dict[str, str], streams: list[_Desc
     sys.stderr = sys.__stderr__ = open(  # type: ignore[misc]  # the same  # noqa: SIM115
         2, "w", closefd=False, errors="backslashreplace", buffering=1
     )
+    sys.executable = executable  # what this process starts is warm too
     sys.argv = command
-    sys.path[:0] = [str(cwd), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
-    if "--workers" in command:
-        for name in [name for name in sys.modules if name.startswith(_READ_WHEN_IMPORTED)]:
-            del sys.modules[name]
+    first = str((cwd / command[0]).parent) if command[0].endswith(".py") else str(cwd)
+    sys.path[:0] = [first, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+    again = _READ_WHEN_IMPORTED if "--workers" in command else _REWRITTEN if command[0] == "pytest" else ()
+    for name in [name for name in sys.modules if name.startswith(again)]:
+        del sys.modules[name]
     try:
-        runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+        if command[0] == "-c":
+            main = sys.modules["__main__"] = types.ModuleType("__main__")
+            sys.argv = ["-c", *command[2:]]
+            exec(command[1], main.__dict__)
+        elif command[0].endswith(".py"):
+            runpy.run_path(command[0], run_name="__main__")
+        else:
+            runpy.run_module(command[0], run_name="__main__", alter_sys=True)
     except KeyboardInterrupt:
         traceback.print_exc()
         signal.signal(signal.SIGINT, signal.SIG_DFL)

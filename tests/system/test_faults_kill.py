@@ -30,10 +30,13 @@ COMMITS = {
     for kind in ("reading", "writing")
     for structured in (False, True)
 }
-SHARDS = 4
+SHARDS = 8
 """Tests that share the kill points of a variant; `make test` runs one of them, another for each variant."""
+COMMIT_OFFSETS = {variant: at for at, variant in enumerate(COMMITS)}
+COMMIT_STEPS = [3, pytest.param(1, marks=pytest.mark.thorough)]
+"""Commits between two kills."""
 DEALT = [
-    pytest.param(variant, shard, marks=[] if shard == at % SHARDS else pytest.mark.thorough)
+    pytest.param(variant, shard, marks=[] if shard == 2 * at else pytest.mark.thorough)
     for at, variant in enumerate(VARIANTS)
     for shard in range(SHARDS)
 ]
@@ -98,14 +101,15 @@ def gaps(file: Path) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("step", COMMIT_STEPS)
 @pytest.mark.parametrize("variant", COMMITS)
 def test_a_session_killed_at_any_commit_holds_the_first_steps_of_its_run(
-    variant: str, server: ForkServer, tmp_path: Path
+    variant: str, step: int, server: ForkServer, tmp_path: Path
 ) -> None:
     total = boundaries(server, tmp_path / "whole", COMMITS[variant])
 
     faults: list[str] = []
-    for kill_at in range(total):
+    for kill_at in range(COMMIT_OFFSETS[variant] % step, total, step):
         folder = tmp_path / str(kill_at)
         folder.mkdir()
         killed = server.run("run_to", folder=str(folder), variant=COMMITS[variant], kill_at=kill_at)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -18,6 +17,7 @@ from graph_agent import LoopConfig, ScriptedChatModel, SessionMemory, create_gra
 from graph_agent.persistence import open_saver
 from tests.support.agents import ECHO_SCRIPT, asks, dialogue, echo, finishing_in_reverse, kinds, says, thread
 from tests.support.result_texts import UNKNOWN
+from tests.support.warm_process import warm_python
 
 
 async def test_new_input_after_a_cancel_keeps_what_had_finished() -> None:
@@ -59,7 +59,7 @@ async def test_new_input_after_a_cancel_keeps_what_had_finished() -> None:
 
 async def test_new_input_after_a_sigkill_keeps_what_had_finished(tmp_path: Path) -> None:
     path = tmp_path / "killed.db"
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.support.killed_run", str(path))
+    process = await asyncio.create_subprocess_exec(warm_python(), "-m", "tests.support.killed_run", str(path))
     assert await process.wait() == -signal.SIGKILL
     model = ScriptedChatModel(["No more actions.", "Quick is done."])
     async with open_saver(f"sqlite:///{path}") as saver:

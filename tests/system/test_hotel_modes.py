@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import sys
 from collections.abc import AsyncIterator
 from datetime import date
 from pathlib import Path
@@ -20,6 +19,7 @@ from graph_agent import RunResult, Session
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.spec import load_spec, open_agent
 from tests.support.agents import at_step_limit
+from tests.support.warm_process import warm_python
 
 HOTEL = Path(__file__).parents[2] / "examples" / "hotel"
 HOLIDAY, HINT, ROOMS, BOOKING = (
@@ -185,7 +185,7 @@ async def test_the_wave_demo_shows_plans_waves_and_answers(tmp_path: Path) -> No
 
     async with asyncio.timeout(120):
         done = await asyncio.create_subprocess_exec(
-            sys.executable,
+            warm_python(),
             str(HOTEL / "waves.py"),
             cwd=tmp_path,
             env={**environment, "HOTEL_DB": str(tmp_path / "hotel.db")},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
@@ -18,6 +17,7 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from examples.hotel.rooms import RoomError, Rooms
+from tests.support.warm_process import warm_python
 
 SERVER = Path(__file__).parents[2] / "examples" / "hotel" / "server.py"
 STAY = {"check_in": "2026-12-04", "check_out": "2026-12-06"}
@@ -26,7 +26,7 @@ STAY = {"check_in": "2026-12-04", "check_out": "2026-12-06"}
 @asynccontextmanager
 async def hotel(db: Path, *arguments: str, env: dict[str, str] | None = None) -> AsyncIterator[ClientSession]:
     parameters = StdioServerParameters(
-        command=sys.executable, args=[str(SERVER), "--db", str(db), *arguments], env=env, cwd=db.parent
+        command=warm_python(), args=[str(SERVER), "--db", str(db), *arguments], env=env, cwd=db.parent
     )
     async with stdio_client(parameters) as streams, ClientSession(*streams) as session:
         await session.initialize()
@@ -222,7 +222,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     ],
 )
 async def test_a_wrong_argument_ends_the_start(arguments: list[str], message: str, tmp_path: Path) -> None:
-    done = await anyio.run_process([sys.executable, str(SERVER), *arguments], cwd=tmp_path, check=False)
+    done = await anyio.run_process([warm_python(), str(SERVER), *arguments], cwd=tmp_path, check=False)
 
     assert (done.returncode, done.stdout, done.stderr.decode().splitlines()[-1]) == (
         2,

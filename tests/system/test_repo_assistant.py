@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from graph_agent import Session
 from graph_agent.approvals import Decision, approve, edit, reject
 from graph_agent.mcp import open_mcp_tools
 from graph_agent.spec import load_spec, open_agent
+from tests.support.warm_process import warm_python
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "repo_assistant"
 REQUEST = "Correct the spelling mistake in the sample."
@@ -72,7 +72,7 @@ async def test_a_file_is_written_as_the_person_decides(sample: Path, decision: D
 
 async def test_the_python_form_asks_on_the_terminal(sample: Path) -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
+        warm_python(),
         str(EXAMPLE / "assistant.py"),
         REQUEST,
         stdin=asyncio.subprocess.PIPE,
@@ -88,7 +88,7 @@ async def test_the_python_form_asks_on_the_terminal(sample: Path) -> None:
 
 
 async def test_the_file_tools_refuse_a_path_outside_the_repository(sample: Path) -> None:
-    connection = {"transport": "stdio", "command": sys.executable, "args": [str(EXAMPLE / "files_server.py")]}
+    connection = {"transport": "stdio", "command": warm_python(), "args": [str(EXAMPLE / "files_server.py")]}
 
     async with open_mcp_tools({"files": {**connection, "env": {"REPO": str(sample)}}}) as tools:
         read_file = next(tool for tool in tools if tool.name == "read_file")

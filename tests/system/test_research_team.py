@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -18,6 +19,7 @@ from examples.research_team.team import agent, ask, team
 from graph_agent import GraphDelegate, LoopConfig, create_graph_agent
 from tests.support.agents import asks, says
 from tests.support.cli import run_cli
+from tests.support.warm_process import warm_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +33,7 @@ def _offline() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("OPENAI_API_KEY", "DEBUG_MOCK_RESPONSES"):
             patch.delenv(name, raising=False)
+        patch.setattr(sys, "executable", warm_python())
         yield
 
 

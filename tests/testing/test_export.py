@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 from graph_agent.evaluation import read_cases
 from graph_agent.testing.export import to_case, to_test
 from graph_agent.testing.recording import read_recording
 from tests.support.recorded_sessions import SESSIONS
+from tests.support.warm_process import ONLY_OUR_PLUGIN, warm_python
 
 
 async def _export(folder: Path, name: str) -> int:
@@ -28,7 +29,13 @@ async def _export(folder: Path, name: str) -> int:
 
 def _run(module: str, *options: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", module, *options], cwd=folder, capture_output=True, text=True, check=False, timeout=120
+        [warm_python(), "-m", module, *options],
+        cwd=folder,
+        env={**os.environ, **ONLY_OUR_PLUGIN},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
 
 
@@ -37,7 +44,7 @@ async def test_exported_tests_are_formatted_and_pass(tmp_path: Path) -> None:
 
     formatted = _run("ruff", "format", "--isolated", "--check", ".", folder=tmp_path)
     checked = _run("ruff", "check", "--isolated", ".", folder=tmp_path)
-    ran = _run("pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", folder=tmp_path)
+    ran = _run("pytest", "-q", "-p", "no:cacheprovider", folder=tmp_path)
 
     assert [formatted.returncode, checked.returncode, ran.returncode] == [0, 0, 0], ran.stdout + formatted.stdout
     assert f"{written} passed" in ran.stdout
@@ -80,7 +87,7 @@ async def test_a_changed_test_fails_where_it_was_changed(tmp_path: Path) -> None
 
     (tmp_path / "conftest.py").write_text(_CONFTEST, encoding="utf-8")
 
-    ran = _run("pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", folder=tmp_path)
+    ran = _run("pytest", "-q", "-p", "no:cacheprovider", folder=tmp_path)
 
     found = {name: message in ran.stdout for name, (_, _, message) in MUTATIONS.items()}
     assert found == dict.fromkeys(MUTATIONS, True), ran.stdout
@@ -94,7 +101,7 @@ async def test_calls_of_a_wave_may_have_any_order(tmp_path: Path) -> None:
     assert swapped != source
     (tmp_path / "test_swapped.py").write_text(swapped, encoding="utf-8")
 
-    ran = _run("pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", folder=tmp_path)
+    ran = _run("pytest", "-q", "-p", "no:cacheprovider", folder=tmp_path)
 
     assert "1 passed" in ran.stdout, ran.stdout
 

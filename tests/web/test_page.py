@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from playwright.sync_api import Page, expect
 from graph_agent.web.page import exported_page
 from tests.server.process import Served
 from tests.support.cli import run_cli
+from tests.support.warm_process import ONLY_OUR_PLUGIN, warm_python
 
 pytestmark = pytest.mark.xdist_group("page")
 DONE_MS = 30_000
@@ -174,8 +174,16 @@ def test_an_input_is_copied_as_a_test_that_passes(page: Page, travel: Served, tm
 
     copied = tmp_path / "test_copied.py"
     copied.write_text(page.evaluate("navigator.clipboard.readText()"))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, str(copied)]
-    run = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    command = [warm_python(), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, str(copied)]
+    run = subprocess.run(
+        command,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, **ONLY_OUR_PLUGIN},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert run.returncode == 0, run.stdout
 
 

@@ -57,8 +57,15 @@ def call(*calls: tuple[str, dict[str, Any]]) -> str:
     return f"!call {json.dumps(calls)}"
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [
+        (1440, "light"),
+        (390, "dark"),
+        pytest.param(1440, "dark", marks=pytest.mark.thorough),
+        pytest.param(390, "light", marks=pytest.mark.thorough),
+    ],
+)
 def test_axe_finds_nothing_serious(page: Page, travel: Served, theme: Any, width: int) -> None:
     page.emulate_media(color_scheme=theme, reduced_motion="reduce")
     page.set_viewport_size({"width": width, "height": 844})
