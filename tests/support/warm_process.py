@@ -233,13 +233,12 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 def _start_command(
     arguments: list[str], cwd: Path, env: dict[str, str], stdin: int, stdout: int, stderr: int
 ) -> Process:
-    streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
     first = arguments[0] if arguments else ""
-    if first == "-m":
-        return start_python(arguments[1:], cwd=cwd, env=env, **streams)
-    if first == "-c" or first.endswith(".py"):
-        return start_python(arguments, cwd=cwd, env=env, **streams)
-    return subprocess.Popen([sys.executable, *arguments], cwd=cwd, env=env, **streams)
+    if first not in ("-m", "-c") and not first.endswith(".py"):
+        command = [sys.executable, *arguments]
+        return subprocess.Popen(command, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
+    program = arguments[first == "-m" :]
+    return start_python(program, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
 
 
 class _Descriptor:
