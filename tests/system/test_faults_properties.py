@@ -149,7 +149,7 @@ async def play(watched: Watched, script: list[tuple[int, str]]) -> list[str]:
     return [*(await watched.untrue(stored, ledger=False)), *wrong(watched, values, driver.sent)]
 
 
-@settings(max_examples=500 if settings.get_current_profile_name() == "thorough" else 20)
+@settings(max_examples=60 if settings.get_current_profile_name() == "thorough" else 20)
 @given(
     waves(),
     st.lists(st.tuples(st.integers(0, 90), st.sampled_from(ACTIONS)), max_size=6),
