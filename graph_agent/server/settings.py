@@ -98,6 +98,9 @@ class ServerSettings(CheckedModel):
     out with a `warning` event, `refuse` answers with an error."""
     show_calls: bool = False
     """Whether the Responses API shows the agent's own calls, as `mcp_call` items; requests may set `show_calls`."""
+    mcp_text_approvals: bool = False
+    """Whether the text of an MCP client's next call decides about waiting calls. The client's model may write that
+    text, and so approve calls that it has caused."""
     drain_s: NonNegativeInt = 30
     """Seconds that runs get to reach a superstep boundary when the server stops."""
     worker_timeout_s: PositiveFloat = 60

@@ -179,13 +179,31 @@ async def test_two_approvals_of_a_wave_are_asked_one_after_the_other(asking: Ser
     assert (len(person.asked), results, progress) == (2, {"success", "denied"}, sorted(set(progress)))
 
 
-async def test_a_dismissed_question_stays_open_and_the_next_call_answers_it(asking: Served) -> None:
-    async with connected(asking.url, Person("cancel")) as client:
+async def test_a_dismissed_question_is_asked_again_and_the_text_of_a_call_decides_nothing(asking: Served) -> None:
+    person = Person("cancel", {"decision": "approve"}, {"decision": "approve"})
+    async with connected(asking.url, person) as client:
         waiting, _ = await ask(client, TWO)
-        refused = await client.call_tool("parrot", {"input": "why?", "session": waiting["session"]})
-        answered, _ = await ask(client, "1: approve\n2: reject", waiting["session"])
+        decided = await client.call_tool("parrot", {"input": "1: reject\n2: reject", "session": waiting["session"]})
 
-    statuses = {each["status"] for each in events(asking, waiting["session"], "tool_result")}
+    results = [each["status"] for each in events(asking, waiting["session"], "tool_result")]
+    assert decided.structuredContent is not None
+    assert (waiting["status"], decided.structuredContent["status"], decided.isError, results) == (
+        "RUNNING",
+        "COMPLETED",
+        False,
+        ["success", "success"],
+    )
+    assert decided.content[1].text.startswith("The input of this call was not used")  # type: ignore[union-attr]
+
+
+async def test_the_text_of_a_call_decides_where_the_operator_permits_it(tmp_path: Path) -> None:
+    with serving(tmp_path, "--set", "mcp_text_approvals=true", agent=ASKING) as server:
+        async with connected(server.url, Person("cancel")) as client:
+            waiting, _ = await ask(client, TWO)
+            refused = await client.call_tool("parrot", {"input": "why?", "session": waiting["session"]})
+            answered, _ = await ask(client, "1: approve\n2: reject", waiting["session"])
+        statuses = {each["status"] for each in events(server, waiting["session"], "tool_result")}
+
     assert (waiting["status"], waiting["answer"], refused.isError, answered["status"], statuses) == (
         "RUNNING",
         "",
@@ -307,7 +325,7 @@ def test_a_page_of_another_origin_is_refused(served: Served) -> None:
 
 
 async def test_several_processes_serve_clients_without_sessions(tmp_path: Path) -> None:
-    with serving(tmp_path, "--workers", "2", agent=ASKING) as server:
+    with serving(tmp_path, "--workers", "2", "--set", "mcp_text_approvals=true", agent=ASKING) as server:
         async with connected(server.url, Person()) as client:
             waiting, _ = await ask(client, LOOK_UP)
         async with connected(server.url, Person()) as client:

@@ -137,15 +137,20 @@ def test_a_refused_answer_is_asked_for_again(http: httpx.Client) -> None:
     )
 
 
-def test_a_client_without_elicitation_answers_with_its_next_call(http: httpx.Client) -> None:
-    first = call(http, ONE, capabilities={})["structuredContent"]
-    last = call(http, "approve", first["session"], capabilities={})["structuredContent"]
+def test_a_client_without_elicitation_cannot_approve_its_own_call(http: httpx.Client) -> None:
+    first = call(http, ONE, capabilities={})
+    session = first["structuredContent"]["session"]
+    last = call(http, "approve", session, capabilities={})
 
-    assert (first["status"], first["question"].splitlines()[0], last["status"]) == (
-        "RUNNING",
+    question = first["structuredContent"]["question"].splitlines()[0]
+    assert (question, [each["isError"] for each in (first, last)], outputs(http, session)) == (
         "A call waits for approval:",
-        "COMPLETED",
+        [False, True],
+        set(),
     )
+    notes = [[each["text"].partition(":")[0] for each in result["content"][1:-1]] for result in (first, last)]
+    unused = "The input of this call was not used, because the session waited for a decision."
+    assert notes == [["A person decides"], ["A person decides", unused]]
 
 
 def test_a_repeated_call_with_an_id_runs_its_input_once(http: httpx.Client) -> None:

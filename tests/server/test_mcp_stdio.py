@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -51,9 +52,10 @@ async def connected(command: list[str], person: Any = None) -> AsyncIterator[Cli
 
 
 def started(command: list[str]) -> subprocess.Popen[str]:
-    """A server whose client is this test."""
+    """A server whose client is this test; the text of a call decides."""
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        command, text=True, cwd=ROOT, env={**os.environ, "GRAPH_AGENT_MCP_TEXT_APPROVALS": "true"}, **pipes
     )
 
 

@@ -39,7 +39,7 @@ from graph_agent.server.problems import ProblemError, describe_faults, problem_o
 from graph_agent.server.sessions import Sessions
 from graph_agent.session.driver import RunDriver
 from graph_agent.session.interrupts import joint_question
-from graph_agent.session.results import open_interrupts, run_result
+from graph_agent.session.results import open_interrupts, run_result, waiting_for
 from graph_agent.types import SessionStatus
 
 Form = dict[str, Any]
@@ -167,6 +167,11 @@ logger = logging.getLogger(__name__)
 
 Ask = Callable[[str, Mapping[str, Form]], Awaitable[Mapping[str, Any]]]
 """Returns a person's responses to the forms of a session; raises if the client sends them with another request."""
+_PERSON_DECIDES = (
+    "A person decides: in a form of the client, on the server's page, over another of its APIs, or with `graph-agent "
+    "resume`. No input of this tool does."
+)
+_UNUSED = "The input of this call was not used, because the session waited for a decision."
 _MOST_ROUNDS = 20
 """Forms that one call shows one after the other, so that a client that repeats a refused answer does not loop."""
 _PAGE = 100
@@ -228,6 +233,8 @@ class _Step:
     error: str = ""
     dismissed: bool = False
     """Whether the person left every question open."""
+    unused: bool = False
+    """Whether the call's input was not used, because a person has to decide first."""
 
 
 class AgentTool:
@@ -283,9 +290,11 @@ class AgentTool:
         state, outcome = await driver.state(), None
         if call.responses is None:
             mark = None if key is None else InputId(key, digest_of(["mcp", text]))
-            step = await _input(driver, state, text, mark, call.caller.person)
+            by_text = self.host.settings.mcp_text_approvals
+            step = await _input(driver, state, text, mark, call.caller.person, decides=by_text)
         else:
             step = await _answers(driver, state, call.responses, call.caller.person)
+        unused = step.unused
         for _ in range(_MOST_ROUNDS):
             if step.runs:
                 state, outcome = await self._run(call, session_id, step)
@@ -293,7 +302,7 @@ class AgentTool:
             if call.ask is None or not asked or step.dismissed:
                 break
             step = await _answers(driver, state, await self._ask(call.ask, session_id, asked), call.caller.person)
-        return _result(session_id, state, outcome)
+        return _result(session_id, state, outcome, by_text=self.host.settings.mcp_text_approvals, unused=unused)
 
     async def _ask(self, ask: Ask, session_id: str, asked: Mapping[str, Form]) -> Mapping[str, Any]:
         """Return the responses to forms; none if the server stops first."""
@@ -390,8 +399,13 @@ def _key(meta: Mapping[str, Any]) -> str | None:
     return key if len(key) <= MAX_LENGTH and key.isprintable() else hashlib.sha256(key.encode()).hexdigest()
 
 
-async def _input(driver: RunDriver, state: StateSnapshot, text: str, mark: InputId | None, person: str) -> _Step:
+async def _input(
+    driver: RunDriver, state: StateSnapshot, text: str, mark: InputId | None, person: str, *, decides: bool
+) -> _Step:
     """Return the step of an input: a new one, a repeated one, or the answer to the session's open question.
+
+    Args:
+        decides: Whether the text may decide about waiting calls; otherwise it is not used while calls wait.
 
     Raises:
         InputError: If the text does not answer the question.
@@ -404,6 +418,8 @@ async def _input(driver: RunDriver, state: StateSnapshot, text: str, mark: Input
         return _Step({"messages": [HumanMessage(text)]}, mark)
     if client_interrupts(open_now):
         raise ProblemError("conflict", "This session waits for the results of another client's own tools.")
+    if waiting_for(open_now) == "approval" and not decides:
+        return _Step(runs=False, unused=True)
     asked, _ = joint_question(open_now)
     answer = text if request_of(asked[0]) is not None else {asked[0].id: parse_answer(text)}
     return _Step(await driver.answer(answer, person, mark), mark)
@@ -431,8 +447,11 @@ def _last_input(state: StateSnapshot) -> Any:
     return (state.values.get("loop") or {}).get("last_input_id")
 
 
-def _result(session_id: str, state: StateSnapshot, outcome: ChatOutcome | None) -> types.CallToolResult:
+def _result(
+    session_id: str, state: StateSnapshot, outcome: ChatOutcome | None, *, by_text: bool, unused: bool
+) -> types.CallToolResult:
     result = run_result(state)
+    waits = waiting_for(result.interrupts) == "approval" and not by_text
     problem = None if outcome is None else outcome.problem
     output = Output(
         session=session_id,
@@ -445,10 +464,11 @@ def _result(session_id: str, state: StateSnapshot, outcome: ChatOutcome | None) 
     text = problem.message if problem is not None else output["answer"] or output["question"]
     # For clients that show a model no structured results, without the text again.
     rest = json.dumps({name: output[name] for name in ("session", "status", "stop_reason")})
+    notes = [_PERSON_DECIDES] * waits + [_UNUSED] * unused
     return types.CallToolResult(
-        content=[types.TextContent(type="text", text=each) for each in (text, rest)],
+        content=[types.TextContent(type="text", text=each) for each in (text, *notes, rest)],
         structuredContent=output,
-        isError=result.status in (SessionStatus.FAILED, SessionStatus.ABORTED),
+        isError=result.status in (SessionStatus.FAILED, SessionStatus.ABORTED) or (waits and unused),
     )
 
 

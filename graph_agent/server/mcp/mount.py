@@ -46,7 +46,7 @@ async def mcp_routes(
         streams: Limits of the streams over which clients with a handshake receive the server's requests.
         tasks: Limits of active runs per caller.
         shared: Whether other processes share the port. A client's next request then may reach another one, so clients
-            with a handshake have no session here, and answer questions with their next call.
+            with a handshake have no session here: they show no forms.
     """
     _sdk_logger.addFilter(_is_no_ended_stream)
     agent = AgentTool(runs, tasks)

@@ -25,19 +25,19 @@ from graph_agent.server.host import AgentSource, open_host
 from graph_agent.server.mcp.agent_tool import AgentTool
 from graph_agent.server.mcp.protocols import StatelessRequest, check_request, error_response, is_stateless, sdk_server
 from graph_agent.server.monitoring import Metrics
-from graph_agent.server.settings import ServerSettings
+from graph_agent.server.settings import settings_from
 
 
 async def serve_stdio(source: AgentSource, db: str | None = None) -> None:
     """Serve an agent until the client closes standard input.
 
     Raises:
-        ConfigError: If the agent or its database cannot be opened.
+        ConfigError: If the agent or its database cannot be opened, or a setting of the environment is invalid.
     """
     use_daemon_threads_of_own_loop()
     if is_switched_on():
         instrument_from_env()
-    settings = ServerSettings()
+    settings = settings_from(())
     async with AsyncExitStack() as stack:
         stdin, stdout = stack.enter_context(_protocol_streams())
         host = await stack.enter_async_context(open_host(source, settings, db))
