@@ -31,6 +31,10 @@ from graph_agent.usage import BUDGET_LEFT, add_usage
 logger = get_logger(__name__)
 
 _UNFINISHED = frozenset({None, SessionStatus.CREATED.value, SessionStatus.RUNNING.value})
+_MOST_FAILURES = 3
+"""Exceptions of a task's runs in one process after which it is given up."""
+_failures: dict[str, int] = {}
+"""Session → how many of its runs in this process have raised, since the last that did not."""
 _running: dict[str, asyncio.Task[None]] = {}
 """Session → its run in this process; asyncio itself keeps no reference to a task."""
 
@@ -77,6 +81,10 @@ class BackgroundRuns:
             question = _question([each.value for each in interrupts])
             return None if ids == task.get("asked") else DelegationResult(question, background={**task, "asked": ids})
         if state.values.get("status") in _UNFINISHED or state.next:
+            if _failures.get(session_id, 0) >= _MOST_FAILURES:
+                del _failures[session_id]
+                text = f"The task could not be run: it raised an exception {_MOST_FAILURES} times."
+                return DelegationResult(text, "unknown" if state.values else "error")
             self._begin(id_, task)
             return None
         return agent_result(self.name, state.values, add_usage(state.values.get("usage"), None))
@@ -104,7 +112,9 @@ class BackgroundRuns:
         async def run() -> None:
             try:
                 await session.run(given, context=credentials, input_id=id_)
+                _failures.pop(session_id, None)
             except Exception as error:  # noqa: BLE001 - the delegating session reads the state, and continues the task
+                _failures[session_id] = _failures.get(session_id, 0) + 1
                 log_failure(logger, f"The background task {session_id!r}", error)
 
         # An empty context: the run belongs to no node of the delegating agent.

@@ -192,6 +192,26 @@ async def test_a_delegation_runs_in_the_foreground(case: str) -> None:
     assert shown == ["Found."]
 
 
+class FullSaver(InMemorySaver):
+    """Stores nothing."""
+
+    async def aput(self, *args: Any, **options: Any) -> Any:
+        raise OSError("The disk is full.")
+
+
+async def test_a_task_that_cannot_begin_is_given_up() -> None:
+    child = create_graph_agent(ScriptedChatModel(["Found."], cycle=True), checkpointer=FullSaver())
+    talk = Session(agent_with(child, delegating(), *["Asked."] * 4), "s1")
+
+    reported: list[list[Any]] = []
+    for text in ("Ask.", "And?", "And?", "And?"):
+        await talk.run(text)
+        await asyncio.gather(*[each for each in asyncio.all_tasks() if each.get_name().startswith("background")])
+        reported.append([each["content"] for each in await talk.events() if each["type"] == "background_result"])
+
+    assert reported == [[], [], [], ["The task could not be run: it raised an exception 3 times."]]
+
+
 async def test_a_killed_process_leaves_a_task_that_the_next_input_continues(tmp_path: Path) -> None:
     delegate = asks(("a", "delegate_to_cashier", {"task": "Pay.", "background": True}))
     killed = await _start(tmp_path, "Pay.", delegate, "Asked.")
