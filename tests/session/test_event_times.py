@@ -70,6 +70,7 @@ async def test_a_call_that_waits_for_a_slot_is_queued_longer_than_the_call_befor
 
     run = asyncio.create_task(session.run("go"))
     await gate.reached()
+    await asyncio.sleep(0.05)  # the time that the second call waits
     gate.open()
     await run
 

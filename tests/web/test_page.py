@@ -222,6 +222,7 @@ def test_a_run_is_steered_followed_up_and_aborted(page: Page, travel: Served, tm
     send(page, f'!call [["wait_for", {{"file": "{tmp_path / "go"}"}}]]')
     expect(page.get_by_role("status")).to_have_text("running", timeout=DONE_MS)
     send(page, "Be brief.")
+    expect(page.get_by_role("status")).to_contain_text("the next plan reads it")
     page.get_by_label("Message").fill("And then?")
     page.get_by_role("button", name="Follow up").click()
     expect(page.get_by_role("status")).to_contain_text("Queued")
