@@ -29,6 +29,7 @@ from graph_agent.nodes.finalize import finalize_node
 from graph_agent.nodes.hook import model_node
 from graph_agent.nodes.plan import plan_node
 from graph_agent.nodes.tools import tools_node
+from graph_agent.planning.background import wait_tools
 from graph_agent.planning.middleware_replies import route_of
 from graph_agent.planning.request_state import agentic_loop_from_env
 from graph_agent.prompts import Prompts
@@ -39,7 +40,6 @@ from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.custom_state import HookedPlanState, custom_state
 from graph_agent.state.schema import AgentState, LoopState, PlanState
 from graph_agent.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
-from graph_agent.tools.background import wait_tools
 from graph_agent.tools.read_result import with_read_result
 from graph_agent.tools.toolbox import Toolbox
 from graph_agent.types import Call, is_delegation
@@ -204,9 +204,8 @@ def _wrappers(admitted: Sequence[AdmittedMiddleware], toolbox: Toolbox, prompts:
     """Make the wrappers and hooks of some middleware; the defaults without any."""
     if not admitted:
         return _MiddlewareWrappers()
-    from graph_agent.hooks.middleware import hook_set
+    from graph_agent.hooks.middleware import ToolMiddleware, hook_set
     from graph_agent.hooks.wrap_model_call import ModelMiddleware
-    from graph_agent.hooks.wrap_tool_call import ToolMiddleware
 
     models = ModelMiddleware(admitted, toolbox.tools, prompts, toolbox.own)
     tools = ToolMiddleware(admitted, toolbox.tools, toolbox.own)
@@ -245,7 +244,7 @@ def _join(deps: AgentDeps, graph: AgentStateGraph) -> AgentStateGraph:
     if deps.config.approve is not None:
         # Imported here: only agents with approvals need it.
         from graph_agent.nodes.approve import approve_node
-        from graph_agent.tools.edits import edit_fault
+        from graph_agent.tools.toolbox import edit_fault
 
         nodes["approve"] = (approve_node, AgentState)
         graph.edit_fault = functools.partial(edit_fault, deps.toolbox)

@@ -15,7 +15,7 @@ from graph_agent.deps import AgentDeps, Task
 from graph_agent.errors import ConfigError, DecisionError
 from graph_agent.state.events import decision_event, is_own
 from graph_agent.state.schema import AgentState
-from graph_agent.tools.edits import edit_fault
+from graph_agent.tools.toolbox import edit_fault
 
 
 async def approve_node(

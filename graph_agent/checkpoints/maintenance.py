@@ -13,8 +13,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from graph_agent.checkpoints.open import open_saver
-from graph_agent.checkpoints.pruning.marks import Mark
-from graph_agent.checkpoints.pruning.plan import Rule
+from graph_agent.checkpoints.pruning.plan import Mark, Rule
 from graph_agent.checkpoints.pruning.tables import Tables
 from graph_agent.checkpoints.pruning.threads import PrunedSession, by_number, prune_thread, rule, total
 from graph_agent.checkpoints.urls import MEMORY, check_database_exists, file_of, is_postgres

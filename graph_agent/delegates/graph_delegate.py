@@ -11,8 +11,7 @@ from graph_agent.errors import ConfigError
 from graph_agent.session.built_agent import builder_of
 
 if TYPE_CHECKING:
-    from graph_agent.delegates.background import BackgroundRuns
-    from graph_agent.delegates.graph import DelegatedGraph
+    from graph_agent.delegates.graph import BackgroundRuns, DelegatedGraph
     from graph_agent.delegation import Delegation, DelegationResult
     from graph_agent.state.channels import BackgroundTask, RemoteTask
 
@@ -79,7 +78,7 @@ class GraphDelegate:
 
     @property
     def _in_background(self) -> BackgroundRuns:
-        from graph_agent.delegates.background import BackgroundRuns  # as below
+        from graph_agent.delegates.graph import BackgroundRuns  # as below
 
         return BackgroundRuns(self.name, self.graph)
 

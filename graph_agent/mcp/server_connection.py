@@ -42,9 +42,8 @@ from graph_agent.mcp.messages import (
     root_cause,
     unreadable,
 )
-from graph_agent.mcp.questions import AskingCall, Questions
 from graph_agent.mcp.stdio import Incoming, Outgoing
-from graph_agent.mcp.suspended import Asker
+from graph_agent.mcp.suspended import Asker, AskingCall, Questions
 from graph_agent.mcp.transports import ServerLog, open_transport
 from graph_agent.mcp.watched_http import HttpWatch
 

@@ -20,9 +20,16 @@ from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.retry import QUIET, ask, without_client_retries
 from graph_agent.models.sanitize import ToolAliases, as_plans, as_text_history, sanitized, sanitized_all, without_calls
-from graph_agent.models.schema_mode import ResponseFormat, SchemaMode
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.models.structured import Binding, ModelCall, StructuredPlanner, unwrap_binding, with_options
+from graph_agent.models.structured import (
+    Binding,
+    ModelCall,
+    ResponseFormat,
+    SchemaMode,
+    StructuredPlanner,
+    unwrap_binding,
+    with_options,
+)
 from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import name_of_model, with_usage
 

@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from graph_agent.parsing.call import with_unique_ids
-from graph_agent.parsing.page import Page
 from graph_agent.parsing.scanner import Cut, Scanner
-from graph_agent.parsing.tags import FUNCTION, TAG
+from graph_agent.parsing.tags import FUNCTION, TAG, Page
 from graph_agent.types import Call
 
 # An answer without one of these holds no call, which is the common case.

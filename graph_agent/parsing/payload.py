@@ -6,7 +6,6 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from graph_agent.parsing.page import Page
 from graph_agent.parsing.pythonic import pythonic_calls
 from graph_agent.parsing.shapes import ParsedCall, arguments_of, calls_in, known_name
 from graph_agent.parsing.tags import (
@@ -18,6 +17,7 @@ from graph_agent.parsing.tags import (
     PARAMETER_END,
     SEPARATOR,
     TOOL_NAME,
+    Page,
 )
 from graph_agent.parsing.tolerant import integer
 

@@ -10,11 +10,10 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from graph_agent.parsing.page import Page
 from graph_agent.parsing.payload import PYTHONIC_LIST, Payload, after_closing_tags, read_function, read_payload
 from graph_agent.parsing.pythonic import pythonic_calls
 from graph_agent.parsing.shapes import ParsedCall, calls_in, content_of, is_envelope
-from graph_agent.parsing.tags import FUNCTION, TAG, Fence, code_end, read_fence
+from graph_agent.parsing.tags import FUNCTION, TAG, Fence, Page, code_end, read_fence
 
 _OPENER = re.compile(
     r"(?P<fence>`{3,}+|~{3,}+)"

@@ -22,9 +22,200 @@ The forms are those of the models' chat templates on huggingface.co, cross-check
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from typing import NamedTuple
 
-from graph_agent.parsing.page import Page
+from graph_agent.parsing.shapes import ParseContext
+from graph_agent.parsing.tolerant import ParsedValue, WorkBudget, read_json, repair_json
+from graph_agent.types import MAX_DEPTH
+
+_TOKEN = re.compile(
+    r"""
+    [{}\[\]]
+    # Possessive, and the closing quote optional: an unclosed string runs to the end instead of being tried again.
+    | "[^"\\]*+(?:\\.[^"\\]*+)*+"?
+    # An apostrophe opens a string only where a value may start, and closes it only where a value may end.
+    | (?<=[\s{\[(,:=])'(?:[^'\\]++|\\.|'(?!\s*+(?:[,:}\])]|\Z)))*+'?
+    | (?<!:)//[^\n]*+
+    | /\*[^*]*+(?:\*(?!/)[^*]*+)*+(?:\*/)?
+    # JSON holds none of these outside strings: a tag or a fence ends a truncated value.
+    | (?P<stop></?[A-Za-z|｜] | ```)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_OPENER = {"}": "{", "]": "["}
+_STEPS, _CHARACTERS_A_STEP = 8, 8
+
+
+class Extent(NamedTuple):
+    """The extent of one opening bracket."""
+
+    end: int
+    """Index after the closing bracket, or the end of the text that may belong to the value."""
+    closed: bool
+    """Whether its own closing bracket was found."""
+    depth: int
+    """Levels of brackets inside it; 0 without brackets."""
+    last_close: int
+    """Index after the last bracket closed inside it; its own start if there is none."""
+
+
+class Extents:
+    """The extents of one text, computed on demand and cached."""
+
+    def __init__(self, text: str, work: WorkBudget) -> None:
+        self._text = text
+        self._work = work
+        self._known: dict[int, Extent] = {}
+
+    def at(self, start: int) -> Extent:
+        """Return the extent of the bracket (``{`` or ``[``) at index ``start``; an empty one if the budget is spent."""
+        known = self._known.get(start)
+        if known is None and self._work.left > _STEPS:
+            self._walk(start)
+            known = self._known.get(start)
+        return known or Extent(start + 1, closed=False, depth=0, last_close=start)
+
+    def _walk(self, start: int) -> None:
+        text, known, find = self._text, self._known, _TOKEN.search
+        stack: list[int] = []
+        depths: list[int] = []
+        opened = {"{": 0, "[": 0}
+        position, end, last_close = start, len(text), start
+
+        def close(end: int, *, closed: bool) -> None:
+            nonlocal last_close
+            at, depth = stack.pop(), depths.pop()
+            opened[text[at]] -= 1
+            known[at] = Extent(end, closed, depth, max(at, last_close))
+            if closed:
+                last_close = end
+            if depths and depths[-1] <= depth:
+                depths[-1] = depth + 1
+
+        steps, allowed = _STEPS, self._work.left
+        while steps <= allowed and (token := find(text, position)) is not None:
+            steps += 1 + (token.end() - position) // _CHARACTERS_A_STEP
+            if token["stop"]:
+                end = token.start()
+                break
+            first = text[token.start()]
+            position = token.end()
+            if first in opened:
+                before = known.get(token.start())
+                if before is not None and before.closed:
+                    position = last_close = before.end
+                    if depths[-1] <= before.depth:
+                        depths[-1] = before.depth + 1
+                    continue
+                stack.append(token.start())
+                depths.append(0)
+                opened[first] += 1
+            elif first in _OPENER and opened[_OPENER[first]]:
+                while text[stack[-1]] != _OPENER[first]:
+                    close(token.start(), closed=False)
+                close(position, closed=True)
+                if not stack:
+                    break
+        while stack:
+            close(end, closed=False)
+        self._work.take(min(steps, allowed))
+
+
+# Ends an open region: a closing tag, a special token, a fence.
+_REGION_END = re.compile(r"</[A-Za-z｜]|<[|｜]|```")
+# A value without one of these words is not a call and contains none.
+_HINT = re.compile(r"name|tool|function|action|agent|delegate", re.IGNORECASE)
+# Only text that starts with a key is worth a repair: braces in prose are not.
+_FIRST_KEY = re.compile(r"""(?:\[\s*+)?\{\s*+["'“]?[\w.-]++["'”]?\s*+:""")
+
+
+class ValueAt(NamedTuple):
+    """A JSON value parsed from the page."""
+
+    read: ParsedValue
+    end: int
+    """Index after it."""
+
+
+class Page:
+    """One text and the known tool names; caches every look-ahead, so that parsing stays linear."""
+
+    def __init__(self, text: str, tools: Set[str] | None) -> None:
+        self.text = text
+        self.tools = tools
+        self.work = WorkBudget(len(text))
+        # Start and end of the text without surrounding white space.
+        self.whole = (len(text) - len(text.lstrip()), len(text.rstrip()))
+        self.unclosed_at = self.partial_at = -1
+        """Start of the last region that ends unclosed with the text, and of the last that ends inside a value."""
+        self._extents = Extents(text, self.work)
+        self._ahead: dict[re.Pattern[str], tuple[int, re.Match[str] | None]] = {}
+
+    def next(self, pattern: re.Pattern[str], start: int) -> re.Match[str] | None:
+        """Return the first match at or after ``start``; cheap if successive calls have growing ``start``."""
+        asked, match = self._ahead.get(pattern, (-1, None))
+        if asked < 0 or start < asked or (match is not None and match.start() < start):
+            match = pattern.search(self.text, start)
+            self._ahead[pattern] = (start, match)
+        return match
+
+    def context(self, *, trusted: bool, delegate: bool = False, complete: bool = True) -> ParseContext:
+        """Return the context in which a value at some place of this page is parsed."""
+        return ParseContext(self.tools, self.work, trusted=trusted, delegate=delegate, complete=complete)
+
+    def bracket_end(self, start: int) -> int | None:
+        """Return the index after the bracket that closes the one at ``start``; None if unclosed."""
+        extent = self._extents.at(start)
+        return extent.end if extent.closed else None
+
+    def end_without_call(self, start: int) -> int | None:
+        """Return the index to continue from if the bracket at ``start`` cannot hold a call; None if it may."""
+        hint = self.next(_HINT, start)
+        if hint is None:
+            return start + 1
+        extent = self._extents.at(start)
+        return None if hint.start() < extent.end else extent.end if extent.closed else start + 1
+
+    def value_at(self, start: int, *, region: bool = False) -> ValueAt | None:
+        """Parse the JSON object or list at ``start``, even if damaged; None if it cannot be parsed.
+
+        In a ``region``, also try the text up to the region's end, in case an unclosed quote hid that end.
+        """
+        extent = self._extents.at(start)
+        if extent.depth > MAX_DEPTH:
+            return None
+        ends = [extent.end]
+        if not extent.closed and extent.last_close > start:
+            # The closing bracket is missing and prose follows.
+            ends.append(extent.last_close)
+        stop = self.next(_REGION_END, start) if region else None
+        if stop is not None and stop.start() < extent.end:
+            ends.append(stop.start())
+        for read_by in (read_json, repair_json):
+            if read_by is repair_json and not _FIRST_KEY.match(self.text, start):
+                break
+            for end in ends:
+                read = read_by(self.text[start:end], self.work)
+                if read is not None:
+                    if not extent.closed:
+                        # A comma before the rest: it is a member that cannot be parsed, not prose.
+                        left_out = end < extent.end and self.text[end : extent.end].lstrip().startswith(",")
+                        self.note_unclosed(start, extent.end if left_out else end, partial=read.partial or left_out)
+                    return ValueAt(read._replace(complete=read.complete and extent.closed), end)
+        return None
+
+    def note_unclosed(self, start: int, end: int, *, partial: bool) -> None:
+        """Record that the region from ``start`` to ``end`` is unclosed, if the text ends with it."""
+        if end >= self.whole[1]:
+            self.unclosed_at = start
+            self.partial_at = start if partial else self.partial_at
+
+    def region_end(self, start: int) -> int:
+        """Return the end of the region around ``start``: a closing tag, a special token, a fence or the text's end."""
+        stop = self.next(_REGION_END, start)
+        return len(self.text) if stop is None else stop.start()
+
 
 # DeepSeek's tokens use a full-width bar and a low block; distilled models also write the ASCII look-alikes.
 _TOKEN_START, _TOKEN_END, _GAP = "<[|｜]", "[|｜]>", "[▁_ ]"

@@ -1,16 +1,20 @@
-"""Receives the results and questions of delegations that run in the background."""
+"""Receives the results and questions of background delegations, and makes the tool that waits for them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
+from langchain_core.tools import BaseTool, StructuredTool
+from pydantic import Field
+
+from graph_agent._compat import read_running_state
 from graph_agent._internal.failure_log import get_logger, log_failure
 from graph_agent._internal.text import text_of
-from graph_agent.delegation import BackgroundDelegate, DelegationResult
+from graph_agent.delegation import BackgroundDelegate, Delegate, DelegationResult
 from graph_agent.runs.run import WorkStoppedError
-from graph_agent.state.channels import NOTHING_REMOTE, BackgroundTask
+from graph_agent.state.channels import NOTHING_REMOTE, BackgroundTask, RemoteState
 from graph_agent.state.events import event, stored_value
 from graph_agent.tools.output import fenced, source_of
 from graph_agent.tools.toolbox import Toolbox
@@ -19,6 +23,7 @@ from graph_agent.types import NO_USAGE, Call, delegation_name
 
 if TYPE_CHECKING:
     from graph_agent.planning.update import PlanUpdate
+
 
 logger = get_logger(__name__)
 
@@ -83,3 +88,33 @@ def _report(update: PlanUpdate, id_: str, task: BackgroundTask, result: Delegati
     update.events.append(recorded)
     update.add_notice(text)
     update.change_remote(background={id_: result.background})
+
+
+WAIT_TOOL = "wait_for_background"
+_LONGEST_S = 600
+_DESCRIPTION = (
+    "Wait until one of the tasks that you have delegated with background=true ends or asks something. Its result "
+    "follows as a notice."
+)
+
+
+def wait_tools(delegates: Sequence[Delegate]) -> list[BaseTool]:
+    """Return the tool that waits for background tasks; empty if no delegate has any."""
+    known = {each.name: each for each in delegates if isinstance(each, BackgroundDelegate) and each.background}
+
+    async def wait(seconds: Annotated[float, Field(ge=0, le=_LONGEST_S)] = 60) -> str:
+        remote: RemoteState = read_running_state(["remote"]).get("remote") or NOTHING_REMOTE
+        tasks = [task for task in remote.get("background", {}).values() if task["delegate"] in known]
+        if not tasks:
+            return "No task runs in the background."
+        waits = [asyncio.ensure_future(known[task["delegate"]].wait(task)) for task in tasks]
+        try:
+            done, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+        return f"{len(done)} of {len(tasks)} background tasks stopped within {seconds:g} s."
+
+    marks: dict[str, Any] = {"effect": "read", "poll": True, "timeout_s": _LONGEST_S + 60}
+    tool = StructuredTool.from_function(coroutine=wait, name=WAIT_TOOL, description=_DESCRIPTION, metadata=marks)
+    return [tool] if known else []

@@ -86,7 +86,7 @@ async def start_calls(
         update.make_ready([*update.waiting_delegations, *chosen.ready], wave)
         return
     # Imported here: it loads a validator. In a thread, because a schema of others may take long to check.
-    from graph_agent.tools.edits import planned_fault
+    from graph_agent.tools.toolbox import planned_fault
 
     check = partial(planned_fault, update.deps.toolbox)
     faults = {call["id"]: await asyncio.to_thread(check, call["name"], call["arguments"]) for call in held}

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from graph_agent._internal.closing_stream import ConsumerTracker
     from graph_agent.inputs.deduplicator import InputDeduplicator
     from graph_agent.runs.inbox import ControlMessage
-    from graph_agent.session.auto_approval import AutoApproval, OnApproval
+    from graph_agent.session.interrupts import AutoApproval, OnApproval
     from graph_agent.session.results import Part
     from graph_agent.session.stream_parts import StreamParts
 

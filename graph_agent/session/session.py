@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from graph_agent.compiled import CompiledAgentGraph
-    from graph_agent.session.auto_approval import OnApproval
+    from graph_agent.session.interrupts import OnApproval
     from graph_agent.session.results import Part
     from graph_agent.session.trace import Span
 
@@ -100,7 +100,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             saver = InMemorySaver()
             graph = builder.compile(checkpointer=saver, store=graph.store, cache=graph.cache, name=graph.name)
         # Imported here: it loads the parsers of decisions.
-        from graph_agent.session.auto_approval import AutoApproval
+        from graph_agent.session.interrupts import AutoApproval
 
         self._memory = SessionMemory(graph)
         super().__init__(graph, session_id)

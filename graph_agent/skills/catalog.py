@@ -3,20 +3,198 @@
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Annotated, Any
 
-from langchain_core.tools import BaseTool
+from langchain_core.messages import AnyMessage, ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from pydantic import Field
 
+from graph_agent._compat import read_running_state
 from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.sync_bridge import call_in_thread
-from graph_agent.errors import ConfigError
+from graph_agent._internal.text import clean
+from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.prompts.system_prompt import Content, joined
 from graph_agent.settings.config import LoopConfig
-from graph_agent.skills.allowed_tools import LOAD_SKILL, review_call
-from graph_agent.skills.front_matter import Skill, key_of, read_skill, skill_file
-from graph_agent.skills.tools import make_tools
+from graph_agent.skills.front_matter import (
+    FILE_NAMES,
+    Skill,
+    UnreadableFileError,
+    key_of,
+    list_files,
+    read_skill,
+    read_text,
+    skill_file,
+)
+from graph_agent.state.messages import KEPT_AS, since_input
+from graph_agent.tools.read_result import READ_RESULT
+from graph_agent.types import Call
+
+MOST_BODY_CHARS = 60_000
+"""Characters of a skill's instructions; the rest is left out."""
+MOST_CHARS = 20_000
+"""Maximum characters that one call of `read_skill_file` returns."""
+
+_LOAD = "Load a skill: returns its instructions and the names of its files. Follow them for the task at hand."
+_READ = "Read a text file of a skill, by its path in the skill's folder. Offsets and lengths are in characters."
+
+
+class SkillTool(StructuredTool):
+    """A tool of the agent's skills."""
+
+    source: Any = Field(default=None, exclude=True, repr=False)
+    """The `SkillSet`, which follows its files before each plan."""
+
+
+def make_tools(skills: SkillSet) -> list[BaseTool]:
+    """Return the tools of an agent's skills."""
+
+    async def load(name: Annotated[str, Field(description="Name of the skill.")]) -> tuple[str, dict[str, Any]]:
+        skill = _named(skills, name)
+        if skill.allowed_tools is not None and not skills.limits_tools:
+            raise ToolException(
+                f"The skill {skill.name!r} cannot be loaded: its allowed-tools were added after the agent was opened. "
+                "The agent must be opened again."
+            )
+        text, value = await call_in_thread(_loaded, skill)
+        return text, {"structured_content": value, KEPT_AS: f"skill {skill.name}"}
+
+    async def read(
+        skill: Annotated[str, Field(description="Name of the skill.")],
+        path: Annotated[str, Field(description="The file, e.g. references/forms.md.")],
+        offset: Annotated[int, Field(ge=0, description="Where to begin.")] = 0,
+        length: Annotated[int, Field(ge=1, description=f"How much to read; {MOST_CHARS} at most.")] = MOST_CHARS,
+    ) -> str:
+        named = _named(skills, skill)
+        return await call_in_thread(_part, named, path, offset, min(length, MOST_CHARS))
+
+    # Their outputs are bounded already and must not be truncated again.
+    marks = {"effect": "read", "max_output_chars": 4 * MOST_BODY_CHARS, "max_output_lines": 4 * MOST_BODY_CHARS}
+    return [
+        SkillTool.from_function(
+            coroutine=load,
+            name=LOAD_SKILL,
+            description=_LOAD,
+            metadata=marks,
+            response_format="content_and_artifact",
+            source=skills,
+        ),
+        SkillTool.from_function(coroutine=read, name=READ_SKILL_FILE, description=_READ, metadata=marks, source=skills),
+    ]
+
+
+def _named(skills: SkillSet, name: str) -> Skill:
+    if (skill := skills.find(name)) is None:
+        raise ToolException(f"Unknown skill {name!r}; {did_you_mean(name, skills.names)}")
+    return skill
+
+
+def _loaded(skill: Skill) -> tuple[str, dict[str, Any]]:
+    """Return a skill's instructions for the model, and the value of the event of its load."""
+    files, more = list_files(skill.folder)
+    files = [name for name in files if name not in FILE_NAMES]
+    body = skill.body[:MOST_BODY_CHARS]
+    lines = [f"The skill {skill.name!r} is loaded. Its instructions:", "", body or "(It has no instructions.)", ""]
+    if len(skill.body) > MOST_BODY_CHARS:
+        lines.insert(3, f"[… {len(skill.body) - MOST_BODY_CHARS:,} characters left out here …]")
+    if skill.compatibility:
+        lines.append(f"It needs: {clean(' '.join(skill.compatibility.split()))}")
+    if skill.allowed_tools is not None:
+        lines.append(
+            f"Tools that it allows: {' '.join(skill.allowed_tools) or 'none'}. A call of another tool needs a person's "
+            "approval until this input is answered."
+        )
+    listed = ", ".join([*files, *(["…"] if more else [])])
+    lines.append(f"Its files, for {READ_SKILL_FILE}: {listed}." if files else "It has no further files.")
+    value: dict[str, Any] = {"skill": skill.name, "digest": skill.digest}
+    if skill.allowed_tools is not None:
+        value["allowed_tools"] = list(skill.allowed_tools)
+    return "\n".join(lines), value
+
+
+def _part(skill: Skill, path: str, offset: int, length: int) -> str:
+    try:
+        text = clean(read_text(skill.folder, path))
+    except UnreadableFileError as error:
+        files, more = list_files(skill.folder)
+        listed = ", ".join([*files, *(["…"] if more else [])])
+        raise ToolException(f"{error} The skill {skill.name!r} has: {listed}.") from None
+    size, end = len(text), min(len(text), offset + length)
+    if offset and offset >= size:
+        raise ToolException(f"{path!r} has {size} characters; an offset of {offset} is past its end.")
+    if offset == 0 and end == size:
+        return text
+    rest = f"go on at offset {end}" if end < size else "this is the end"
+    return f"[Characters {offset} to {end} of {size}; {rest}]\n{text[offset:end]}"
+
+
+LOAD_SKILL = "load_skill"
+READ_SKILL_FILE = "read_skill_file"
+_ALWAYS = frozenset({LOAD_SKILL, READ_SKILL_FILE, READ_RESULT})
+"""Tools that only read what the agent has."""
+_LIMITED = re.compile(r"([^()]+)\(([^()]*)\)")
+"""An entry with a limit on arguments, such as `Bash(git:*)`."""
+_SEPARATORS = frozenset(";&|<>$`\\\n\r(){}")
+"""Characters by which a shell runs more than the command at the start of a line."""
+
+
+def allows(entry: str, call: Call) -> bool:
+    """Whether an entry of `allowed-tools` allows a call.
+
+    `search` allows the tool of that name, and `files_*` each tool that fits the pattern. `shell(git:*)` allows a call
+    whose only argument is a text that is `git` or begins with `git `, without characters by which a shell runs further
+    commands; `shell(git status)` allows exactly that text, and `shell(*)` every call. Any other limit allows nothing.
+    """
+    limited = _LIMITED.fullmatch(entry)
+    if limited is None:
+        return fnmatchcase(call["name"], entry)
+    name, limit = limited[1], limited[2].strip()
+    if not fnmatchcase(call["name"], name):
+        return False
+    if limit == "*":
+        return True
+    texts = list(call["arguments"].values())
+    if len(texts) != 1 or not isinstance(texts[0], str):
+        return False
+    text = texts[0].strip()
+    if not limit.endswith(":*"):
+        return text == limit and "*" not in limit
+    prefix = limit.removesuffix(":*")
+    fits = bool(prefix) and "*" not in prefix and (text == prefix or text.startswith(f"{prefix} "))
+    return fits and _SEPARATORS.isdisjoint(text)
+
+
+def loaded_since_input(messages: Sequence[AnyMessage]) -> dict[str, Mapping[str, Any]]:
+    """Return the skills that the newest input has loaded: name → value of the result of `load_skill`."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for message in since_input(messages):
+        if isinstance(message, ToolMessage) and message.name == LOAD_SKILL and message.status == "success":
+            # Middleware may have replaced the result.
+            value = message.artifact.get("structured_content") if isinstance(message.artifact, dict) else None
+            if isinstance(value, dict) and "skill" in value:
+                found[value["skill"]] = value
+    return found
+
+
+def review_call(call: Call) -> str | None:
+    """Return why a call needs approval: it is outside the lists of the loaded skills; None if it needs none.
+
+    A skill without a list limits nothing. With several lists, one that allows the call is enough.
+    """
+    if call["name"] in _ALWAYS:
+        return None
+    loaded = loaded_since_input(read_running_state(["messages"]).get("messages", ()))
+    lists = {name: value["allowed_tools"] for name, value in loaded.items() if "allowed_tools" in value}
+    if not lists or any(allows(entry, call) for entries in lists.values() for entry in entries):
+        return None
+    given = "; ".join(f"{name}: {' '.join(entries) or 'none'}" for name, entries in lists.items())
+    return f"{call['name']} is not in the allowed-tools of the loaded skills ({given})."
+
 
 logger = get_logger(__name__)
 

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 from graph_agent._internal.text import text_of
 from graph_agent.session.history import shorten
 from graph_agent.state.events import SUCCESSES, StoredEvent, is_own
-from graph_agent.testing.export_agent import agent_file_options, asked_about, stub_options
-from graph_agent.testing.export_script import ScriptWriter, identifier, is_repeated, stopped_requests, was_stopped
+from graph_agent.testing.export_script import (
+    ScriptWriter,
+    agent_file_options,
+    asked_about,
+    identifier,
+    is_repeated,
+    stopped_requests,
+    stub_options,
+    was_stopped,
+)
 from graph_agent.testing.python_source import WIDTH, Code, Constants, assignment, comparison, rendered
 from graph_agent.testing.recorded_session import RecordedRun, value_of_result
 from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedReply, Recording

@@ -19,8 +19,7 @@ from graph_agent.approvals.requests import HeldCall, calls_of_request, request_o
 from graph_agent.models.errors import ModelErrorKind
 from graph_agent.session.session import Session
 from graph_agent.testing import script
-from graph_agent.testing.difference import ABSENT
-from graph_agent.testing.input_differences import Difference, DifferenceKind
+from graph_agent.testing.input_differences import ABSENT, Difference, DifferenceKind
 from graph_agent.testing.recording import RecordedInput, RecordedReply, RecordedResult, RecordedStep
 from graph_agent.testing.stand_ins import RecordedCalls
 from graph_agent.types import SessionStatus

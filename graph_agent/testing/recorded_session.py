@@ -26,7 +26,7 @@ from graph_agent.errors import ScriptError
 from graph_agent.session.session import Session
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.events import SUCCESSES
-from graph_agent.testing.difference import ABSENT, value_differences
+from graph_agent.testing.input_differences import ABSENT, value_differences
 from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedResult, read_recording
 from graph_agent.testing.script import Cause, Content, Failure, Reply, Result, ScriptItem, Steering, Stop
 from graph_agent.testing.stand_ins import RecordedCalls, RecordedModel, rebuild

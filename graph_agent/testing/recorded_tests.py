@@ -21,8 +21,7 @@ from graph_agent.models.scripted import MOCK_VARIABLE
 from graph_agent.session.built_agent import builder_of
 from graph_agent.session.session import Session
 from graph_agent.state.model_requests import masked
-from graph_agent.testing.difference import value_differences
-from graph_agent.testing.input_differences import Comparison, Difference, shown_values
+from graph_agent.testing.input_differences import Comparison, Difference, shown_values, value_differences
 from graph_agent.testing.playback import message_of, stored_replies
 from graph_agent.testing.recording import RecordedResult, Recording, recording_of
 from graph_agent.testing.stand_ins import RecordedCalls, RecordedModel, rebuild

@@ -22,8 +22,7 @@ from graph_agent.session.importing import fork_session
 from graph_agent.session.results import Done, EventAdded
 from graph_agent.session.session import Session
 from graph_agent.state.events import StoredEvent
-from graph_agent.testing.difference import ABSENT
-from graph_agent.testing.input_differences import Comparison, Difference, recorded_requests, unfinished_wave
+from graph_agent.testing.input_differences import ABSENT, Comparison, Difference, recorded_requests, unfinished_wave
 from graph_agent.testing.playback import Playback
 from graph_agent.testing.recording import RecordedInput, RecordedResult, Recording, read_recording, recording_of
 from graph_agent.testing.stand_ins import RecordedModel, rebuild

@@ -11,9 +11,9 @@ from pathlib import Path
 
 LONGEST = 600
 """Lines a file may have."""
-MODULES = 358
+MODULES = 342
 """Modules the package may have; lower it when modules join."""
-LINES = 78_543
+LINES = 78_376
 """Lines the package may have; lower it when the package shrinks."""
 ROOT = Path(__file__).parents[2]
 

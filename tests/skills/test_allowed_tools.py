@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from graph_agent.skills.allowed_tools import allows
+from graph_agent.skills.catalog import allows
 
 
 @pytest.mark.parametrize(

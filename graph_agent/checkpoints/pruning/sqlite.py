@@ -17,8 +17,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from graph_agent._internal.garbage import paused_collection
 from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent.checkpoints.pruning.copies import OpaqueSerializer
-from graph_agent.checkpoints.pruning.marks import MARK, Mark, ThreadState
-from graph_agent.checkpoints.pruning.plan import At, Copies, Node, config_at
+from graph_agent.checkpoints.pruning.plan import MARK, At, Copies, Mark, Node, ThreadState, config_at
 from graph_agent.checkpoints.pruning.tables import (
     LEFTOVER,
     METADATA,

@@ -11,8 +11,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import TASKS
 
 from graph_agent.checkpoints.format import FORMAT, FORMAT_KEY
-from graph_agent.checkpoints.pruning.marks import Mark, ThreadState
-from graph_agent.checkpoints.pruning.plan import At, Copies, Node, agent_deltas
+from graph_agent.checkpoints.pruning.plan import At, Copies, Mark, Node, ThreadState, agent_deltas
 from graph_agent.errors import OperatorError
 from graph_agent.runs.input_ids import INPUT_ID
 

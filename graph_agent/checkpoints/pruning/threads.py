@@ -14,15 +14,16 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from graph_agent.checkpoints.pruning.copies import FullCopies
-from graph_agent.checkpoints.pruning.marks import Mark, mark_of
 from graph_agent.checkpoints.pruning.plan import (
     ANSWERED,
     At,
+    Mark,
     NamespacePlan,
     Node,
     Rule,
     answer_of,
     has_answer,
+    mark_of,
     plan_thread,
 )
 from graph_agent.checkpoints.pruning.tables import (
