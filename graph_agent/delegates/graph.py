@@ -1,4 +1,4 @@
-"""Runs a compiled graph that answers delegations: its input, stream, usage and result."""
+"""Runs a compiled graph that answers delegations, in the call or in a session that outlives it."""
 
 from __future__ import annotations
 

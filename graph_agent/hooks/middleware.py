@@ -1,4 +1,4 @@
-"""Separates middleware into its wrap methods, hooks, tools and state."""
+"""Separates middleware into its wrap methods, hooks, tools and state, and wraps it around tool calls."""
 
 from __future__ import annotations
 

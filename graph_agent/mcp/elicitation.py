@@ -1,4 +1,4 @@
-"""Makes the questions that a server asks during a call interrupts of the agent's graph.
+"""Makes the questions that a server asks during a call interrupts of the graph, and answers its sampling.
 
 The call stays open on the server while its session waits, and the answer is delivered to it. If it is lost before the
 answer arrives, because its process or its server has ended, then a call that may be repeated is made again, and its

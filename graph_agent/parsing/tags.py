@@ -1,4 +1,4 @@
-"""Matches the published tags around calls.
+"""Matches the published tags around calls, with cached lookups in the text of one answer.
 
 =====================================  ======================================================================
 ``<tool_call>``                        Hermes (Nous Research), Qwen 2.5 and 3 and Qwen3-Coder (Alibaba), GLM 4.5

@@ -1,4 +1,4 @@
-"""Assigns a person's answers to interrupts, and validates decisions on calls."""
+"""Assigns the answers of a person or a program to interrupts, and validates decisions on calls."""
 
 from __future__ import annotations
 

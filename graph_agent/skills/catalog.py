@@ -1,4 +1,4 @@
-"""Holds the skills of one agent: finds them in folders, describes them in the prompt, and follows their files."""
+"""Holds the skills of one agent: finds, describes and loads them, and compares calls with `allowed-tools`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads one skill: a folder with a `SKILL.md`, whose front matter follows the specification of agentskills.io."""
+"""Reads one skill: its folder, no file outside of it, and `SKILL.md`, whose front matter is agentskills.io's."""
 
 from __future__ import annotations
 

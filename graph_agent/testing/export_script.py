@@ -1,4 +1,4 @@
-"""Writes the script and the results of a recorded input, for a test."""
+"""Writes the script, the results and the agent of a recorded input, for a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares the recording of an input with that of its replay, in the order in which things happened."""
+"""Compares recorded values by JSON path, and an input with its replay, in the order of events."""
 
 from __future__ import annotations
 

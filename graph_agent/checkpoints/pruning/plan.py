@@ -1,4 +1,4 @@
-"""Plans the removal of one thread's checkpoints, so that the others read as before. Its functions are pure.
+"""Plans the removal of one thread's checkpoints, so that the others read as before, and marks pruned threads.
 
 The checkpoints of a namespace are a tree. A delta channel has no value in most checkpoints: its value is rebuilt from
 the writes of the ancestors, back to the last one with a full copy. A kept checkpoint whose parent is removed therefore
