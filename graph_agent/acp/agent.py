@@ -22,7 +22,7 @@ from graph_agent.errors import UserError
 from graph_agent.models.stream_watch import ReasoningReader
 from graph_agent.runs.registry import POLL_S, is_idle
 from graph_agent.session.history import summarize_sessions
-from graph_agent.session.results import Done, EventAdded, Part, RunResult
+from graph_agent.session.results import Done, EventAdded, Part, RunResult, is_refusal, since_last_input
 from graph_agent.session.session import Session
 from graph_agent.types import SessionStatus
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LISTED = 100
-"""Maximum number of sessions in a list."""
+"""Maximum number of sessions in a page of the list."""
 _RESUME = "/resume"
 _COMMANDS = schema.AvailableCommandsUpdate(
     session_update="available_commands_update",
@@ -117,20 +117,31 @@ class EditorAgent:
                 await session.send(session.projection.event(event))
             return schema.LoadSessionResponse(modes=session.modes)
 
-    async def list_sessions(self, cwd: str | None = None, **_: Any) -> schema.ListSessionsResponse:
-        """Return the newest sessions of the agent's database; they belong to no folder."""
+    async def list_sessions(
+        self, cwd: str | None = None, cursor: str | None = None, **_: Any
+    ) -> schema.ListSessionsResponse:
+        """Return a page of the sessions of the agent's database, newest first; they belong to no folder.
+
+        Args:
+            cursor: The last session of the page before; None for the first page.
+        """
         with _reported():
             saver = cast("BaseCheckpointSaver[Any]", self._graph.checkpointer)
-            found = await summarize_sessions(saver, partial(_is_running, saver), limit=_LISTED)
+            try:
+                found = await summarize_sessions(saver, partial(_is_running, saver), after=cursor, limit=_LISTED + 1)
+            except KeyError:
+                raise RequestError(-32602, f"There is no session {cursor!r} any more; list from the start.") from None
+            page = found[:_LISTED]
             folder = cwd or os.getcwd()
             return schema.ListSessionsResponse(
                 sessions=[
                     schema.SessionInfo(
                         session_id=each.id, cwd=folder, title=each.title or None, updated_at=each.updated_at
                     )
-                    for each in found
+                    for each in page
                     if each.activity not in ("newer", "damaged")
-                ]
+                ],
+                next_cursor=page[-1].id if len(found) > _LISTED else None,
             )
 
     async def set_session_mode(self, mode_id: str, session_id: str, **_: Any) -> schema.SetSessionModeResponse:
@@ -323,9 +334,11 @@ class EditorSession:
 
 def _response(result: RunResult[Any]) -> schema.PromptResponse:
     """Return the response to a prompt whose input has ended; raise `RequestError` if it failed."""
-    if result.status == SessionStatus.FAILED:
-        raise RequestError(-32603, mask_secrets(result.error) or "The input failed.", {"kind": result.error_kind})
     reason = _STOP_REASONS.get(result.stop_reason or "", "max_tokens" if result.truncated == "length" else "end_turn")
+    if "content_filter" in (result.truncated, result.error_kind) or is_refusal(since_last_input(result.events)):
+        reason = "refusal"
+    elif result.status == SessionStatus.FAILED:
+        raise RequestError(-32603, mask_secrets(result.error) or "The input failed.", {"kind": result.error_kind})
     return schema.PromptResponse(stop_reason=reason, field_meta={"stopReason": result.stop_reason})
 
 

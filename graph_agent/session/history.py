@@ -152,16 +152,24 @@ class SessionSummary:
 
 
 async def summarize_sessions(
-    saver: BaseCheckpointSaver[Any], is_running: Callable[[str], Awaitable[bool]], *, limit: int | None = None
+    saver: BaseCheckpointSaver[Any],
+    is_running: Callable[[str], Awaitable[bool]],
+    *,
+    after: str | None = None,
+    limit: int | None = None,
 ) -> list[SessionSummary]:
     """Return the summaries of the sessions, newest first.
 
     Args:
         is_running: Whether a run of a session is under way in any process; called for unfinished sessions only.
+        after: Only sessions after this one; None to begin with the newest.
         limit: Maximum number of sessions; None for all.
+
+    Raises:
+        KeyError: If there is no session `after`.
     """
     summaries = []
-    for session_id in await list_threads(saver, limit=limit):
+    for session_id in await list_threads(saver, after=after, limit=limit):
         try:
             newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
             if newest is not None:

@@ -15,6 +15,7 @@ from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent._internal.text import html_table, text_of
 from graph_agent.approvals.requests import request_of
+from graph_agent.models.errors import REFUSAL_WARNING
 from graph_agent.session.built_agent import builder_of
 from graph_agent.settings.config import AgentContext
 from graph_agent.state.call_events import call_name
@@ -181,6 +182,11 @@ class RunResult(Generic[ResponseT]):
     def waiting(self) -> Waiting | None:
         """What the session waits for; None if it does not wait."""
         return waiting_for(self.interrupts)
+
+
+def is_refusal(events: Sequence[StoredEvent]) -> bool:
+    """Whether the model or its provider refused to answer, according to some events."""
+    return any(event["type"] == "warning" and str(event.get("message")).endswith(REFUSAL_WARNING) for event in events)
 
 
 def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:

@@ -88,6 +88,16 @@ async def test_the_answer_at_the_step_limit_is_whole(tmp_path: Path) -> None:
     assert (end, client.answer()) == ("max_turn_requests", expected)
 
 
+@pytest.mark.parametrize("model", ["filtered", "unwilling", "blocked"])
+async def test_a_refusal_of_the_model_or_its_provider_is_the_stop_reason(tmp_path: Path, model: str) -> None:
+    prepare(tmp_path, AGENT.replace("openai:gpt-4o-mini", f"desk:{model}"))
+    async with editor(tmp_path, None) as client:
+        await client.begin()
+        end = await client.prompt("hi")
+
+    assert (end, len(client.messages())) == ("refusal", 1)
+
+
 async def test_a_failed_input_is_an_error_after_its_text(tmp_path: Path) -> None:
     prepare(tmp_path, AGENT.replace("openai:gpt-4o-mini", "desk:refused"))
     async with editor(tmp_path, None) as client:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from acp import RequestError
 
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.persistence import open_saver
 from tests.support.acp import call, calls, editor, prepare
 from tests.support.cli import run_cli
 
@@ -74,6 +76,26 @@ async def test_a_session_is_loaded_by_another_process(tmp_path: Path) -> None:
     ]
     assert [(each.session_id, each.cwd, each.title) for each in listed] == [(session_id, "/here", "hi")]
     assert second.answer() == "Again."
+
+
+async def test_every_session_is_in_a_page_of_the_list(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    async with open_saver(f"sqlite:///{tmp_path}/desk.db") as saver:
+        graph = create_graph_agent(ScriptedChatModel(["Hello."], cycle=True), name="desk", checkpointer=saver)
+        for number in range(205):
+            await Session(graph, f"s{number}").run("hi")
+    pages: list[list[str]] = []
+    async with editor(tmp_path, END) as client:
+        await client.begin()
+        cursor = None
+        while cursor or not pages:
+            page = await client.within(client.connection.list_sessions(cursor=cursor))
+            pages.append([each.session_id for each in page.sessions])
+            cursor = page.next_cursor
+        with pytest.raises(RequestError, match="no session 'gone' any more"):
+            await client.within(client.connection.list_sessions(cursor="gone"))
+
+    assert ([len(page) for page in pages], len({id_ for page in pages for id_ in page})) == ([100, 100, 5], 205)
 
 
 async def test_a_session_killed_in_a_wave_is_loaded_and_resumed(tmp_path: Path) -> None:

@@ -85,6 +85,27 @@ def refused():
     return Refused([])
 
 
+def filtered():
+    """Return a model whose answer its provider cut off."""
+    return ScriptedChatModel([AIMessage("I would", response_metadata={"finish_reason": "content_filter"})], cycle=True)
+
+
+def unwilling():
+    """Return a model that refuses to answer."""
+    return ScriptedChatModel([AIMessage("", additional_kwargs={"refusal": "I will not."})], cycle=True)
+
+
+class Blocked(ScriptedChatModel):
+    async def _astream(self, *args, **kwargs):
+        raise ValueError("content_filter: the prompt was blocked")
+        yield
+
+
+def blocked():
+    """Return a model whose provider refuses the request."""
+    return Blocked([])
+
+
 def by_hand(call):
     """Let a person give the result of a call."""
     return {"allowed_decisions": ["respond"]} if call["name"] == "send" else False

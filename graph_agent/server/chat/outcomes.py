@@ -13,10 +13,10 @@ from langchain_core.messages.utils import count_tokens_approximately
 from langgraph.types import StateSnapshot
 
 from graph_agent._internal.text import as_text, text_of
-from graph_agent.models.errors import REFUSAL_WARNING, public_text
+from graph_agent.models.errors import public_text
 from graph_agent.server.chat.run_spec import RunSpec, question_of, waiting_approvals
 from graph_agent.server.problems import ProblemError, problem_of_run
-from graph_agent.session.results import RunResult, run_result, since_last_input
+from graph_agent.session.results import RunResult, is_refusal, run_result, since_last_input
 from graph_agent.state.events import StoredEvent
 
 Ending = Literal["stop", "length", "calls", "filtered", "stop_sequence"]
@@ -137,11 +137,6 @@ def commentary_of(spec: RunSpec, state: StateSnapshot, before: Mapping[str, Any]
     ]
     ended = not state.next and any(event["type"] == "agent_response" for event in recent)
     return [text for text in (texts[:-1] if ended else texts) if text]
-
-
-def is_refusal(events: Sequence[StoredEvent]) -> bool:
-    """Whether the model or its provider refused to answer, according to some events."""
-    return any(event["type"] == "warning" and str(event.get("message")).endswith(REFUSAL_WARNING) for event in events)
 
 
 def _token_details(messages: Sequence[AnyMessage]) -> dict[str, int]:
