@@ -97,7 +97,7 @@ phoenix: $(VENV)/.dev .venv-phoenix/bin/phoenix  ## Export a session to a real A
 	@$(PYTHON) -m venv .venv-phoenix
 	@.venv-phoenix/bin/python -m pip install --quiet --disable-pip-version-check arize-phoenix
 
-compat: $(VENV)/.dev  ## Have older and newer versions of clients, coding CLIs (CLIS_S seconds), AG-UI's client (AGUI=100 conversations), CopilotKit and Open Responses' suite talk to a server; it installs them.
+compat: $(VENV)/.dev  ## Have older and newer versions of clients, coding CLIs (CLIS_S seconds), AG-UI's client (AGUI=100 conversations), acpx, CopilotKit and Open Responses' suite talk to a server; it installs them.
 	$(RUN) $(BIN)/python -m tests.compat.run $(CLIS_S) $(AGUI)
 
 lint: style mypy pyright  ## Check style, types, layers, file lengths, and the prose of docstrings; -j2 runs the types in parallel.
