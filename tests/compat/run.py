@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.compat import acpx, agui, coding_clis, copilotkit, mcp_conformance, open_responses, recorded
+from tests.compat import acpx, agui, coding_clis, copilotkit, mcp_conformance, mcp_servers, open_responses, recorded
 from tests.server.process import ROOT, Served, serving
 
 KEY = "compat-0123456789abcdef"
@@ -192,6 +192,7 @@ def main() -> None:
                 pool.submit(open_responses.faults, server.url, KEY, folder / "open-responses"),
                 pool.submit(agui.faults, folder / "agui", int(sys.argv[2])),
                 pool.submit(acpx.faults, folder / "acpx"),
+                pool.submit(lambda: mcp_servers.faults(_environment(folder / "mcp2", mcp_servers.REQUIREMENTS))),
             ]
             if int(sys.argv[2]) >= _WHOLE:
                 suites.append(pool.submit(copilotkit.faults, folder / "copilotkit"))
