@@ -25,7 +25,7 @@ _EXPECTED = {
 
 
 def faults(folder: Path) -> dict[str, list[str]]:
-    """The differences between what acpx reports and what is expected, by option.
+    """The faults of each run of acpx, by its option.
 
     Args:
         folder: A folder for the packages and the agents, which may be missing.

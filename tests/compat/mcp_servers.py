@@ -31,11 +31,11 @@ _CALLS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "book": ({"room": "1"}, ["Book room 1?"], ["accept: True"]),
     "reserve": ({"room": "1"}, ["Reserve room 1?"], ["reserved 1: True"]),
 }
-"""Tool → arguments, the questions to the person, who accepts them, and the results."""
+"""Tool → arguments, the questions to the person that are accepted, and the results."""
 
 
 def faults(python: str) -> dict[str, list[str]]:
-    """The differences between what the client reports and what is expected, by transport.
+    """The faults of the client, by transport.
 
     Args:
         python: The interpreter of the environment.
