@@ -15,6 +15,8 @@ from graph_agent.state.events import StoredEvent
 from graph_agent.types import NO_USAGE, Usage
 from graph_agent.usage import RemainingBudget
 
+FOREGROUND = "__graph_agent_foreground"
+"""Key of `configurable` of a run whose session ends with its answer: no delegation of it goes on in the background."""
 DEPTH_LEFT = "__graph_agent_depth_left"
 """Key in a delegated run's `configurable`: remaining depth of nested delegations."""
 

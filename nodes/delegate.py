@@ -15,7 +15,14 @@ from graph_agent._compat import read_state
 from graph_agent._internal.failure_log import get_logger, log_failure, log_user_error
 from graph_agent._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent._internal.text import as_text, clean
-from graph_agent.delegation import DEPTH_LEFT, AskingDelegate, ContinuingDelegate, Delegation, DelegationResult
+from graph_agent.delegation import (
+    DEPTH_LEFT,
+    FOREGROUND,
+    AskingDelegate,
+    ContinuingDelegate,
+    Delegation,
+    DelegationResult,
+)
 from graph_agent.deps import AgentDeps, Task, spent
 from graph_agent.errors import GraphAgentError
 from graph_agent.execution.approvals import question_value
@@ -148,7 +155,9 @@ async def _run(task: Task, call: Call, answer: Any, progress: ProgressReporter, 
         prices=settings.prices,
         context_id=remote["contexts"].get(delegate.name, "") if remote else "",
         report_progress=progress,
-        background=call["arguments"].get("background") is True and getattr(delegate, "background", False),
+        background=call["arguments"].get("background") is True
+        and getattr(delegate, "background", False)
+        and FOREGROUND not in configurable,
         watch=progress.pass_on if configurable.get(WATCHED) else None,
         record_usage=tally,
     )

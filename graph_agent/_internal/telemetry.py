@@ -55,6 +55,10 @@ class Observer(Protocol):
         """Add the current trace context to headers, or to the `_meta` of an MCP request."""
         ...
 
+    def extract(self, carrier: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Return a context that continues the trace that `inject` has added to a carrier."""
+        ...
+
     def middleware(self, app: Any) -> Any:
         """Return an ASGI application that continues the trace of each request's headers."""
         ...

@@ -254,11 +254,11 @@ def rm(
     db: DbOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
 ) -> None:
-    """Delete sessions, with their history, their unread notes and their effect ledger; asks first.
+    """Delete sessions, with their history, unread notes, effect ledger and background tasks; asks first.
 
     Sessions with a run under way are refused, and then none is deleted.
     """
-    from graph_agent.session.importing import remove_sessions
+    from graph_agent.session.importing import background_sessions, remove_sessions
 
     address = shared_database(address_of(config, db))
     chosen = [*dict.fromkeys(sessions)]
@@ -268,8 +268,11 @@ def rm(
             for each in chosen:
                 if await saver.aget_tuple({"configurable": {"thread_id": each, "checkpoint_ns": ""}}) is None:
                     raise no_session(each, address)
-                if await is_running(each):
-                    raise InputError(f"Session {each!r} is running; stop it with `graph-agent abort -s {each}` first.")
+                for run in [each, *await background_sessions(saver, each)]:
+                    if await is_running(run):
+                        raise InputError(
+                            f"Session {run!r} is running; stop it with `graph-agent abort -s {run}` first."
+                        )
 
     async def remove() -> None:
         async for each in remove_sessions(address, chosen):

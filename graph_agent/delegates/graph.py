@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import Context
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,7 @@ from langgraph.runtime import get_runtime
 from langgraph.types import Command, StateSnapshot, StreamMode
 
 from graph_agent._compat import NO_PERSISTENCE, checkpointer_of, in_namespace, is_resuming, parent_checkpoint
+from graph_agent._internal import telemetry
 from graph_agent._internal.failure_log import get_logger, log_failure
 from graph_agent._internal.sync_bridge import call_in_thread, in_blocking_run
 from graph_agent._internal.text import as_text, to_json_safe
@@ -463,9 +465,14 @@ class BackgroundRuns:
         given = [*task["context"], HumanMessage(task["task"])]
         credentials = AgentContext(credentials=context.credentials if context else {})
 
+        observer, trace = telemetry.observer, dict[str, Any]()
+        if observer is not None:
+            observer.inject(trace)
+
         async def run() -> None:
             try:
-                await session.run(given, context=credentials, input_id=id_)
+                with nullcontext() if observer is None else observer.extract(trace):
+                    await session.run(given, context=credentials, input_id=id_)
                 _failures.pop(session_id, None)
             except Exception as error:  # noqa: BLE001 - the delegating session reads the state, and continues the task
                 _failures[session_id] = _failures.get(session_id, 0) + 1

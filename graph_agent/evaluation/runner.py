@@ -13,9 +13,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from graph_agent._internal.failure_log import exception_text, mask_named_secrets
 from graph_agent.agent_file.factory import open_agent
@@ -28,6 +29,7 @@ from graph_agent.errors import ConfigError, GraphAgentError, InputError
 from graph_agent.evaluation.cases import Case, Judge
 from graph_agent.evaluation.checks import NO_MEASURES, Failure, Measures, Score, check_run
 from graph_agent.models.scripted import MOCK_VARIABLE, MockChatModel, mock_model_from_env
+from graph_agent.session.importing import background_sessions
 from graph_agent.session.results import RunResult, since_last_input
 from graph_agent.session.session import Session
 from graph_agent.session.trace import spans_of
@@ -259,7 +261,9 @@ class Runner:
         return ask
 
     async def _delete(self, graph: CompiledAgentGraph, session_id: str) -> None:
-        await graph.checkpointer.adelete_thread(session_id)  # type: ignore[union-attr]  # the plan has a database
+        saver = cast("BaseCheckpointSaver[Any]", graph.checkpointer)  # the plan has a database
+        for each in [*await background_sessions(saver, session_id), session_id]:
+            await saver.adelete_thread(each)
 
 
 def _measures(results: Sequence[RunResult]) -> Measures:

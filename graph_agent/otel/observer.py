@@ -248,16 +248,22 @@ class OtelObserver:
         """See `Observer.inject`."""
         propagate.inject(carrier)
 
+    @contextmanager
+    def extract(self, carrier: Mapping[str, Any]) -> Iterator[None]:
+        """See `Observer.extract`."""
+        token = context.attach(propagate.extract(carrier))
+        try:
+            yield
+        finally:
+            context.detach(token)
+
     def middleware(self, app: Any) -> Any:
         """See `Observer.middleware`."""
 
         async def continue_trace(scope: Any, receive: Any, send: Any) -> None:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope.get("headers", ())}
-            token = context.attach(propagate.extract(headers))
-            try:
+            with self.extract(headers):
                 await app(scope, receive, send)
-            finally:
-                context.detach(token)
 
         return continue_trace
 

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import DamagedSessionError, InputError, NewerFormatError, SessionBusyError
 from graph_agent.models.errors import public_text, public_value
-from graph_agent.runs.registry import inbox_of, is_idle, lock_idle_session
+from graph_agent.runs.registry import inbox_of, is_idle
 from graph_agent.server import response_models as models
 from graph_agent.server.admission.body import BodyRoute
 from graph_agent.server.admission.gate import Caller
@@ -297,20 +297,30 @@ class Sessions:
         return fork_id
 
     async def delete(self, session_id: str) -> None:
-        """Delete a session; raise `ProblemError` if there is no such session, or it is running."""
+        """Delete a session and those of its background tasks.
+
+        Raises:
+            ProblemError: If there is no such session, or one of them is running.
+        """
+        # Imported here: it loads the code of exports.
+        from graph_agent.session.importing import lock_for_removal
+
         await self._check(session_id)
         thread = self._caller.thread(session_id)
         try:
-            async with lock_idle_session(self._host.saver, thread):
+            async with lock_for_removal(self._host.saver, thread) as removed:
                 # Its unread notes must not reach a later session of the same name: those sent before go first, as the
                 # process may be killed in between.
                 inbox = await inbox_of(self._host.saver, self._host.kept.store)
-                await inbox.forget(thread, [note.key for note in await inbox.read(thread)])
-                await self._host.saver.adelete_thread(thread)
-                await inbox.forget(thread, [note.key for note in await inbox.read(thread)])
-        except SessionBusyError:
-            raise ProblemError("conflict", f"The session {session_id!r} is running; abort it first.") from None
-        self._host.notifier.notify(thread)
+                for each in removed:
+                    await inbox.forget(each, [note.key for note in await inbox.read(each)])
+                    await self._host.saver.adelete_thread(each)
+                    await inbox.forget(each, [note.key for note in await inbox.read(each)])
+        except SessionBusyError as busy:
+            running = "" if repr(thread) in str(busy) else " has a background task that"
+            raise ProblemError("conflict", f"The session {session_id!r}{running} is running; abort it first.") from None
+        for each in removed:
+            self._host.notifier.notify(each)
 
     async def _check(self, session_id: str) -> None:
         """Raise `ProblemError` if there is no such session; reads one row."""

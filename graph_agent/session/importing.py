@@ -7,7 +7,7 @@ import binascii
 import json
 import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
@@ -25,7 +25,7 @@ from graph_agent.checkpoints.open import open_store
 from graph_agent.checkpoints.pruning.plan import CHANNELS, NamespacePlan, Rule, answer_of, delta_values
 from graph_agent.checkpoints.pruning.tables import StoredWrite, Tables, UnreadableCheckpointError
 from graph_agent.checkpoints.pruning.threads import plan_with_answers, rule
-from graph_agent.errors import InputError, SessionBusyError
+from graph_agent.errors import DamagedSessionError, InputError, SessionBusyError
 from graph_agent.runs.inbox import StoreInbox, inbox_namespace, note_from
 from graph_agent.runs.input_ids import ANSWERS
 from graph_agent.runs.registry import is_idle, lock_idle_session
@@ -290,8 +290,38 @@ async def fork_session(saver: BaseCheckpointSaver[Any], session_id: str, fork_id
         await saver.aput(place, _with_copies(found, copies), found.metadata, found.checkpoint["channel_versions"])
 
 
+async def background_sessions(saver: BaseCheckpointSaver[Any], session_id: str) -> list[str]:
+    """Return the sessions of a session's background tasks; empty if its history is damaged."""
+    newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
+    try:
+        events = [] if newest is None else (await read_history(saver, session_id, newest))["events"]
+    except DamagedSessionError:
+        return []
+    # A remote agent chooses the id of its task, and a fork has the events of another session.
+    named = dict.fromkeys(str(each.get("background", "")) for each in events)
+    return [each for each in named if each.startswith(f"{session_id}:")]
+
+
+@asynccontextmanager
+async def lock_for_removal(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[list[str]]:
+    """Lock a session and those of its background tasks, and yield their ids in the order of their removal.
+
+    Raises:
+        SessionBusyError: If a run of one is under way.
+    """
+    async with AsyncExitStack() as locks:
+        await locks.enter_async_context(lock_idle_session(saver, session_id))
+        tasks = await background_sessions(saver, session_id)
+        for each in tasks:
+            await locks.enter_async_context(lock_idle_session(saver, each))
+        # Last, as it names the others, and the process may be killed in between.
+        yield [*tasks, session_id]
+
+
 async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncIterator[str]:
-    """Delete sessions, each in one transaction: its checkpoints, its effect ledger in them, and its unread notes.
+    """Delete sessions and those of their background tasks.
+
+    Each is deleted in one transaction: its checkpoints, its effect ledger in them, and its unread notes.
 
     Args:
         url: The database: `sqlite:///FILE` or `postgresql://…`.
@@ -304,9 +334,10 @@ async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncIterator
     """
     async with _open(url) as (tables, saver):
         for id_ in map(check_session_id, session_ids):
-            async with lock_idle_session(saver, id_):
+            async with lock_for_removal(saver, id_) as removed:
                 existed = await saver.aget_tuple({"configurable": {"thread_id": id_}}) is not None
-                await tables.replace(id_, (), ".".join(inbox_namespace(id_)), ())
+                for each in removed:
+                    await tables.replace(each, (), ".".join(inbox_namespace(each)), ())
             if existed:
                 yield id_
 

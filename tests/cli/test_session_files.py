@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.errors import InputError
+from graph_agent import GraphDelegate, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.persistence import open_saver, open_store
 from graph_agent.runs.inbox import StoreInbox, new_note
 from graph_agent.runs.registry import lock_idle_session
-from graph_agent.session.importing import export_session, import_session, remove_sessions
+from graph_agent.session.importing import background_sessions, export_session, import_session, remove_sessions
+from tests.support.agents import asks
 from tests.support.cli import run_cli
 from tests.support.commits import commits, committed
 from tests.support.postgres_server import on_postgres
@@ -270,6 +271,28 @@ async def test_a_running_session_is_not_deleted(tmp_path: Path) -> None:
         listed = run_cli(tmp_path, "sessions", "--quiet", "--db", url)
 
     assert (refused.returncode, "is running" in refused.stderr, listed.stdout) == (2, True, "s1\n")
+
+
+async def test_the_session_of_a_background_task_is_deleted_with_its_parent(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    task = asks(("a", "delegate_to_r", {"task": "Look.", "background": True}))
+    async with open_saver(url) as saver:
+        child = create_graph_agent(ScriptedChatModel(["Found."]))
+        delegates = [GraphDelegate("r", "Researches.", child, background=True)]
+        replies = [task, asks(("w", "wait_for_background", {})), "Done."]
+        talk = Session(create_graph_agent(ScriptedChatModel(replies), delegates=delegates, checkpointer=saver), "s1")
+        await talk.run("Go.")
+        await Session(create_graph_agent(ScriptedChatModel(["Hi."]), checkpointer=saver), "s1:a:12345678").run("Hello")
+        [background] = await background_sessions(saver, "s1")
+        async with lock_idle_session(saver, background):
+            refused = run_cli(tmp_path, "sessions", "rm", "s1", "--yes", "--db", url)
+            with pytest.raises(SessionBusyError):
+                await anext(remove_sessions(url, ["s1"]))
+    removed = run_cli(tmp_path, "sessions", "rm", "s1", "--yes", "--db", url)
+    listed = run_cli(tmp_path, "sessions", "--quiet", "--db", url)
+
+    assert (refused.returncode, f"{background!r} is running" in refused.stderr) == (2, True)
+    assert (removed.returncode, listed.stdout) == (0, "s1:a:12345678\n")
 
 
 async def test_the_command_prune_reports_each_session(tmp_path: Path) -> None:

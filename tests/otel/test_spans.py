@@ -127,6 +127,25 @@ async def test_the_run_of_a_delegate_is_within_its_delegation() -> None:
     ]
 
 
+async def test_the_run_of_a_background_task_is_within_its_delegation() -> None:
+    traces = Traces()
+    inner = create_graph_agent(ScriptedChatModel(["Found."]))
+    task = asks(("d", "delegate_to_helper", {"task": "look", "background": True}))
+    session = new_session(
+        ScriptedChatModel([task, asks(("w", "wait_for_background", {})), "Done."]),
+        delegates=[GraphDelegate("helper", "Helps.", inner, background=True)],
+        name="lead",
+    )
+
+    await session.run("go")
+
+    assert [each for each in traces.tree() if each[0].startswith("invoke_agent")] == [
+        ("invoke_agent lead", None),
+        ("invoke_agent helper", "invoke_agent lead"),
+        ("invoke_agent agent", "invoke_agent helper"),
+    ]
+
+
 @pytest.mark.parametrize(("options", "found"), [({}, False), ({"capture_content": True}, True)], ids=["off", "on"])
 async def test_content_is_in_spans_only_if_it_is_switched_on(options: dict[str, Any], found: bool) -> None:
     traces = Traces(**options)

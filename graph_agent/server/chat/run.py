@@ -20,6 +20,7 @@ from langgraph.types import StateSnapshot
 from graph_agent._internal.closing_stream import BETWEEN_PIECES_S, TextCoalescer
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.checkpoints.reading import load
+from graph_agent.delegation import FOREGROUND
 from graph_agent.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
 from graph_agent.models.stream_watch import ReasoningReader, ReplyForwarder, StreamForwarder
 from graph_agent.runs.input_ids import input_id_in
@@ -126,7 +127,7 @@ class ServerRun:
         on_end: Callable[[ServerRun], None] | None = None,
     ) -> None:
         self.spec = spec
-        self.driver = RunDriver(spec.graph, spec.thread)
+        self.driver = RunDriver(spec.graph, spec.thread, configurable={} if spec.session_id else {FOREGROUND: True})
         self.input = self.driver.input_run(spec.scope)
         self.following: asyncio.Task[None] | None = None
         """Task that runs the follow-ups after this run; None if there is none."""
