@@ -27,6 +27,7 @@ from tests.support.mcp_client import (
 TWO = '!call look_up {"key": "k"}\n!call look_up {"key": "l"}'
 ONE = '!call look_up {"key": "k"}'
 ASKING = {**PARROT, "config": {"model_retries": 0, "approve": ["look_up"]}}
+UNUSED = "The responses of this call were not used, because their questions had been decided before."
 APPROVE, EDIT = {"decision": "approve"}, {"decision": "edit", "arguments": '{"key": "z"}'}
 
 
@@ -110,6 +111,22 @@ def test_responses_that_are_sent_twice_count_once(http: httpx.Client) -> None:
         results[0]["structuredContent"],
         ["approve", "reject"],
     )
+    assert [text["text"] for each in (results[1], other) for text in each["content"][1:-1]] == [UNUSED]
+
+
+def test_responses_to_a_question_that_was_decided_elsewhere_are_reported_as_unused(http: httpx.Client) -> None:
+    first = call(http, f'{ONE}\n!then look_up {{"key": "l"}}')
+    http.post(f"/sessions/{first['requestState']}/resume", json={"answer": "approve"})
+    asked = answer(http, first, APPROVE, text=ONE)
+    [form] = asked["inputRequests"].values()
+    http.post(f"/sessions/{first['requestState']}/resume", json={"answer": "reject"})
+    last = answer(http, asked, APPROVE, text=ONE)
+
+    assert f"The last answer was not accepted: {UNUSED}" in form["params"]["message"]
+    assert (last["structuredContent"]["status"], last["content"][1]["text"]) == ("COMPLETED", UNUSED)
+    assert outputs(http, first["requestState"]) == {
+        *("the value of k", "Not run: a person rejected this call. Do not repeat it unless the user asks for it.")
+    }
 
 
 def test_a_call_that_was_left_undecided_is_asked_about_again(http: httpx.Client) -> None:

@@ -172,6 +172,7 @@ _PERSON_DECIDES = (
     "resume`. No input of this tool does."
 )
 _UNUSED = "The input of this call was not used, because the session waited for a decision."
+_DECIDED = "The responses of this call were not used, because their questions had been decided before."
 _MOST_ROUNDS = 20
 """Forms that one call shows one after the other, so that a client that repeats a refused answer does not loop."""
 _PAGE = 100
@@ -233,8 +234,8 @@ class _Step:
     error: str = ""
     dismissed: bool = False
     """Whether the person left every question open."""
-    unused: bool = False
-    """Whether the call's input was not used, because a person has to decide first."""
+    unused: str = ""
+    """Why the input or the responses of the call were not used; empty if they were."""
 
 
 class AgentTool:
@@ -419,7 +420,7 @@ async def _input(
     if client_interrupts(open_now):
         raise ProblemError("conflict", "This session waits for the results of another client's own tools.")
     if waiting_for(open_now) == "approval" and not decides:
-        return _Step(runs=False, unused=True)
+        return _Step(runs=False, unused=_UNUSED)
     asked, _ = joint_question(open_now)
     answer = text if request_of(asked[0]) is not None else {asked[0].id: parse_answer(text)}
     return _Step(await driver.answer(answer, person, mark), mark)
@@ -440,7 +441,10 @@ async def _answers(driver: RunDriver, state: StateSnapshot, responses: Mapping[s
         return _Step(runs=False, error=str(error))
     if await driver.inputs.seen(mark) is not None:
         return _Step(None, mark, runs=not open_now)
-    return _Step(runs=False, dismissed=True)
+    if not responses or responses.keys() & (asked := forms(open_now)).keys():
+        return _Step(runs=False, dismissed=True)
+    # What is open now is asked, with the note.
+    return _Step(runs=False, error=_DECIDED, dismissed=not asked, unused=_DECIDED)
 
 
 def _last_input(state: StateSnapshot) -> Any:
@@ -448,7 +452,7 @@ def _last_input(state: StateSnapshot) -> Any:
 
 
 def _result(
-    session_id: str, state: StateSnapshot, outcome: ChatOutcome | None, *, by_text: bool, unused: bool
+    session_id: str, state: StateSnapshot, outcome: ChatOutcome | None, *, by_text: bool, unused: str
 ) -> types.CallToolResult:
     result = run_result(state)
     waits = waiting_for(result.interrupts) == "approval" and not by_text
@@ -464,11 +468,11 @@ def _result(
     text = problem.message if problem is not None else output["answer"] or output["question"]
     # For clients that show a model no structured results, without the text again.
     rest = json.dumps({name: output[name] for name in ("session", "status", "stop_reason")})
-    notes = [_PERSON_DECIDES] * waits + [_UNUSED] * unused
+    notes = [_PERSON_DECIDES] * waits + [unused] * bool(unused)
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=each) for each in (text, *notes, rest)],
         structuredContent=output,
-        isError=result.status in (SessionStatus.FAILED, SessionStatus.ABORTED) or (waits and unused),
+        isError=result.status in (SessionStatus.FAILED, SessionStatus.ABORTED) or (waits and bool(unused)),
     )
 
 
