@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from graph_agent.agent_file.hooks import SHIPPED_HOOKS
+from graph_agent.agent_file.imports import SHIPPED_HOOKS
 from graph_agent.agent_file.spec import CONFIG_ALIASES, AgentSpec
 from graph_agent.delegates.a2a_http import A2AAuth
 from graph_agent.mcp.connections import (

@@ -22,7 +22,7 @@ from graph_agent._internal.validation_text import describe_fields, explain
 from graph_agent._internal.yaml_files import parse_yaml
 from graph_agent.agent_file.credentials import CredentialSource, check_sources, keys_from, loop_fields_from
 from graph_agent.agent_file.delegates import DelegateSpec, SkillSpec
-from graph_agent.agent_file.hooks import HookSpec, MiddlewareSpec
+from graph_agent.agent_file.imports import HookSpec, MiddlewareSpec
 from graph_agent.checkpoints.urls import check_cache
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.settings.config import LoopConfig

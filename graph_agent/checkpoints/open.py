@@ -106,7 +106,7 @@ async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[Base
             yield postgres_store
         return
     path = file_of(url, folder)
-    from graph_agent.checkpoints.sqlite_store import open_sqlite_store
+    from graph_agent.checkpoints.sqlite_saver import open_sqlite_store
 
     async with open_sqlite_store(path) as store:
         yield store

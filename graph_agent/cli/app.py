@@ -13,16 +13,13 @@ import typer
 
 from graph_agent._internal.command_log import log_warnings
 from graph_agent._internal.failure_log import mask_named_secrets
-from graph_agent.cli.checks import doctor
-from graph_agent.cli.control import abort, follow_up, steer
+from graph_agent.cli.agent_file import doctor, graph, new
 from graph_agent.cli.eval import eval_
-from graph_agent.cli.graph import graph
 from graph_agent.cli.inspection import events, report, trace
-from graph_agent.cli.new import new
 from graph_agent.cli.replay import replay
 from graph_agent.cli.run import chat, resume, run
 from graph_agent.cli.serving import a2a, acp, mcp, serve
-from graph_agent.cli.sessions import export_, import_, prune, rm, sessions
+from graph_agent.cli.sessions import abort, export_, follow_up, import_, prune, rm, sessions, steer
 from graph_agent.cli.terminal import Terminal, escape_unencodable, log_stream
 from graph_agent.errors import GraphAgentError
 

@@ -77,7 +77,7 @@ def eval_(
     plan = _plan(cases, agent, vs or [], only or [], repeat, today, db)
     report = asyncio.run(_evaluate(plan, parallel, html, fresh=fresh, quiet=as_json))
     if junit is not None:
-        from graph_agent.evaluation.exports import junit_of
+        from graph_agent.evaluation.report import junit_of
 
         junit.write_text(junit_of(report, cases.stem), encoding="utf-8")
     if as_json:
@@ -146,8 +146,7 @@ def _other(spec: AgentSpec, vs: Sequence[str]) -> tuple[str, AgentSpec]:
 
 
 async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool, quiet: bool) -> Report:
-    from graph_agent.evaluation.exports import page_of
-    from graph_agent.evaluation.report import Report
+    from graph_agent.evaluation.report import Report, page_of
     from graph_agent.evaluation.runner import opened
 
     screen = Progress(plan, quiet=quiet)

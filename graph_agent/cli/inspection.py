@@ -27,8 +27,7 @@ from graph_agent.cli.terminal import Terminal
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from graph_agent.evaluation.arms import Arm, InputRow
-    from graph_agent.evaluation.statistics import Estimate
+    from graph_agent.evaluation.statistics import Arm, Estimate, InputRow
     from graph_agent.session.trace import Span, TimeAxis
     from graph_agent.state.events import Event
 
@@ -71,7 +70,7 @@ def events(
 
 
 async def _read(address: str, session_id: str, last: int, show: Callable[[Event], None], *, follow: bool) -> None:
-    from graph_agent.session.event_reader import EventReader
+    from graph_agent.session.history import EventReader
     from graph_agent.state.events import read_events
 
     async with open_sessions(address) as (saver, _):
@@ -96,7 +95,7 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
 async def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from graph_agent.session.event_reader import EventReader
+    from graph_agent.session.history import EventReader
     from graph_agent.state.model_requests import requests_of
 
     async with open_sessions(address) as (saver, _):
@@ -223,7 +222,7 @@ def trace(
 
 
 async def _spans(address: str, session_id: str) -> list[Span]:
-    from graph_agent.session.event_reader import EventReader
+    from graph_agent.session.history import EventReader
     from graph_agent.session.trace import spans_of
 
     async with open_sessions(address) as (saver, _):
@@ -367,7 +366,7 @@ def report(
 
     The groups are the arms of the planner's rollout. Intervals are of 95 %; inputs that have not ended do not count.
     """
-    from graph_agent.evaluation.arms import arms_of
+    from graph_agent.evaluation.statistics import arms_of
 
     begin = None if since is None else since.replace(tzinfo=UTC)
     rows, unread = asyncio.run(_rows(address_of(config, db), by))
@@ -388,9 +387,8 @@ def report(
 async def _rows(address: str, field: str) -> tuple[list[InputRow], list[tuple[str, str]]]:
     """Return the inputs, and the sessions that cannot be read, each with the reason."""
     from graph_agent.errors import GraphAgentError
-    from graph_agent.evaluation.arms import rows_of
-    from graph_agent.session.event_reader import EventReader
-    from graph_agent.session.history import list_threads
+    from graph_agent.evaluation.statistics import rows_of
+    from graph_agent.session.history import EventReader, list_threads
 
     rows: list[InputRow] = []
     unread: list[tuple[str, str]] = []

@@ -164,7 +164,7 @@ def mcp(
         # Imported here because they take longer to load than the other commands need to start.
         from graph_agent.agent_file.credentials import sources_from
         from graph_agent.server.host import of_file
-        from graph_agent.server.mcp.stdio import serve_stdio
+        from graph_agent.server.mcp.mount import serve_stdio
     except ImportError as error:
         raise missing_extra("graph-agent mcp", "server", error) from None
     log_at(chosen_level(verbose, log_level))

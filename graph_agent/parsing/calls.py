@@ -1,4 +1,8 @@
-"""Parses the calls in a model's answer, and separates the surrounding prose."""
+"""Parses the calls in a model's answer, and separates the surrounding prose.
+
+A scanner runs once from left to right and parses each region to its end: a tag, a fence, reasoning, a bracket. A tag
+inside a JSON string, or JSON inside a code sample, is therefore part of that region.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,215 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from graph_agent.parsing.call import with_unique_ids
-from graph_agent.parsing.scanner import Cut, Scanner
-from graph_agent.parsing.tags import FUNCTION, TAG, Page
+from graph_agent.parsing.payload import (
+    PYTHONIC_LIST,
+    Payload,
+    after_closing_tags,
+    pythonic_calls,
+    read_function,
+    read_payload,
+)
+from graph_agent.parsing.shapes import ParsedCall, calls_in, content_of, is_envelope
+from graph_agent.parsing.tags import FUNCTION, TAG, Fence, Page, code_end, read_fence
 from graph_agent.types import Call
+
+_OPENER = re.compile(
+    r"(?P<fence>`{3,}+|~{3,}+)"
+    # A bracket only where a value may follow: runs of brackets are skipped at once.
+    r"|(?P<brace>\{(?=\s*+[\"'“A-Za-z_/#}]))"
+    rf"|(?P<tag>{TAG.pattern})"
+    r"|(?P<function><function(?:=|\ name=)|<(?:[a-z]{1,16}:|｜DSML｜)?invoke\ name=)"
+    # Reasoning, and tool results that a model repeats or invents.
+    r"|(?P<quoted><(?:seed:)?(?:think|thinking|thought|reasoning)>|◁think▷|\[THINK\]"
+    r"|<(?:tool_response|tool_results?|function_results?)>|\[TOOL_RESULTS\]|\[AVAILABLE_TOOLS\])"
+    r"|(?P<reasoned></(?:seed:)?think>|</thinking>|◁/think▷|\[/THINK\])"
+    r"|(?P<bracket>\[(?=\s*+[{\"'\-\dA-Za-z_]))"
+)
+_SPACE = re.compile(r"\s*+")
+_SEPARATORS = re.compile(r"[\s,;]*+")
+# Marks a bracket as part of a program or of other JSON: an assignment, a call, a return, a key.
+_CODE_BEFORE = re.compile(r"(?:=>?|\breturn|[\w)\]]\(|[\"']\s*:)\s*\Z")
+_LOOK_BACK = 40
+
+
+class Cut(NamedTuple):
+    """A part of the text that is not prose."""
+
+    start: int
+    end: int
+    prose: str = ""
+    """Its replacement: the content of a message that was written completely as JSON."""
+
+
+class Scanner:
+    """One pass over one page."""
+
+    def __init__(self, page: Page) -> None:
+        self.found: list[ParsedCall] = []
+        self.cuts: list[Cut] = []
+        self.unclosed = False
+        """Whether the text ends in an unclosed call."""
+        self.partial = False
+        """Whether the text ends inside a value of a call."""
+        self._page = page
+        self._text = page.text
+        self._fence: Fence | None = None
+        self._cuts_before_fence = 0
+        # Start of a tag that holds only other tags, and the required start of the first of them.
+        self._lead = (0, -1)
+        self._reasoned = False
+        self._data_end = 0
+
+    def run(self) -> None:
+        """Parse the whole page into ``found`` and ``cuts``, both in text order."""
+        position = 0
+        while (opener := _OPENER.search(self._text, position)) is not None:
+            match opener.lastgroup:
+                case "brace" | "bracket":
+                    position = self._bracket(opener.start())
+                case "fence":
+                    position = self._fence_marks(opener)
+                case "tag":
+                    position = self._tag(opener)
+                case "function":
+                    position = self._function(opener)
+                case "quoted":
+                    position = self._quoted(opener)
+                case _:
+                    position = self._reasoned_end(opener)
+        self._close_fence(len(self._text), len(self._text))
+
+    def _record(self, start: int, end: int, calls: Sequence[ParsedCall], prose: str = "") -> int:
+        self.unclosed = bool(calls) and start <= self._page.unclosed_at < end
+        self.partial = bool(calls) and start <= self._page.partial_at < end
+        begin, expected = self._lead
+        begin, end = self._with_backticks(begin if expected == start else start, end)
+        self.found += calls
+        self.cuts.append(Cut(begin, end, prose))
+        return end
+
+    def _with_backticks(self, start: int, end: int) -> tuple[int, int]:
+        if self._fence is None and self._text.endswith("`", 0, start) and self._text.startswith("`", end):
+            return start - 1, end + 1
+        return start, end
+
+    def _record_payload(self, opener: re.Match[str], payload: Payload | None) -> int:
+        return opener.end() if payload is None else self._record(opener.start(), payload.end, payload.calls)
+
+    def _tag(self, opener: re.Match[str]) -> int:
+        inner = _OPENER.match(self._text, self._after_space(opener.end()))
+        if inner is None or inner.lastgroup not in ("tag", "function"):
+            return self._record_payload(opener, read_payload(self._page, opener.end()))
+        begin, expected = self._lead
+        self._lead = (begin if expected == opener.start() else opener.start(), inner.start())
+        return inner.start()
+
+    def _function(self, opener: re.Match[str]) -> int:
+        named = FUNCTION.match(self._text, opener.start())
+        if named is None:
+            return opener.end()
+        name = named["function"] or named["invoke"]
+        return self._record_payload(opener, read_function(self._page, name, named.end()))
+
+    def _quoted(self, opener: re.Match[str]) -> int:
+        self._reasoned = True
+        mark = opener[0]
+        closing = self._page.next(re.compile(re.escape(f"{mark[0]}/{mark[1:]}")), opener.end())
+        if closing is not None:
+            return closing.end()
+        # Unclosed reasoning extends to the end of the text; in the middle of a line it is a mention of the tag.
+        start = opener.start()
+        line = self._text[max(0, start - _LOOK_BACK) : start].rpartition("\n")[2]
+        return len(self._text) if not line.strip() else opener.end()
+
+    def _reasoned_end(self, closing: re.Match[str]) -> int:
+        # The templates of some models open the reasoning in the prompt: all text so far belongs to it.
+        if not self._reasoned:
+            self._reasoned = True
+            self.found.clear()
+            self.cuts.clear()
+            self.unclosed = self.partial = False
+            self._fence = None
+        return closing.end()
+
+    def _fence_marks(self, marks: re.Match[str]) -> int:
+        fence = read_fence(self._page, marks)
+        if self._fence is not None:
+            if not fence.is_as_long_as(self._fence):
+                return marks.end()
+            if fence.closes(self._fence):
+                self._close_fence(marks.start(), marks.end())
+                return marks.end()
+        if fence.is_code:
+            self._fence = None
+            return code_end(self._page, fence)
+        self._fence, self._cuts_before_fence = fence, len(self.cuts)
+        if fence.is_call and not _OPENER.match(self._text, self._after_space(fence.body)):
+            payload = read_payload(self._page, fence.body)
+            if payload is not None:
+                return self._record(fence.body, payload.end, payload.calls)
+        return fence.body
+
+    def _close_fence(self, start: int, end: int) -> None:
+        """Cut the open block with its marks if it holds only calls."""
+        fence, self._fence = self._fence, None
+        inside = self.cuts[self._cuts_before_fence :]
+        if fence is None or not inside:
+            return
+        gaps = zip((fence.body, *(cut.end for cut in inside)), (*(cut.start for cut in inside), start), strict=True)
+        if all(_SEPARATORS.fullmatch(self._text, *gap) for gap in gaps):
+            prose = "".join(cut.prose for cut in inside)
+            self.cuts[self._cuts_before_fence :] = [Cut(fence.start, end, prose)]
+
+    def _bracket(self, start: int) -> int:
+        page, fence = self._page, self._fence
+        trusted = fence is not None and fence.is_call
+        if PYTHONIC_LIST.match(self._text, start):
+            return self._pythonic(start, trusted=trusted)
+        if not trusted and (end := page.end_without_call(start)) is not None:
+            return end
+        at = page.value_at(start, region=fence is not None)
+        if at is None:
+            return start + 1
+        value, complete = at.read.value, at.read.complete
+        delegate = fence is not None and fence.is_delegation
+        calls = calls_in(value, page.context(trusted=trusted, delegate=delegate, complete=complete))
+        if calls is not None and (trusted or is_envelope(value) or self._is_standalone(start, at.end)):
+            return self._record(start, after_closing_tags(page, at.end), calls, content_of(value))
+        if complete and at.read.certain:
+            return at.end
+        # A truncated or guessed value may be prose that starts like a value; a bare object in it is more likely data
+        # than a call, but an envelope still counts.
+        self._data_end = max(self._data_end, at.end if at.read.certain else 0)
+        return start + 1
+
+    def _pythonic(self, start: int, *, trusted: bool) -> int:
+        page = self._page
+        end = page.bracket_end(start)
+        if end is None:
+            return start + 1
+        # Without known names Python in prose may be anything; only an answer that is nothing else is a call.
+        if page.tools is None and not trusted and page.whole != (start, end):
+            return end
+        calls = pythonic_calls(self._text, start, end, page.work)
+        if calls is None:
+            return start + 1
+        if page.tools is not None and not trusted:
+            calls = [call for call in calls if call.name in page.tools]
+        return self._record(start, end, calls) if calls and (trusted or self._is_standalone(start, end)) else end
+
+    def _is_standalone(self, start: int, end: int) -> bool:
+        """Whether a bare value is not part of a program or of data, and not inline code within an answer."""
+        text = self._text
+        if start < self._data_end or _CODE_BEFORE.search(text[max(0, start - _LOOK_BACK) : start]):
+            return False
+        begin, ended = self._with_backticks(start, end)
+        return begin == start or self._page.whole == (begin, ended)
+
+    def _after_space(self, start: int) -> int:
+        space = _SPACE.match(self._text, start)
+        return space.end() if space else start
+
 
 # An answer without one of these holds no call, which is the common case.
 _ANY_OPENER = re.compile(r"[{\[<`~◁]")

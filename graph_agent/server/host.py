@@ -30,8 +30,7 @@ from graph_agent._internal.credential_headers import check_headers, credentials_
 from graph_agent._internal.polling import poll_forever
 from graph_agent.agent_file.credentials import CredentialSource, read_credentials
 from graph_agent.agent_file.delegates import SkillSpec
-from graph_agent.agent_file.factory import open_agent
-from graph_agent.agent_file.served import ServedAgent, today_from_env
+from graph_agent.agent_file.factory import ServedAgent, open_agent, today_from_env
 from graph_agent.agent_file.spec import AgentSpec, load_spec, recording, with_sources
 from graph_agent.checkpoints.open import open_saver, open_store, strict_serializer
 from graph_agent.compiled import CompiledAgentGraph
@@ -41,7 +40,7 @@ from graph_agent.models.sanitize import ToolAliases
 from graph_agent.runs.registry import lock_idle_session
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import A2A_DEFAULTS, ServerSettings
-from graph_agent.session.event_reader import EventReader
+from graph_agent.session.history import EventReader
 from graph_agent.state.events import StoredEvent
 
 

@@ -373,7 +373,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             # The cell's own event loop is running.
             roots = DaemonThreads().submit(lambda: asyncio.run(self.trace())).result(_DRAWN_WITHIN_S)
             from graph_agent._internal.svg import image_html
-            from graph_agent.session.drawing import session_svg
+            from graph_agent.session.trace import session_svg
 
             shown["image/svg+xml"] = svg = session_svg(roots)
             shown["text/html"] += image_html(svg, "time axis")

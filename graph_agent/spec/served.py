@@ -1,5 +1,5 @@
 """Exports the agent of a file for servers that request a graph per request, such as `langgraph dev`."""
 
-from graph_agent.agent_file.served import ServedAgent, served
+from graph_agent.agent_file.factory import ServedAgent, served
 
 __all__ = ["ServedAgent", "served"]

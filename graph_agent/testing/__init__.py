@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from unittest.mock import ANY as ANY
 
     from graph_agent.models.scripted import ScriptedChatModel
-    from graph_agent.testing.assertions import assert_calls, contains
+    from graph_agent.testing.calls import assert_calls, contains
     from graph_agent.testing.input_differences import Difference
     from graph_agent.testing.model import TestModel
     from graph_agent.testing.recorded_session import RecordedRun, RecordedSession
@@ -48,7 +48,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "unittest.mock": "ANY",  # not in `__all__`, because it is documented elsewhere
         "graph_agent.models.scripted": "ScriptedChatModel",
-        "graph_agent.testing.assertions": "assert_calls contains",
+        "graph_agent.testing.calls": "assert_calls contains",
         "graph_agent.testing.input_differences": "Difference",
         "graph_agent.testing.model": "TestModel",
         "graph_agent.testing.recorded_session": "RecordedRun RecordedSession",

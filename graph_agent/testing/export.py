@@ -10,16 +10,21 @@ from graph_agent._internal.text import text_of
 from graph_agent.session.history import shorten
 from graph_agent.state.events import SUCCESSES, StoredEvent, is_own
 from graph_agent.testing.export_script import (
+    WIDTH,
+    Code,
+    Constants,
     ScriptWriter,
     agent_file_options,
     asked_about,
+    assignment,
+    comparison,
     identifier,
     is_repeated,
+    rendered,
     stopped_requests,
     stub_options,
     was_stopped,
 )
-from graph_agent.testing.python_source import WIDTH, Code, Constants, assignment, comparison, rendered
 from graph_agent.testing.recorded_session import RecordedRun, value_of_result
 from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedReply, Recording
 from graph_agent.types import NO_USAGE, SessionStatus, Usage

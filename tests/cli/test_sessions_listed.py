@@ -15,8 +15,7 @@ from langgraph.types import interrupt
 from graph_agent import ScriptedChatModel, Session, SessionStatus, create_graph_agent
 from graph_agent.checkpoints.open import open_reader, open_saver, open_store
 from graph_agent.cli.sessions import age
-from graph_agent.session.event_reader import EventReader
-from graph_agent.session.history import SessionSummary, shorten, summarize_sessions
+from graph_agent.session.history import EventReader, SessionSummary, shorten, summarize_sessions
 from tests.support.agents import asks, echo
 from tests.support.cli import run_cli
 from tests.support.terminal import APPROVED_TOOLS, GATED_TOOLS, agent_folder, terminal, wait_for

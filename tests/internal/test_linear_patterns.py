@@ -24,7 +24,7 @@ _MATCHING = frozenset({"match", "fullmatch"})
 _FUNCTIONS = _MATCHING | {"compile", "search", "sub", "subn", "split", "findall", "finditer", "template"}
 
 _LOCALS: dict[str, dict[str, Any]] = {
-    "parsing/scanner.py": {"mark": "<think>"},
+    "parsing/calls.py": {"mark": "<think>"},
     "models/stream_filters.py": {"fence": {"marks": "```"}},
     "models/errors.py": {"wordings": (), "reasons": ("",)},  # `wordings`: its results are collected by their names
     "_internal/failure_log.py": {
@@ -33,7 +33,7 @@ _LOCALS: dict[str, dict[str, Any]] = {
             *importlib.import_module("graph_agent._internal.failure_log")._SHAPED,
         )
     },
-    "testing/values.py": {"names": {}, "given": ""},
+    "testing/model.py": {"names": {}, "given": ""},
 }
 """Values of the local names that a pattern is made of, by file."""
 _UNTRUSTED = frozenset(

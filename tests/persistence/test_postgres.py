@@ -18,8 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
 from graph_agent.checkpoints import postgres
-from graph_agent.checkpoints.postgres import SharedPostgresStore
-from graph_agent.checkpoints.postgres_saver import SharedPostgresSaver
+from graph_agent.checkpoints.postgres import SharedPostgresSaver, SharedPostgresStore
 from graph_agent.checkpoints.urls import without_password
 from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
 from graph_agent.locks.locks import database_key, database_key_blocking

@@ -14,9 +14,9 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from graph_agent.checkpoints import postgres_fence, postgres_writer
+from graph_agent.checkpoints import postgres_fence
+from graph_agent.checkpoints.postgres import SharedPostgresSaver
 from graph_agent.checkpoints.postgres_fence import fence_writes, lock_key
-from graph_agent.checkpoints.postgres_saver import SharedPostgresSaver
 from graph_agent.errors import SessionLostError
 from graph_agent.persistence import open_saver, strict_serializer
 from graph_agent.runs.fence import DeferredWrites
@@ -42,7 +42,7 @@ _LIKE_LANGGRAPH: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory
 @pytest.fixture(autouse=True)
 def endless_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commit queued writes only where something requires it, so that their times are deterministic."""
-    monkeypatch.setattr(postgres_writer, "MAX_DELAY_S", 3600.0)
+    monkeypatch.setattr(postgres_fence, "MAX_DELAY_S", 3600.0)
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ async def test_closing_commits_queued_writes(postgres_url: str) -> None:
 async def test_a_queued_write_is_committed_soon_without_another(
     saver: SharedPostgresSaver, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_writer, "MAX_DELAY_S", 0.005)
+    monkeypatch.setattr(postgres_fence, "MAX_DELAY_S", 0.005)
     writer, counts = Writer(saver, "a"), list[int]()
     for number in (1, 2):
         await writer.put()

@@ -20,7 +20,7 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.checkpoints import postgres_fence
-from graph_agent.checkpoints.postgres_saver import SharedPostgresSaver
+from graph_agent.checkpoints.postgres import SharedPostgresSaver
 from graph_agent.errors import SessionLostError
 from graph_agent.locks import locks as places
 from graph_agent.locks import postgres as advisory_locks

@@ -15,7 +15,7 @@ import pytest
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.server import host
-from graph_agent.session.event_reader import EventReader
+from graph_agent.session.history import EventReader
 from tests.server.hosting import answered, ask, running, sessions_of
 from tests.server.process import serving
 from tests.support.chat_client import chat

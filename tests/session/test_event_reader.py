@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, SessionMemory, create_graph_agent
 from graph_agent.persistence import open_saver, prune
-from graph_agent.session.event_reader import EventReader
+from graph_agent.session.history import EventReader
 from graph_agent.state.events import read_events
 from tests.support.agents import add, asks, echo, says, thread
 

@@ -22,8 +22,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel
-from graph_agent.checkpoints.postgres_saver import SharedPostgresSaver
-from graph_agent.checkpoints.postgres_writer import Write
+from graph_agent.checkpoints.postgres import SharedPostgresSaver
+from graph_agent.checkpoints.postgres_fence import Write
 from graph_agent.checkpoints.sqlite_connection import BUSY_S
 from graph_agent.checkpoints.sqlite_saver import SharedSqliteSaver
 from graph_agent.persistence import strict_serializer

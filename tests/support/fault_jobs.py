@@ -19,7 +19,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from graph_agent import LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.checkpoints import postgres_writer, sqlite_writer
+from graph_agent.checkpoints import postgres_fence, sqlite_writer
 from graph_agent.persistence import open_saver, strict_serializer
 from tests.support.agents import asks
 from tests.support.fault_agent import (
@@ -63,7 +63,7 @@ async def session_in(
     waves = READING if variant.get("reading") else WAVES
     async with _saver(folder, url) as saver:
         if variant.get("commits"):
-            sqlite_writer.MAX_DELAY_S = postgres_writer.MAX_DELAY_S = 3600.0
+            sqlite_writer.MAX_DELAY_S = postgres_fence.MAX_DELAY_S = 3600.0
             if isinstance(saver, WatchedPostgresSaver):
                 saver.reach_commit = reach
             else:

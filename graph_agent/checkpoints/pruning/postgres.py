@@ -15,14 +15,14 @@ from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool
 
 from graph_agent.checkpoints.format import FORMAT_KEY
-from graph_agent.checkpoints.postgres_writer import Recorder
-from graph_agent.checkpoints.pruning.copies import OpaqueSerializer
+from graph_agent.checkpoints.postgres_fence import Recorder
 from graph_agent.checkpoints.pruning.plan import MARK, At, Copies, Mark, Node, ThreadState, config_at
 from graph_agent.checkpoints.pruning.tables import (
     LEFTOVER,
     METADATA,
     Batch,
     Confirm,
+    OpaqueSerializer,
     Row,
     Statement,
     StoredWrite,

@@ -16,13 +16,13 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from graph_agent._internal.garbage import paused_collection
 from graph_agent._internal.sync_bridge import call_in_thread
-from graph_agent.checkpoints.pruning.copies import OpaqueSerializer
 from graph_agent.checkpoints.pruning.plan import MARK, At, Copies, Mark, Node, ThreadState, config_at
 from graph_agent.checkpoints.pruning.tables import (
     LEFTOVER,
     METADATA,
     Batch,
     Confirm,
+    OpaqueSerializer,
     Row,
     Statement,
     StoredWrite,

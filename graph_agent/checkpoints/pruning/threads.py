@@ -13,7 +13,6 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from graph_agent.checkpoints.pruning.copies import FullCopies
 from graph_agent.checkpoints.pruning.plan import (
     ANSWERED,
     At,
@@ -29,6 +28,7 @@ from graph_agent.checkpoints.pruning.plan import (
 from graph_agent.checkpoints.pruning.tables import (
     Batch,
     Confirm,
+    FullCopies,
     Tables,
     ThreadChangedError,
     UnreadableCheckpointError,

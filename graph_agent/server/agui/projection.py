@@ -11,13 +11,15 @@ from langchain_core.messages import AIMessage
 from langgraph.types import StateSnapshot
 
 from graph_agent._internal.text import to_json_safe
-from graph_agent.server.agui.interrupts import delegations, held_calls, presented
 from graph_agent.server.agui.messages import (
     CallNames,
     ClientView,
     content_text,
+    delegations,
     given_results,
+    held_calls,
     json_of,
+    presented,
     result_id,
     snapshot_of,
 )

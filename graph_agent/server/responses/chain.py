@@ -27,7 +27,6 @@ from graph_agent.server.chat.schemas import ChatRequest, trailing_results
 from graph_agent.server.host import Host
 from graph_agent.server.problems import BusySessionError, ProblemError, key_reused
 from graph_agent.server.responses import schemas
-from graph_agent.server.responses.input_items import Conversation, as_items, replace_references
 from graph_agent.server.responses.output import summary_wanted
 from graph_agent.server.responses.records import (
     KEYS,
@@ -40,6 +39,7 @@ from graph_agent.server.responses.records import (
     token_of_item,
     token_of_response,
 )
+from graph_agent.server.responses.schemas import Conversation, as_items, replace_references
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,9 @@ from graph_agent.server.host import Host
 from graph_agent.server.parameters import Services
 from graph_agent.server.problems import ProblemError, problem_of_run
 from graph_agent.server.responses.chain import Chains, items_of, messages_of
-from graph_agent.server.responses.input_items import encoded_summary, read_items
 from graph_agent.server.responses.output import usage_of as response_usage_of
 from graph_agent.server.responses.records import Records, item_id, new_token, response_id
-from graph_agent.server.responses.schemas import CompactResponse
+from graph_agent.server.responses.schemas import CompactResponse, encoded_summary, read_items
 from graph_agent.settings.config import AgentContext, coerce_context, effective_config, set_fields
 from graph_agent.state.schema import INITIAL_LOOP, loop_of_new_input
 from graph_agent.tools.invoke import belongs_to_run

@@ -25,9 +25,8 @@ from graph_agent.server.response_models import (
     error_responses,
 )
 from graph_agent.server.responses.chain import input_of
-from graph_agent.server.responses.input_items import read_items
 from graph_agent.server.responses.records import conversation_id, is_conversation_id, new_token
-from graph_agent.server.responses.schemas import Item, Metadata
+from graph_agent.server.responses.schemas import Item, Metadata, read_items
 
 _CONVERSATIONS = ("graph_agent", "conversations")
 _ITEMS = ("graph_agent", "conversation_items")

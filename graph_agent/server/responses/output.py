@@ -12,9 +12,8 @@ from graph_agent.models.stream_watch import reasoning_text
 from graph_agent.server.chat.handler import ChatDialect
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.problems import ProblemError, openai_error
-from graph_agent.server.responses.input_items import encoded, reasoning_blocks
 from graph_agent.server.responses.records import ItemKind, approval_id, item_id, response_id
-from graph_agent.server.responses.schemas import CreateResponse, FunctionTool
+from graph_agent.server.responses.schemas import CreateResponse, FunctionTool, encoded, reasoning_blocks
 from graph_agent.server.sse import comment, frame
 from graph_agent.state.call_events import call_name
 from graph_agent.state.events import SUCCESSES, StoredEvent

@@ -32,9 +32,9 @@ from graph_agent.server.responses.chain import Chains, Key, input_of, items_of
 from graph_agent.server.responses.compaction import compact
 from graph_agent.server.responses.compaction import count_input_tokens as count_tokens
 from graph_agent.server.responses.conversations import After, Conversations, Limit, Order, page_of
-from graph_agent.server.responses.input_items import Conversation, read_items
 from graph_agent.server.responses.output import ResponseDialect, new_response, replay, summary_wanted
 from graph_agent.server.responses.records import OPEN, Record, Records, new_token, token_of_response
+from graph_agent.server.responses.schemas import Conversation, read_items
 from graph_agent.server.responses.websocket import ResponsesSocket
 from graph_agent.server.sse import EventStream
 from graph_agent.session.results import open_interrupts
