@@ -59,11 +59,7 @@ _own_lists: ContextVar[tuple[str, Mapping[str, list[Any]]] | None] = ContextVar(
 
 
 def check_format(metadata: Mapping[str, Any], thread_id: str) -> None:
-    """Check that this version can read a checkpoint.
-
-    Raises:
-        NewerFormatError: If it cannot.
-    """
+    """Check that this version can read a checkpoint; raise `NewerFormatError` if it cannot."""
     found = metadata.get(FORMAT_KEY, 1)
     if found > FORMAT:
         raise NewerFormatError(
@@ -179,8 +175,7 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
 def with_own_lists(lists: tuple[str, Mapping[str, list[Any]]] | None) -> Iterator[None]:
     """Let asynchronous reads of a checkpoint that a run has stored return the run's own lists.
 
-    Args:
-        lists: The checkpoint's id, and its lists by channel; None for no effect.
+    `lists` are the checkpoint's id, and its lists by channel; None for no effect.
     """
     reset = _own_lists.set(lists)
     try:
@@ -204,13 +199,8 @@ class _LazyCache:
 def readable(config: RunnableConfig | None, before: RunnableConfig | None = None) -> Iterator[None]:
     """Check the ids of a read, and name the session in an error about a stored value that cannot be decoded.
 
-    Args:
-        config: The address; None for all threads.
-        before: The checkpoint at which a list ends; None if it ends at the oldest.
-
-    Raises:
-        DamagedSessionError: For each such error.
-        InputError: If an id holds a lone surrogate.
+    `config` is None for all threads; `before` is where a list ends. Each such error becomes a `DamagedSessionError`; an
+    id with a lone surrogate is an `InputError`.
     """
     for at in (config, before):
         for key in _KEYS:
@@ -223,11 +213,7 @@ def readable(config: RunnableConfig | None, before: RunnableConfig | None = None
 
 
 def check_values(checkpoint: Any, metadata: Mapping[str, Any], thread_id: str) -> None:
-    """Check that a checkpoint of an agent is complete.
-
-    Raises:
-        DamagedSessionError: If it is not.
-    """
+    """Check that a checkpoint of an agent is complete; raise `DamagedSessionError` if it is not."""
     if not isinstance(checkpoint, Mapping) or not checkpoint.keys() >= _FIELDS:
         raise damaged(thread_id, "a checkpoint is no mapping with the fields of one")
     if FORMAT_KEY in metadata and (

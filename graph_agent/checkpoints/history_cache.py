@@ -106,11 +106,7 @@ class KnownHistory:
 
 
 class HistoryCache:
-    """The kept histories of one saver. Thread-safe.
-
-    Args:
-        most_bytes: Maximum bytes of all histories.
-    """
+    """The kept histories of one saver, `most_bytes` at most. Thread-safe."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -122,16 +118,10 @@ class HistoryCache:
     def find(
         self, target: CheckpointTuple, channels: Sequence[str]
     ) -> Generator[str, CheckpointTuple | None, KnownHistory | None]:
-        """Find the kept history of an ancestor, and the writes since.
+        """Find the kept history of an ancestor, and the writes since; None if the whole history must be read.
 
-        Args:
-            target: The checkpoint whose history is read; only its id, address, parent and metadata are used.
-
-        Yields:
-            The id of a checkpoint of the same thread and namespace, to be loaded and sent; None if it does not exist.
-
-        Returns:
-            The history; None if the whole history must be read.
+        Yields ids of checkpoints of the same thread and namespace, to be loaded and sent; None if one does not exist.
+        Of the target, only id, address, parent and metadata are used.
         """
         at = _Checkpoint.of(target)
         with self._guard:

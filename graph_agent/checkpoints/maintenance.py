@@ -136,14 +136,9 @@ def _rule(keep_last: int | None, older_than: timedelta | None) -> Rule:
 async def open_tables(
     url: str, folder: Path | None = None, *, create: bool = False
 ) -> AsyncIterator[tuple[Tables, BaseCheckpointSaver[Any]]]:
-    """Open the tables of a database, and a saver of it.
+    """Open the tables of a database, created if `create` and it is a missing SQLite file, and a saver of it.
 
-    Args:
-        url: `sqlite:///FILE` or `postgresql://…`.
-        create: Whether to create an SQLite file that does not exist.
-
-    Raises:
-        ConfigError: If the database does not exist, cannot be opened, or is one in memory.
+    Raises `ConfigError` if the database does not exist, cannot be opened, or is one in memory.
     """
     if url == MEMORY:
         raise ConfigError("db='memory:' ends with its process; use 'sqlite:///FILE' or 'postgresql://…'.")

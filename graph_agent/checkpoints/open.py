@@ -65,11 +65,7 @@ async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[Base
 async def open_reader(url: str) -> AsyncIterator[BaseCheckpointSaver[Any]]:
     """Open a saver for listing sessions and reading histories; for SQLite, a `SqliteReader`, which loads quickly.
 
-    Args:
-        url: Same as for `open_saver`; an SQLite file must exist.
-
-    Raises:
-        ConfigError: Same as for `open_saver`.
+    URL and errors as for `open_saver`; an SQLite file must exist.
     """
     if url == MEMORY or is_postgres(url):
         async with open_saver(url) as saver:

@@ -100,14 +100,7 @@ Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
 
 @asynccontextmanager
 async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncIterator[SharedPostgresSaver]:
-    """Open a saver, create its tables if they are missing, and close it on exit.
-
-    Args:
-        url: `postgresql://…`, in libpq's syntax.
-
-    Raises:
-        ConfigError: If the database cannot be reached, or its tables cannot be created.
-    """
+    """Open a saver, create its tables if they are missing, and close it on exit; raise `ConfigError` if that fails."""
 
     async def make(connection: AsyncConnection[DictRow]) -> None:
         await AsyncPostgresSaver(connection, serde=serde).setup()
@@ -125,11 +118,7 @@ async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncItera
 
 @asynccontextmanager
 async def open_postgres_store(url: str) -> AsyncIterator[SharedPostgresStore]:
-    """Open the Store of a database, create its tables if they are missing, and close it on exit.
-
-    Raises:
-        ConfigError: Same as for `open_postgres_saver`.
-    """
+    """Open the Store of a database, create its tables if they are missing, and close it on exit; errors as above."""
     await make_tables(url, lambda connection: AsyncPostgresStore(connection).setup())
     async with _pool(url, STORE_CONNECTIONS) as pool:
         store = SharedPostgresStore(pool)
@@ -147,20 +136,12 @@ class SharedPostgresStore(AsyncPostgresStore):
         self._pool = pool
 
     async def is_empty(self, namespace: tuple[str, ...]) -> bool:
-        """Whether a namespace itself holds no items; one query, cheaper than a search. The caller shields it.
-
-        Args:
-            namespace: The complete namespace, not a prefix.
-        """
+        """Whether a namespace, not a prefix, has no items; one query, cheaper than a search. The caller shields it."""
         async with self._pool.connection() as connection:
             return await (await connection.execute(_UNDER, [".".join(namespace)])).fetchone() is None
 
     async def aprobe(self) -> None:
-        """Check that the database accepts writes, with a write that is rolled back.
-
-        Raises:
-            psycopg.Error: If it does not.
-        """
+        """Check with a write that is rolled back that the database accepts writes; raise `psycopg.Error` if not."""
         async with self._pool.connection() as connection, connection.transaction(force_rollback=True):
             await connection.execute(_STORE_PROBE, ['"' + os.urandom(PROBE_BYTES // 2).hex() + '"'])
 
@@ -170,11 +151,7 @@ class SharedPostgresStore(AsyncPostgresStore):
 
 
 async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Awaitable[Any]]) -> None:
-    """Create tables under a lock, since concurrent creation by two processes would fail.
-
-    Raises:
-        ConfigError: If the database cannot be reached, or the tables cannot be created.
-    """
+    """Create tables under a lock, since concurrent creation by two processes would fail; `ConfigError` if it fails."""
     try:
         async with await AsyncConnection[DictRow].connect(url, row_factory=dict_row, **_options(url)) as connection:
             await connection.execute(_LIMIT_PAUSES, [f"{_CREATE_S}s"])
@@ -229,11 +206,7 @@ async def _check_connection(connection: AsyncConnection[DictRow]) -> None:
 
 
 def _options(url: str) -> dict[str, Any]:
-    """Return the options of a connection, except those that the URL sets.
-
-    Raises:
-        psycopg.ProgrammingError: If the URL is invalid.
-    """
+    """Return the options of a connection, except those that the URL sets; `psycopg.ProgrammingError` for a bad URL."""
     chosen = conninfo_to_dict(url)
     limits = {name: value for name, value in _LIMITS.items() if name not in chosen}
     return {"autocommit": True, "prepare_threshold": 0, **limits}
@@ -276,11 +249,8 @@ class _NoLock(asyncio.Lock):
 class SharedPostgresSaver(FencedPostgresSaver):
     """The saver; a run's writes and the check that the run may write are one transaction.
 
-    A run that defers its writes commits several supersteps together (see `DeferredWrites`). A read returns after
-    the queued writes of its threads have ended.
-
-    Args:
-        pool: Connections in autocommit mode, with rows as mappings.
+    A run that defers its writes commits several supersteps together (see `DeferredWrites`). A read returns after the
+    queued writes of its threads have ended. The pool's connections are in autocommit mode, with rows as mappings.
     """
 
     defers_writes = True
@@ -327,11 +297,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint; within a run that defers its writes, it may be committed later (see `DeferredWrites`).
-
-        Raises:
-            SessionLostError: If a run writes it and another run has continued the session.
-        """
+        """Store a checkpoint; a run that defers its writes may commit it later. Errors as in the base class."""
         deferred = self._deferred(config)
         if deferred is None:
             await self._flush(at_of(config)[0])
@@ -346,11 +312,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store the writes of a task; within a run that defers its writes, they may be committed later.
-
-        Raises:
-            SessionLostError: If a run writes them and another run has continued the session.
-        """
+        """Store a task's writes; a run that defers its writes may commit them later. Errors as in the base class."""
         deferred = self._deferred(config)
         if deferred is None:
             await self._flush(at_of(config)[0])
@@ -419,11 +381,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
         await self._flush()
 
     async def aprobe(self) -> None:
-        """Check that the database accepts writes, with a write that is rolled back.
-
-        Raises:
-            psycopg.Error: If it does not.
-        """
+        """Check with a write that is rolled back that the database accepts writes; raise `psycopg.Error` if not."""
         async with self._pool.connection() as connection, connection.transaction(force_rollback=True):
             await connection.execute(_PROBE, [os.urandom(PROBE_BYTES)])
 
@@ -444,13 +402,9 @@ class SharedPostgresSaver(FencedPostgresSaver):
         )
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Remove old checkpoints of threads (see `graph_agent.persistence.prune`).
+        """Remove old checkpoints of threads, see `graph_agent.persistence.prune`; or `delete` the threads.
 
-        Args:
-            strategy: `keep_latest` or `delete`.
-
-        Raises:
-            SessionBusyError: If a run of a thread is under way.
+        Raises `SessionBusyError` if a run of a thread is under way.
         """
         # Imported here: few processes prune.
         from graph_agent.checkpoints.pruning.postgres import PostgresTables

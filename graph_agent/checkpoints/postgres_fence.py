@@ -129,11 +129,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint.
-
-        Raises:
-            SessionLostError: If a run writes it and another run has continued the session.
-        """
+        """Store a checkpoint; raise `SessionLostError` if its run has lost the session to another run."""
         fence = fence_of(config)
         if fence is None:
             return await super().aput(config, checkpoint, metadata, new_versions)
@@ -146,11 +142,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store the writes of a task.
-
-        Raises:
-            SessionLostError: If a run writes them and another run has continued the session.
-        """
+        """Store the writes of a task; raise `SessionLostError` if its run has lost the session to another run."""
         fence = fence_of(config)
         if fence is None:
             await super().aput_writes(config, writes, task_id, task_path)
@@ -168,15 +160,10 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         write: Callable[[FencedPostgresSaver], Awaitable[T]],
         new_ids: Sequence[str] = (),
     ) -> T:
-        """Check that the run may write, and write, in one transaction.
+        """Check that the run may write to a thread and namespace, and write, in one transaction.
 
-        Args:
-            at: The thread and namespace to write to.
-            write: Writes with the given saver; called again if the first transaction failed.
-            new_ids: The ids of the checkpoints to store, in order; empty for writes of an existing one.
-
-        Raises:
-            SessionLostError: If another run has continued the session.
+        `write` is called again if the first transaction failed. `new_ids` are ids of the checkpoints to store, in
+        order; empty for writes of an existing one. Raises `SessionLostError` if another run has continued the session.
         """
         result = await self._write_fenced(fence, at, write, new_ids)
         for new_id in new_ids:
@@ -224,9 +211,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
     async def _exclusive_transaction(self, at: At) -> AsyncIterator[tuple[AsyncConnection[DictRow], DictRow | None]]:
         """Open a transaction that excludes other writers of the same namespace.
 
-        Yields:
-            The connection, and the newest checkpoint: its id, the run that is recorded as its owner, and the number
-            of its writes; None without checkpoints.
+        Yields the connection, and the newest checkpoint's id, recorded owner and number of writes, if there is one.
         """
         async with self._connection() as connection:
             try:
@@ -377,13 +362,9 @@ FencedRun = tuple[str, str, str, str, str]
 
 
 async def execute(cursor: AsyncCursor[DictRow], writes: Sequence[Write], runs: Sequence[FencedRun] = ()) -> None:
-    """Execute the statements of writes.
+    """Execute the statements of writes; in the same statement, check their runs unless that was done.
 
     The order of different statements is irrelevant, as each writes to its own table, or replaces the rows of another.
-
-    Args:
-        writes: The writes, in order.
-        runs: Their runs, to be checked in the same statement; empty if they were checked.
     """
     by_sql: dict[str, list[Any]] = {sql: [] for sql in _COLUMNS}
     for sql, rows in (statement for write in writes for statement in write.statements):
@@ -405,12 +386,8 @@ def _columns(rows: Sequence[Sequence[Any]], count: int) -> list[list[Any]]:
 class WriteQueue:
     """The queued writes of one run. A transaction starts when one is awaited, or after `MAX_DELAY_S`.
 
-    Writes that are queued during a transaction are committed by the next one.
-
-    Args:
-        group: The run's writes; its error refuses all later ones.
-        commit: Commits some writes in their order.
-        drained: Called when no write is left.
+    Writes that are queued during a transaction are committed by the next one, in order. The error of the `group`
+    refuses all later ones. `drained` is called when no write is left.
     """
 
     def __init__(
@@ -429,11 +406,7 @@ class WriteQueue:
         """The threads to which the run has written."""
 
     def add(self, write: Write) -> None:
-        """Queue a write.
-
-        Raises:
-            BaseException: The error of an earlier write of the run.
-        """
+        """Queue a write; raise the error of an earlier write of the run."""
         self._group.queue(self.flush)
         self._pending.append(write)
         self._added += 1
@@ -492,11 +465,7 @@ class Share:
 
 
 class SharedTransactions:
-    """Commits the writes of several runs in one transaction; those that arrive during it share the next one.
-
-    Args:
-        connect: Opens a pipeline whose statements are one transaction.
-    """
+    """Commits the writes of several runs in one transaction; those that arrive during it share the next one."""
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[AsyncConnection[DictRow]]]) -> None:
         self._connect = connect
@@ -505,13 +474,10 @@ class SharedTransactions:
         self._task: asyncio.Task[None] | None = None
 
     async def commit(self, share: Share) -> bool:
-        """Commit a run's writes together with those of other runs.
+        """Commit a run's writes together with those of other runs; return whether they are committed.
 
-        Returns:
-            Whether they are committed. If not, each run must commit alone, which finds the run that has failed.
-
-        Raises:
-            psycopg_pool.PoolTimeout: If the database cannot be reached.
+        If not, each run must commit alone, which finds the run that has failed. Raises `PoolTimeout` without a
+        database.
         """
         committed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((share, committed))

@@ -84,9 +84,6 @@ def namespaces_to_check(configurable: Mapping[str, Any]) -> list[str]:
 
     These are the run's own namespace if it starts from an older checkpoint, and the parent namespaces if it runs inside
     a foreign graph, whose checkpoint ids depend only on the clock.
-
-    Args:
-        configurable: The run's `configurable`, before the run is added to it.
     """
     own: str = configurable.get("checkpoint_ns", "")
     found = [own] if loads_older_checkpoint(configurable) else []
@@ -111,9 +108,6 @@ async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple
     held by a breakpoint still run. Other copies of the same original are included. An edit or a copy of a checkpoint
     with newer ones of another kind is excluded: it goes back in time, to repeat the work from there. So is the fork
     that a replay of an older checkpoint stores.
-
-    Args:
-        found: The checkpoint; None if there is none.
     """
     before: list[CheckpointTuple] = []
     copies: list[CheckpointTuple] = []

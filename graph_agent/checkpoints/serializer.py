@@ -24,9 +24,7 @@ class StrictSerializer(JsonPlusSerializer):
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Return the stored value.
 
-        Raises:
-            NotImplementedError: If the data type is not supported, e.g. `pickle`.
-            UnreadableValueError: If the data is damaged.
+        Raises `NotImplementedError` for another data type, e.g. `pickle`, and `UnreadableValueError` if it is damaged.
         """
         try:
             if data[0] == "json":

@@ -56,16 +56,10 @@ def _read_sqlite(file: Path, group: str | None, after: str | None, limit: int | 
 
 
 async def postgres_threads(pool: Pool, group: str | None, after: str | None, limit: int | None) -> list[str]:
-    """Return the ids of the threads in a database, newest first by their first checkpoint.
+    """Return at most `limit` ids of threads, newest first by their first checkpoint, those listed after `after`.
 
-    Args:
-        group: Only threads whose id is this text plus one more segment; the text ends with the id's first slash, or is
-            empty for ids without a slash. None for all threads.
-        after: Only threads listed after this one; None to start with the first.
-        limit: Maximum number of threads; None for all.
-
-    Raises:
-        KeyError: If the thread `after` does not exist.
+    With a `group`, only ids that are this text, up to their first slash, and one more segment; the empty text is for
+    ids without a slash. Raises `KeyError` if the thread `after` does not exist.
     """
     async with pool.connection() as connection:
         started = None

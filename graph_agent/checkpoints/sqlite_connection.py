@@ -54,11 +54,7 @@ def is_locked(error: BaseException) -> bool:
 
 
 class LockWaitConnection(sqlite3.Connection):
-    """A connection that waits up to `BUSY_S` seconds for the locks of others; a `factory` of `sqlite3.connect`.
-
-    Args:
-        timeout: Ignored; the timeout is `BUSY_S`.
-    """
+    """A connection that waits up to `BUSY_S` seconds, whatever `timeout` is, for locks; for `sqlite3.connect`."""
 
     def __init__(self, database: str | Path, timeout: float = BUSY_S, **options: Any) -> None:
         super().__init__(database, timeout=_NOTICE_S, **options)
@@ -81,19 +77,11 @@ class LockWaitConnection(sqlite3.Connection):
         return self.cursor().executescript(sql_script)
 
     def commit(self) -> None:
-        """Commit the transaction.
-
-        Raises:
-            DatabaseLockedError: If another connection holds the lock for too long.
-        """
+        """Commit the transaction; raise `DatabaseLockedError` if another connection holds the lock for too long."""
         self.wait_for(super().commit)
 
     def wait_for(self, statement: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Execute a statement, and wait for the file's lock if another connection holds it.
-
-        Raises:
-            DatabaseLockedError: If the lock is held for too long.
-        """
+        """Execute a statement once the file's lock is free; raise `DatabaseLockedError` if that takes too long."""
         before, failed = self.total_changes, _failed_waits.get(self._file)
         recently_failed = failed is not None and time.monotonic() - failed[0] < _FAILED_S
         if recently_failed:
@@ -174,14 +162,7 @@ class Patience:
         self._until = time.monotonic() + BUSY_S
 
     def pause_s(self, error: sqlite3.Error) -> float:
-        """Return the seconds to wait before the next attempt.
-
-        Args:
-            error: The error of the last attempt.
-
-        Raises:
-            sqlite3.Error: That error, if another process cannot be its cause or `BUSY_S` seconds have passed.
-        """
+        """Return the seconds to wait after an error; raise it after `BUSY_S`, or if no other process can cause it."""
         if isinstance(error, DatabaseLockedError) and error.waited_s:
             raise error
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
@@ -193,9 +174,7 @@ class Patience:
 def check_database(path: Path) -> None:
     """Check that a file is a database or can be created as one.
 
-    Raises:
-        ConfigError: If it cannot be opened, is not a database, or has several names.
-        DatabaseLockedError: If another process keeps it locked.
+    Raises `ConfigError` if not, or if it has several names, and `DatabaseLockedError` if it stays locked.
     """
     check_names(path)
     try:

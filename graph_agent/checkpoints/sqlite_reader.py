@@ -55,9 +55,6 @@ class SqliteReader:
     """The reader. Objects, such as messages, are read as the dicts of their fields.
 
     Its asynchronous methods block the event loop while they read.
-
-    Args:
-        connection: An open connection to it.
     """
 
     def __init__(self, file: Path, connection: sqlite3.Connection) -> None:
@@ -69,11 +66,7 @@ class SqliteReader:
         self._order = f" ORDER BY {'task_path, ' if has_paths else ''}task_id, idx"
 
     async def aget_tuple(self, config: RunnableConfig) -> StoredCheckpoint | None:
-        """Return a checkpoint, by default the newest; None if there is none.
-
-        Raises:
-            NewerFormatError: If a newer version of this package stored it.
-        """
+        """Return a checkpoint, by default the newest, if any; raise `NewerFormatError` for a newer version's."""
         if not self._has_tables:
             return None
         at, checkpoint_id = _address(config)
@@ -137,11 +130,7 @@ class SqliteReader:
 
 @contextmanager
 def open_sqlite_reader(path: Path) -> Iterator[SqliteReader]:
-    """Open the reader of a file, and close it on exit.
-
-    Raises:
-        ConfigError: If the file cannot be opened, or is not a database.
-    """
+    """Open the reader of a file, and close it on exit; `ConfigError` if it cannot be opened, or is no database."""
     check_database(path)
     with closing(LockWaitConnection(path, check_same_thread=False)) as connection:
         connection.execute("PRAGMA query_only = ON")
@@ -188,14 +177,7 @@ _PUT = "INSERT OR REPLACE INTO store (prefix, key, value) VALUES (?, ?, ?)"
 
 
 def put_item(file: Path, namespace: tuple[str, ...], key: str, value: Mapping[str, Any]) -> bool:
-    """Store an item; return False if the file has no Store yet.
-
-    Args:
-        value: The item, plain JSON.
-
-    Raises:
-        sqlite3.Error: If the file cannot be written.
-    """
+    """Store an item of plain JSON; return False if the file has no Store yet, raise `sqlite3.Error` if it fails."""
     with closing(sqlite3.connect(file, timeout=_WAIT_S, isolation_level=None)) as connection:
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'store'").fetchone():
             return False

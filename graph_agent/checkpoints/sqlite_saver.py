@@ -64,9 +64,7 @@ _PROBE = (
 class SharedSqliteSaver(SqliteSaver):
     """The saver; its thread performs each write in one transaction with the check that the run may write.
 
-    Args:
-        file: The full path of the database, which other processes may use too.
-        connection: An open connection to it, usable from any thread.
+    Other processes may use the file, too; any thread may use the connection.
     """
 
     defers_writes = True
@@ -83,11 +81,7 @@ class SharedSqliteSaver(SqliteSaver):
         self._writer = Writer(connection, self.lock, self.setup)
 
     def setup(self) -> None:
-        """Create missing tables.
-
-        Raises:
-            sqlite3.Error: If they cannot be created.
-        """
+        """Create missing tables."""
         retry = Patience()
         while not self._has_index:
             try:
@@ -152,11 +146,7 @@ class SharedSqliteSaver(SqliteSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint; it is committed when this returns.
-
-        Raises:
-            SessionLostError: If a run writes it and another run has continued the session.
-        """
+        """Store and commit a checkpoint; raise `SessionLostError` if its run has lost the session to another run."""
         stored, job, committed = self._recorded_put(config, checkpoint, metadata, new_versions)
         self._writer.run_blocking(job, committed=committed)
         return stored
@@ -180,11 +170,7 @@ class SharedSqliteSaver(SqliteSaver):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store the writes of a task; they are committed when this returns.
-
-        Raises:
-            SessionLostError: If a run writes them and another run has continued the session.
-        """
+        """Store and commit a task's writes; raise `SessionLostError` if its run has lost the session to another run."""
         self._writer.run_blocking(self._recorded_writes(config, writes, task_id, task_path))
 
     async def aput_writes(
@@ -229,13 +215,9 @@ class SharedSqliteSaver(SqliteSaver):
         self._newest_in.clear()
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Remove old checkpoints of threads (see `graph_agent.persistence.prune`).
+        """Remove old checkpoints of threads, see `graph_agent.persistence.prune`; or `delete` the threads.
 
-        Args:
-            strategy: `keep_latest` or `delete`.
-
-        Raises:
-            SessionBusyError: If a run of a thread is under way.
+        Raises `SessionBusyError` if a run of a thread is under way.
         """
         # Imported here: few processes prune.
         from graph_agent.checkpoints.pruning.sqlite import SqliteTables
@@ -315,11 +297,9 @@ class SharedSqliteSaver(SqliteSaver):
         self.conn.execute(_RECORD_OWNER, (thread_id, namespace, checkpoint_id, OWNER, owner, kind, nothing))
 
     async def aprobe(self) -> None:
-        """Check that the file accepts writes (see `graph_agent.checkpoints.write_probe`).
+        """Check that the file accepts writes (see `write_probe`).
 
-        Raises:
-            sqlite3.Error: If it does not, or is damaged.
-            OSError: If its disk is full.
+        Raises `sqlite3.Error` if it does not, or is damaged; `OSError` if its disk is full.
         """
         await call_in_thread(self._probe)
         await call_in_thread(check_space, self.database.parent)
@@ -343,11 +323,7 @@ def _record_stored(config: RunnableConfig, checkpoint_id: str) -> None:
 
 @asynccontextmanager
 async def open_sqlite_saver(path: Path, serde: SerializerProtocol) -> AsyncIterator[SharedSqliteSaver]:
-    """Open the saver of a file over a separate connection, and close it on exit.
-
-    Raises:
-        ConfigError: If the file cannot be opened.
-    """
+    """Open the saver of a file over a separate connection, and close it on exit; `ConfigError` if that fails."""
     # File access runs in threads: some servers refuse blocking calls in the event loop.
     await call_in_thread(check_database, path)
     connection = await call_in_thread(lambda: LockWaitConnection(path, check_same_thread=False))
@@ -369,11 +345,7 @@ class SharedSqliteStore(AsyncSqliteStore):
     """The Store; cancellation does not interrupt its operations, and processes may create its tables concurrently."""
 
     async def setup(self) -> None:
-        """Create missing tables.
-
-        Raises:
-            sqlite3.Error: If they cannot be created.
-        """
+        """Create missing tables."""
         retry = Patience()
         while not self.is_setup:
             try:
@@ -386,22 +358,14 @@ class SharedSqliteStore(AsyncSqliteStore):
                 await asyncio.sleep(retry.pause_s(error))
 
     async def is_empty(self, namespace: tuple[str, ...]) -> bool:
-        """Whether a namespace itself has no items, in one query without a transaction. The caller shields it.
-
-        Args:
-            namespace: The complete namespace, not a prefix.
-        """
+        """Whether a namespace, not a prefix, has no items; one query, no transaction. The caller shields it."""
         if not self.is_setup:
             await self.setup()
         rows = await self._rows(_UNDER, (".".join(namespace),))
         return not rows
 
     async def aprobe(self) -> None:
-        """Check that the file accepts writes (see `graph_agent.checkpoints.write_probe`).
-
-        Raises:
-            sqlite3.Error: If it does not.
-        """
+        """Check that the file accepts writes (see `write_probe`); raise `sqlite3.Error` if it does not."""
         if not self.is_setup:
             await self.setup()
         await await_uninterrupted(self._probe())
@@ -435,11 +399,7 @@ class SharedSqliteStore(AsyncSqliteStore):
 
 @asynccontextmanager
 async def open_sqlite_store(path: Path) -> AsyncIterator[SharedSqliteStore]:
-    """Open the Store of a file over a separate connection, and close it on exit.
-
-    Raises:
-        ConfigError: If the file cannot be opened.
-    """
+    """Open the Store of a file over a separate connection, and close it on exit; `ConfigError` if that fails."""
     await call_in_thread(check_database, path)
     async with aiosqlite.connect(path, isolation_level=None, factory=LockWaitConnection) as connection:
         store = SharedSqliteStore(connection)

@@ -69,10 +69,7 @@ class _TransactionLostError(Exception):
 class Writer:
     """Runs jobs on a thread that lives from the first job to `aclose`.
 
-    Args:
-        connection: A connection usable from any thread.
-        lock: Held during each batch; other users of the connection must hold it too.
-        prepare: Called before each batch, with the lock held.
+    The lock is held during each batch, as by all users of the connection; `prepare` is called before it.
     """
 
     def __init__(self, connection: sqlite3.Connection, lock: threading.Lock, prepare: Callable[[], None]) -> None:
@@ -103,15 +100,11 @@ class Writer:
     ) -> T:
         """Run a job on the thread and commit its writes; a job that is cancelled before its start does not run.
 
-        Args:
-            job: The work to do; it may run twice, if another job of its batch fails.
-            writes: Whether it writes, and so needs a transaction from its start.
-            group: The run that writes; None if there is none.
-            committed: Called on the thread after the commit.
+        It may run twice, if another job of its batch fails. One that `writes` needs a transaction from its start.
+        `committed` is called on the thread after the commit.
 
-        Raises:
-            sqlite3.Error: If the transaction fails or the writer is closed; nothing of the job is stored.
-            Exception: The job's own error, or that of an earlier job of its group; nothing of the job is stored.
+        Raises `sqlite3.Error` if the transaction fails or the writer is closed, the job's own error, or that of an
+        earlier job of its `group`, the run that writes; nothing of the job is then stored.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._submit(_Job(job, writes, future, group, committed))
@@ -130,12 +123,8 @@ class Writer:
     def defer(self, job: Callable[[], Any], group: DeferredWrites, committed: Callable[[], None] | None = None) -> None:
         """Queue a job that writes, and return; its batch starts with the next other job, or after `MAX_DELAY_S`.
 
-        Args:
-            group: Same as for `run`; it receives the job's error.
-
-        Raises:
-            sqlite3.Error: If the writer is closed.
-            BaseException: The error of an earlier job of the group.
+        The `group` receives its error. Raises `sqlite3.Error` if the writer is closed, or the error of an earlier job
+        of the group.
         """
         group.queue(self.flush)
         self._submit(_Job(job, True, None, group, committed))

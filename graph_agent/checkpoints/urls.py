@@ -57,11 +57,7 @@ def _is_password(name: str) -> bool:
 
 
 def check_database_exists(url: str, folder: Path | None = None) -> None:
-    """Raise if the URL is that of an SQLite file that does not exist; the file is not created.
-
-    Raises:
-        ConfigError: If there is no such file, or the URL is of another kind than those of `open_saver`.
-    """
+    """Raise `ConfigError` for an SQLite file that does not exist, which is not created, or a URL of another kind."""
     if url == MEMORY or is_postgres(url):
         return
     path = file_of(url, folder)
@@ -86,14 +82,9 @@ def check_cache(url: str) -> str:
 def file_of(url: str, folder: Path | None = None, field: str = "db") -> Path:
     """Return the file of an SQLite URL; percent escapes in its name are decoded.
 
-    Args:
-        url: `sqlite:///FILE`, or `sqlite:///FILE?mode=rw` for a file that must exist.
-        folder: Base of a relative path; None for the current folder.
-        field: Name of the setting, for the message.
-
-    Raises:
-        ConfigError: If the URL is of another kind or has unknown parameters or a fragment, or the file or its folder
-            does not exist.
+    `?mode=rw` is for a file that must exist; `folder` is the base of a relative path; `field` is the setting's name in
+    messages. Raises `ConfigError` for another kind of URL, unknown parameters, a fragment, or if the file or its folder
+    does not exist.
     """
     if not url.startswith(_SQLITE) or url == _SQLITE:
         shown = without_password(url)

@@ -27,27 +27,15 @@ class SupportsWriteProbe(Protocol):
     """A saver or a Store that can check whether it accepts writes."""
 
     async def aprobe(self) -> None:
-        """Write data and roll it back.
-
-        Raises:
-            Exception: The database's own error if it accepts no writes: it is full, damaged, read-only, locked or
-                unreachable.
-        """
+        """Write data and roll it back; raise the database's own error if it accepts no writes."""
         ...
 
 
 def probe_sqlite(connection: sqlite3.Connection, insert: str) -> None:
-    """Write `PROBE_BYTES` to a file over a connection, and roll them back.
+    """Write `PROBE_BYTES` with an `insert` of one blob, over a connection without a transaction, and roll them back.
 
     The bytes reach the file, as the connection's cache is temporarily too small for them. Nothing is written while
     another connection writes, since that write already proves that the file accepts writes.
-
-    Args:
-        connection: A connection without an open transaction.
-        insert: A statement that inserts a row, with a blob as its only parameter.
-
-    Raises:
-        sqlite3.Error: If the bytes cannot be written.
     """
     [[cache]] = connection.execute("PRAGMA cache_size").fetchall()
     [[wait_ms]] = connection.execute("PRAGMA busy_timeout").fetchall()
@@ -67,15 +55,9 @@ def probe_sqlite(connection: sqlite3.Connection, insert: str) -> None:
 
 
 def check_space(folder: Path) -> None:
-    """Write `PROBE_BYTES` to an unnamed temporary file.
+    """Write `PROBE_BYTES` to an unnamed temporary file in a folder; raise `OSError` if its disk is full.
 
     A used database has free space in its own files, so small writes succeed for a while after the disk is full.
-
-    Args:
-        folder: A folder on the disk to check.
-
-    Raises:
-        OSError: If the disk is full.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(PROBE_BYTES))
@@ -83,11 +65,7 @@ def check_space(folder: Path) -> None:
 
 
 def check_sqlite(file: Path) -> None:
-    """Read a file's pages over a separate connection, whose cache is empty, to find damage.
-
-    Raises:
-        sqlite3.Error: If it is damaged, or cannot be read.
-    """
+    """Read a file's pages over a connection with an empty cache; raise `sqlite3.Error` if it is damaged."""
     with closing(
         sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, check_same_thread=False)
     ) as connection:

@@ -470,11 +470,7 @@ def new(
 
 
 def create(name: str, folder: Path) -> Path:
-    """Write the files, and return their folder.
-
-    Raises:
-        InputError: If the name is invalid, the folder exists or cannot be written.
-    """
+    """Write the files, and return their folder; raise `InputError` for an invalid name, or a folder that exists."""
     if not _NAME.fullmatch(name):
         raise InputError(
             f"name={printable(name)!r}: a name begins with a letter and has letters, digits, '-' and '_', at most 64."

@@ -28,12 +28,7 @@ T = TypeVar("T")
 
 
 class AgentThread:
-    """Opens an agent in a daemon thread, and closes it there.
-
-    Args:
-        open_agent: Returns the context of the opened agent.
-        end_s: Maximum seconds to wait for the end of the thread on exit.
-    """
+    """Opens an agent in a daemon thread, and closes it there, within `end_s` on exit."""
 
     def __init__(self, open_agent: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]], end_s: float) -> None:
         self._open_agent = open_agent
@@ -48,11 +43,7 @@ class AgentThread:
         """Whether the thread did not end in time."""
 
     async def __aenter__(self) -> CompiledAgentGraph:
-        """Start the thread, and return the agent once it is open.
-
-        Raises:
-            ConfigError: As `open_agent`.
-        """
+        """Start the thread, and return the agent once it is open; raises what `open_agent` raises."""
         self._thread.start()
         return await self._opened
 
@@ -73,11 +64,7 @@ class AgentThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def stream(self, start: Callable[[], AsyncGenerator[Part]]) -> AsyncIterator[Part]:
-        """Yield the parts of a run on the agent's loop.
-
-        Args:
-            start: Called on the agent's loop; returns the parts.
-        """
+        """Yield the parts of a run on the agent's loop, where `start` is called."""
         queue: asyncio.Queue[Part | BaseException | None] = asyncio.Queue()
 
         def put(item: Part | BaseException | None) -> None:

@@ -172,11 +172,7 @@ _RESPONSE_S = 3.0
 
 
 def chat_with(settings: Settings) -> int:
-    """Hold a conversation until the person leaves; return the exit status.
-
-    Raises:
-        ConfigError: If the agent cannot be opened.
-    """
+    """Hold a conversation until the person leaves; return the exit status."""
     return asyncio.run(_chat(settings))
 
 
@@ -193,11 +189,7 @@ async def _chat(settings: Settings) -> int:
 
 
 class Chat:
-    """One conversation.
-
-    Args:
-        editor: The input line; None for the terminal's.
-    """
+    """One conversation, with the terminal's input line by default."""
 
     def __init__(
         self, settings: Settings, agent: AgentThread, graph: CompiledAgentGraph, editor: LineEditor | None = None
@@ -228,11 +220,7 @@ class Chat:
         return self._run is not None and not self._run.done()
 
     async def call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine of the session on the agent's loop, and return its result.
-
-        Raises:
-            TimeoutError: If the loop is blocked for `GRACE_S` seconds.
-        """
+        """Run a coroutine on the agent's loop, and return its result; `TimeoutError` if it is blocked for `GRACE_S`."""
         return await asyncio.wait_for(self._agent.call(work), GRACE_S)
 
     def start_session(self, session_id: str) -> None:

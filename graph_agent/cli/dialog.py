@@ -103,13 +103,9 @@ def describe(question: Question) -> list[str]:
 
 
 def parse_decision(text: str, action: Action) -> Decision:
-    """Parse a decision of the command line.
+    """Parse a decision: `approve`, `reject`, `reject:REASON`, `edit:ARGUMENTS` (JSON or YAML) or `respond:TEXT`.
 
-    Args:
-        text: `approve`, `reject`, `reject:REASON`, `edit:ARGUMENTS` (a JSON or YAML object) or `respond:TEXT`.
-
-    Raises:
-        InputError: If it has another form, or the call does not allow it.
+    Raises `InputError` if it has another form, or the call does not allow it.
     """
     kind, colon, rest = text.partition(":")
     kind, rest = kind.strip().lower(), rest.strip()
@@ -136,11 +132,7 @@ def edit(action: Action, arguments: dict[str, Any]) -> Decision:
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """Parse the arguments of a call, as a JSON or YAML object.
-
-    Raises:
-        InputError: If the text is not an object with text keys.
-    """
+    """Parse the arguments of a call: a JSON or YAML object with text keys; raise `InputError` if it is none."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -441,11 +433,7 @@ class GivenAnswers:
         return not (self.approve_all or self.reject_all or self.decisions or self.answers)
 
     def resolve(self, questions: Sequence[Question]) -> dict[str, Any]:
-        """Return interrupt id → answer.
-
-        Raises:
-            InputError: If the options do not fit the open questions; the message lists them.
-        """
+        """Return interrupt id → answer; raise `InputError` with a list if the options do not fit the questions."""
         if self.approve_all + self.reject_all + bool(self.decisions) > 1:
             raise InputError("Give one of --approve-all, --reject-all and --decision.")
         calls = [action for question in questions for action in question.actions]
@@ -489,11 +477,7 @@ def show_question(err: Terminal, dialog: Dialog) -> None:
 def show_how_to_go_on(
     err: Terminal, session_id: str, questions: Sequence[Question], options: Sequence[str], db: str
 ) -> None:
-    """Print the open questions of a session, and the command that answers them.
-
-    Args:
-        options: Options of the command that select the agent and its database.
-    """
+    """Print the open questions of a session, and the command, with these options, that answers them."""
     err.print(f"Session {printable(session_id)} waits for an answer:", style="yellow")
     for number, line in enumerate((line for question in questions for line in describe(question)), 1):
         err.line(f"  {number}. {line}", style="yellow")

@@ -106,11 +106,9 @@ class LineEditor:
         )
 
     async def read(self, label: AnyFormattedText, *, default: str = "", handle_signal: bool = True) -> str:
-        """Read one input.
+        """Read one input; raise `EOFError` for Ctrl-D in an empty one.
 
-        Raises:
-            EOFError: For Ctrl-D in an empty input.
-            KeyboardInterrupt: For SIGINT and Ctrl-C that no callback handles.
+        SIGINT and Ctrl-C that no callback handles raise `KeyboardInterrupt`.
         """
         # A space without a colour would be a movement of the cursor.
         shown: AnyFormattedText = FormattedText([("ansicyan", label)]) if isinstance(label, str) else label

@@ -81,24 +81,16 @@ class Ended:
 async def run_input(
     session: Session, text: str, report: Report, ask: Ask, interrupts: Interrupts, err: Terminal
 ) -> Ended:
-    """Run one input and its follow-ups; ask until no question is open.
-
-    Args:
-        err: The output of answers that were refused.
-    """
+    """Run one input and its follow-ups; ask until no question is open, and print refused answers to `err`."""
     return await _to_end(session, session.stream(text, context=_CONTEXT), report, ask, interrupts, err)
 
 
 async def resume_session(
     session: Session, answers: dict[str, Any] | None, report: Report, ask: Ask, interrupts: Interrupts, err: Terminal
 ) -> Ended:
-    """Resume a session with answers to its open questions; arguments as for `run_input`.
+    """Resume a session with answers to its open questions, or after a crash without them; see `run_input`.
 
-    Args:
-        answers: Interrupt id → answer; None to continue a run that a crash interrupted.
-
-    Raises:
-        InputError: If there is nothing to resume, or the answers do not fit.
+    Raises `InputError` if there is nothing to resume, or the answers do not fit.
     """
     given = None if answers is None else signed(answers)
     return await _to_end(session, session.stream_resume(given, context=_CONTEXT), report, ask, interrupts, err)
@@ -185,11 +177,7 @@ class Runner:
         self.ask: Ask = approve_all if settings.approve_all else AskTerminal(self.err) if person else leave_waiting
 
     async def run(self, session: Session, text: str, *, show: bool, warnings: Sequence[str]) -> int:
-        """Run one input; return the exit status.
-
-        Args:
-            warnings: What the agent reports at each input.
-        """
+        """Run one input, with the agent's warnings at each; return the exit status."""
         report = self._report(session)
         if show:
             report.question(text)
@@ -197,11 +185,7 @@ class Runner:
         return self._end(session, await run_input(session, text, report, self.ask, self._interrupts, self.err))
 
     async def resume(self, session: Session, questions: Sequence[Question], given: GivenAnswers) -> int:
-        """Answer the open questions of a session, or continue it after a crash; return the exit status.
-
-        Raises:
-            InputError: If there is nothing to resume, or the answers do not fit.
-        """
+        """Answer a session's questions, or continue it after a crash; return the exit status."""
         answers = None
         if questions:
             answers = await self.ask(questions) if given.is_empty else given.resolve(questions)
@@ -227,9 +211,8 @@ class Runner:
 async def ask_questions(settings: Settings, questions: Sequence[tuple[str, bool]]) -> int:
     """Ask an agent; return the exit status.
 
-    Args:
-        questions: The user's messages, each in a session of its own unless one is named, and whether to print it;
-            without any, the lines of standard input, in one session.
+    Each question is in a session of its own unless one is named, and has whether to print it; without any, the lines of
+    standard input are asked in one session.
     """
     status, started = 0, bool(settings.session_id)
     with Interrupts.handled() as interrupts:
@@ -256,11 +239,7 @@ async def ask_questions(settings: Settings, questions: Sequence[tuple[str, bool]
 
 
 async def resume_one(settings: Settings, given: GivenAnswers) -> int:
-    """Resume the session of the settings; return the exit status.
-
-    Raises:
-        InputError: If there is no such session, nothing to resume, or the answers do not fit.
-    """
+    """Resume the session of the settings; return the exit status. `InputError` without one, and as `resume_session`."""
     assert settings.session_id is not None
     with Interrupts.handled() as interrupts:
         async with open_agent(settings.spec, today=settings.today, db=settings.db) as graph:

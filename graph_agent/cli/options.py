@@ -123,11 +123,7 @@ def address_of(config: Path, db: str | None) -> str:
 
 
 def shared_database(address: str) -> str:
-    """Return the URL of a database that other processes reach, if it exists; it is not created.
-
-    Raises:
-        ConfigError: If there is no such database, or it is in the memory of one process.
-    """
+    """Return the URL of an existing database that other processes reach; raise `ConfigError` for any other."""
     if address == MEMORY:
         raise ConfigError(
             "db='memory:' is this process's alone; sessions are reached through 'sqlite:///FILE' or 'postgresql://…'."
@@ -146,13 +142,9 @@ def no_session(session_id: str, address: str) -> InputError:
 async def open_sessions(
     address: str,
 ) -> AsyncIterator[tuple[BaseCheckpointSaver[Any], Callable[[str], Awaitable[bool]]]]:
-    """Open a database for reading.
+    """Open a database for reading; raise `ConfigError` if it does not exist or cannot be opened.
 
-    Yields:
-        Its saver, and a function that returns whether a run of a session is under way in any process.
-
-    Raises:
-        ConfigError: If the database does not exist or cannot be opened.
+    Yields its saver, and a function that returns whether a run of a session is under way in any process.
     """
     from graph_agent.checkpoints.open import open_reader
 

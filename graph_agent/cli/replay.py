@@ -371,11 +371,7 @@ def _fork(
 
 
 async def _copy(address: str, session: str, fork_id: str, number: int | None, from_step: int | None) -> None:
-    """Copy a session up to a step of an input to a new session.
-
-    Raises:
-        InputError: If there is no such input or step, or a call before it has no result.
-    """
+    """Copy a session up to a step of an input to a new one; raise `InputError` without it, or a result before it."""
     from graph_agent.checkpoints.open import open_saver
     from graph_agent.session.importing import fork_session
     from graph_agent.testing.recording import read_recording

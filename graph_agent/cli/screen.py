@@ -91,11 +91,7 @@ class Wave:
         return bool(self.calls) and all(call.has_result for call in self.calls.values())
 
     def take(self, *, keep_running: bool) -> list[ShownCall]:
-        """Return the calls, and begin a new wave.
-
-        Args:
-            keep_running: Whether to return only the calls with a result, and to keep the others.
-        """
+        """Return the calls, and begin a new wave; with `keep_running`, keep those without a result."""
         running = {id_: call for id_, call in self.calls.items() if keep_running and not call.has_result}
         taken = [call for id_, call in self.calls.items() if id_ not in running]
         self.calls = running

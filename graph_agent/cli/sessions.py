@@ -121,11 +121,7 @@ def status_text(summary: SessionSummary) -> str:
 
 
 def age(moment: str, now: datetime) -> str:
-    """Return the time since a moment in its largest unit, e.g. `5 min`.
-
-    Args:
-        moment: ISO 8601, with its offset; empty if unknown.
-    """
+    """Return the time since a moment (ISO 8601, or empty) in its largest unit, e.g. `5 min`."""
     if not moment:
         return ""
     seconds = max(0, int((now - datetime.fromisoformat(moment)).total_seconds()))
@@ -378,11 +374,7 @@ def prune(
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return a time such as `30d`, `12h`, `90m`, `45s` or `2w`.
-
-    Raises:
-        typer.BadParameter: If the text has another form, or the time is too long.
-    """
+    """Return a time such as `30d`, `12h`, `90m`, `45s` or `2w`; raise `BadParameter` for another form."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
         raise typer.BadParameter(
@@ -480,17 +472,11 @@ _WHEN: dict[tuple[NoteKind, bool], str] = {
 async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: NoteKind, text: str) -> str:
     """Add a note to a session's inbox, without building the agent's model or starting its servers.
 
-    Args:
-        db: A database URL that replaces the file's; None for the file's.
-        session_id: The session; None for the only one that is running.
-        kind: The kind of the note: `steer` or `follow_up`.
+    `db` replaces the file's database; without a `session_id`, the only session that runs gets the note. Returns a line
+    with the queued note, and when it takes effect.
 
-    Returns:
-        The queued note, and when it takes effect, in one line.
-
-    Raises:
-        ConfigError: If the database does not exist, cannot be opened, or is in the memory of one process.
-        InputError: If there is no such session, not exactly one that runs, or the text is empty.
+    Raises `ConfigError` if the database does not exist, cannot be opened, or is in the memory of one process;
+    `InputError` without such a session, or for an empty text.
     """
     from graph_agent.runs.inbox import new_note
 

@@ -122,11 +122,7 @@ class MessagesRequest(CountRequest):
 
 
 def read_messages_request(body: MessagesRequest) -> schemas.ChatRequest:
-    """Convert a request's body, without its headers.
-
-    Raises:
-        ProblemError: If the body has an unsupported or invalid value.
-    """
+    """Convert a request's body, without its headers; raise `ProblemError` for an unsupported or invalid value."""
     if body.thread is not None:
         # Clients start threads by default, and send the whole conversation after this error code.
         raise ProblemError(
@@ -271,11 +267,7 @@ _STOP: dict[Ending, str] = {
 
 
 class _AnthropicDialect(ChatDialect):
-    """Formats one answer as a message.
-
-    Args:
-        input_tokens: An estimate for the first event; the last event has the actual usage.
-    """
+    """Formats one answer as a message; the first event estimates the input tokens, the last has the usage."""
 
     def __init__(self, model: str, input_tokens: int) -> None:
         self._model = model

@@ -141,11 +141,7 @@ class SessionFeed:
         self._trim()
 
     async def take(self, follower: object, after: int) -> Sequence[StoredEvent]:
-        """Return the events after position `after`; the first one has the `seq` `after + 1`.
-
-        Raises:
-            Exception: Any error of reading the session's history.
-        """
+        """Return the events after position `after`; the first one has the `seq` `after + 1`."""
         if after + 1 < self._first:
             # Followers that join together share one reading of the history.
             if self._history is None or self._history.done():
@@ -197,11 +193,7 @@ class Feeds:
 
     @asynccontextmanager
     async def following(self, thread: str) -> AsyncIterator[tuple[SessionFeed, object]]:
-        """Follow a thread within the context; yields its feed and the follower's key.
-
-        Raises:
-            Exception: Any error of reading the session.
-        """
+        """Follow a thread within the context; yields its feed and the follower's key."""
         feed, pump = self._feeds.get(thread, (None, None))
         if feed is None or pump is None or feed.ended is not None or pump.done():
             feed = SessionFeed(self._reader_of(thread))
@@ -276,11 +268,7 @@ def of_file(
 
 
 def of_spec(spec: AgentSpec) -> AgentSource:
-    """Return the source of a parsed agent file, opened when the server starts and closed when it stops.
-
-    Raises:
-        ConfigError: If a credential has no value.
-    """
+    """Return the source of a parsed agent file, opened when the server starts and closed when it stops."""
     read_credentials(spec.credentials)
     return _source(spec, lambda: open_agent(spec, today=today_from_env(), db=""))
 
@@ -340,8 +328,7 @@ class LiveRuns:
     def run(self, thread: str, content: Any) -> Iterator[Callable[[LivePart], None]]:
         """Yield a function that publishes a part of a thread's run, which ends with the context.
 
-        Args:
-            content: The user's message, which the history has after the first plan; None for a run that resumes.
+        `content` is the user's message, which the history has after the first plan; None for a run that resumes.
         """
         parts: list[LivePart] = [{"type": "begin", "content": content}]
         self._runs[thread] = parts
@@ -360,11 +347,7 @@ class LiveRuns:
 
     @contextmanager
     def reading(self, thread: str, wake: Callable[[], None]) -> Iterator[Callable[[], list[LivePart]]]:
-        """Yield a function that returns the parts of a thread's runs since its last call; texts are joined.
-
-        Args:
-            wake: Called after each new part.
-        """
+        """Yield a function that returns a thread's newest run parts, texts joined; `wake` is called for each."""
         parts: list[LivePart] | None = None
         position = 0
 
@@ -418,22 +401,14 @@ class Host:
     """Start time of the server, in seconds since 1970."""
 
     def check_client_tools(self, names: list[str]) -> None:
-        """Check that a caller's tool names do not collide with each other or with the agent's tools.
-
-        Raises:
-            ProblemError: If two tools have the same name.
-        """
+        """Check that the names of a caller's tools collide neither with each other nor with the agent's tools."""
         try:
             ToolAliases([*self.tool_names, *names])
         except ConfigError as error:
             raise ProblemError("invalid", f"{error}", param="tools") from None
 
     def check_unsupported_tools(self, types: Sequence[str]) -> tuple[str, ...]:
-        """Return warnings about a caller's tools that are no functions.
-
-        Raises:
-            ProblemError: If the settings refuse such tools.
-        """
+        """Return warnings about a caller's tools that are no functions; refuse them if the settings do."""
         if not types:
             return ()
         message = f"Tools of these types cannot be run here, only functions of the caller: {', '.join(types)}."
@@ -442,11 +417,7 @@ class Host:
         return (f"{message} They were ignored.",)
 
     def check_images(self, messages: Sequence[AnyMessage]) -> None:
-        """Check that no image has a URL that this process would connect to.
-
-        Raises:
-            ProblemError: If an image has a URL and the client of one of the agent's models downloads images.
-        """
+        """Refuse images with a URL if a client of the agent's models, and so this process, would download them."""
         builder = self.kept.builder
         if any(map(_has_image_url, messages)) and any(
             map(may_download_images, [builder.model, *builder.config.fallback_models])
@@ -459,11 +430,7 @@ class Host:
             )
 
     def check_agentic_loops(self, limit: int | None) -> None:
-        """Check that a request's limit of hook reruns is within the agent's configuration.
-
-        Raises:
-            ProblemError: If it is above the configured limit.
-        """
+        """Check that a request's limit of hook reruns is within the agent's configuration."""
         most = self.kept.builder.config.max_agentic_loops
         if limit is not None and limit > most:
             raise ProblemError(
@@ -473,11 +440,7 @@ class Host:
             )
 
     def credentials_of(self, request: HTTPConnection) -> dict[str, SecretStr]:
-        """Return the credentials in a request's headers; they are for the run of this request only.
-
-        Raises:
-            ProblemError: If the header of a credential occurs twice.
-        """
+        """Return the credentials in a request's headers, each once; they are for the run of this request only."""
         try:
             return credentials_of(request.headers, self.credential_headers)
         except InputError as error:
@@ -552,13 +515,9 @@ def new_token() -> str:
 
 @asynccontextmanager
 async def open_host(source: AgentSource, settings: ServerSettings, db: str | None = None) -> AsyncIterator[Host]:
-    """Open an agent and its database, and close both on leaving.
+    """Open an agent and its database, or `db` in its place, and close both on leaving.
 
-    Args:
-        db: A database URL that replaces the agent's own; None for the agent's own.
-
-    Raises:
-        ConfigError: If the agent or the database cannot be opened, or a credential's header is not permitted.
+    Raises `ConfigError` if one cannot be opened, or a credential's header is not permitted.
     """
     credential_headers = {**source.credential_headers, **settings.credential_headers}
     check_headers(credential_headers, has_keys=bool(settings.keys), session_header=settings.session_header)

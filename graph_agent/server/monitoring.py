@@ -30,11 +30,7 @@ _OVERHEAD_BYTES = 64
 
 
 class ReservedFile(MmapedDict):
-    """prometheus_client's file of values, with all pages allocated on disk before they are mapped.
-
-    Raises:
-        OSError: If the disk has no space for the file or for a new value.
-    """
+    """prometheus_client's file of values; all pages are allocated before they are mapped, or `OSError` is raised."""
 
     def __init__(self, filename: str, read_mode: bool = False) -> None:
         if not read_mode:
@@ -143,11 +139,9 @@ class Metrics:
         )
 
     def count(self, update: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
-        """Count the events that one task of a run wrote.
+        """Count the events that one task of a run wrote, from one item of LangGraph's `updates` stream.
 
-        Args:
-            update: One item of LangGraph's `updates` stream.
-            open_calls: The run's calls without a result: id → start time. Updated in place.
+        `open_calls` has the start times of the run's calls without a result; it is updated in place.
         """
         for change in update.values():
             for entry in change.get("events", []) if isinstance(change, dict) else []:
@@ -174,11 +168,7 @@ class Metrics:
             self.last_model_error = None
 
     def count_run(self, status: str, seconds: float) -> None:
-        """Count an ended run.
-
-        Args:
-            status: The session's status, or the reason why there is none, e.g. `CANCELLED`.
-        """
+        """Count an ended run, by the session's status or the reason why there is none, e.g. `CANCELLED`."""
         with self._counting():
             self._runs.labels(status).inc()
             self._seconds.labels(status).observe(seconds)

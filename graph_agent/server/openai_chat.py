@@ -153,11 +153,7 @@ class ChatCompletionRequest(schemas.RequestObject):
 
 
 def read_chat_request(body: ChatCompletionRequest) -> schemas.ChatRequest:
-    """Convert a request's body, without its headers.
-
-    Raises:
-        ProblemError: If the body has an unsupported or invalid value.
-    """
+    """Convert a request's body, without its headers; raise `ProblemError` for an unsupported or invalid value."""
     calls = (call for message in body.messages for call in message.tool_calls or [])
     schemas.check_arguments(((call.id, call.function.arguments) for call in calls), "messages")
     question = _system_question(body.messages)
@@ -278,11 +274,7 @@ _FINISH: dict[Ending, str] = {
 
 
 class _OpenAIDialect(ChatDialect):
-    """Formats one answer as a chat completion.
-
-    Args:
-        include_usage: Whether a stream ends with a chunk that has the usage.
-    """
+    """Formats one answer as a chat completion; with `include_usage`, a stream's last chunk has the usage."""
 
     def __init__(self, model: str, *, include_usage: bool) -> None:
         self._include_usage = include_usage

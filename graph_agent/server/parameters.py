@@ -75,39 +75,23 @@ class Services:
     readiness: Readiness
 
     def check_model(self, name: str) -> None:
-        """Check that a request names this server's agent as its model.
-
-        Raises:
-            ProblemError: If it names another model.
-        """
+        """Check that a request names this server's agent as its model."""
         known = self.chat.runs.host.source.name
         if name != known:
             raise ProblemError("model", f"There is no model {name!r} here; known: {known}.", param="model")
 
     def check_body(self, body: _ChatBody) -> None:
-        """Check the model of a chat request, and the number of its messages and tools.
-
-        Raises:
-            ProblemError: If it names another model, or has more than the settings allow.
-        """
+        """Check the model of a chat request, and the number of its messages and tools."""
         self.check_model(body.model)
         self.check_items(body.messages, body.tools)
 
     def check_items(self, messages: Sequence[Any], tools: Sequence[Any] | None = None) -> None:
-        """Check the number of a request's messages, or items, and tools.
-
-        Raises:
-            ProblemError: If there are more than the settings allow.
-        """
+        """Check that the settings allow the number of a request's messages, or items, and tools."""
         settings = self.chat.runs.host.settings
         check_amount(messages, tools, settings.max_messages, settings.max_tools)
 
     def followed(self, caller: Caller, frames: AsyncGenerator[str, None]) -> EventStream:
-        """Return a stream of events, which counts against the caller's limit of streams until it ends.
-
-        Raises:
-            ProblemError: If the caller has too many streams.
-        """
+        """Return a stream of events, which counts against the caller's limit of streams until it ends."""
         stack = AsyncExitStack()
         stack.enter_context(self.streams.slot(caller.name))
         settings = self.chat.runs.host.settings
@@ -115,11 +99,7 @@ class Services:
 
 
 async def services(request: HTTPConnection) -> Services:
-    """Return the server's services; a dependency of routes, async because FastAPI runs sync ones in a thread.
-
-    Raises:
-        ProblemError: If the server is not open.
-    """
+    """Return the open server's services; a dependency of routes, async because FastAPI runs sync ones in a thread."""
     return open_part(request, "graph_agent", Services)
 
 
@@ -150,24 +130,15 @@ class ChatEndpoint:
     """The key in the headers; None without one."""
 
     def session_of(self, in_body: str | None) -> str | None:
-        """Return the session of the request: that of the header, or else of the body; None without a session.
-
-        Raises:
-            ProblemError: If it is no session id.
-        """
+        """Return the checked session of the header, or else of the body; None without a session."""
         if self.session_in_header is not None:
             return checked_session_id(self.session_in_header, self.services.chat.runs.host.settings.session_header)
         return None if in_body is None else checked_session_id(in_body)
 
     async def answer(self, body: B, read: Callable[[B], ChatRequest], dialect: Callable[[B], ChatDialect]) -> Response:
-        """Answer the request.
+        """Answer the request; `read` converts its body, `dialect` creates the format of the answer.
 
-        Args:
-            read: Converts the body; called in a thread for a large body.
-            dialect: Creates the format of the answer; called as `read`.
-
-        Raises:
-            ProblemError: If it cannot be answered.
+        Both are called in a thread for a large body.
         """
         self.services.check_body(body)
         chat_request = await run_in_thread(self.request, read, body)

@@ -159,10 +159,9 @@ _RUN_ERRORS: dict[str, tuple[Kind, str]] = {
 
 
 def problem_of_run(error_kind: str) -> ProblemError:
-    """Return the problem for a failed run; the details are in the session's history and the server's log.
+    """Return the problem for a failed run, by the `kind` of its `error` event, if any.
 
-    Args:
-        error_kind: The `kind` of the run's `error` event; empty if there is none.
+    The details are in the session's history and the server's log.
     """
     kind, message = _RUN_ERRORS.get(error_kind, ("upstream", "The agent could not answer."))
     retry_after_s = 5 if error_kind == "transient" else None
@@ -227,11 +226,7 @@ def superseded(session_label: str) -> ProblemError:
 
 
 def stopping(session_id: str | None = None) -> ProblemError:
-    """Return the problem for a request that the server cannot answer because it is stopping.
-
-    Args:
-        session_id: The session of the stopped run; None for a request without one, or one that has not started.
-    """
+    """Return the problem for a request, or a started run of a session, that ends because the server is stopping."""
     advice = "Send the request again."
     if session_id is not None:
         advice = f"Continue the session with POST /sessions/{session_id}/resume, or with the next input."
@@ -301,9 +296,6 @@ def describe_faults(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | Non
 
     For a field with a union type, e.g. text or a list of parts, only the faults of the member that the value matches
     best are reported.
-
-    Args:
-        faults: Pydantic's errors; at least one.
     """
     deepest: dict[str, int] = {}
     for fault in faults:
@@ -381,11 +373,7 @@ def path_of(scope: Scope) -> str:
 
 
 def refusal(path: str, problem: ProblemError, status: int | None = None) -> Response:
-    """Return the error response for a problem, in the format of the path's API.
-
-    Args:
-        status: The HTTP status; None for that of the problem.
-    """
+    """Return the error response for a problem, in the format of the path's API; `status` replaces the problem's."""
     status = status or problem.status
     if path.startswith("/v1/messages"):
         response = anthropic_refusal(problem)

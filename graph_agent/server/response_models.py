@@ -76,11 +76,9 @@ _ERRORS = {
 def error_responses(
     model: type[BaseModel], own: Mapping[int, str] | None = None, *, only: Collection[int] = ()
 ) -> dict[int | str, dict[str, Any]]:
-    """Return the error responses of an API's routes, for its OpenAPI.
+    """Return the error responses of an API's routes, for its OpenAPI: those of `only`, or all.
 
-    Args:
-        own: HTTP status → description of the errors that the routes have in a way of their own; None if there are none.
-        only: The statuses of the errors that the routes have, in addition to those of `own`; empty for all.
+    `own` are descriptions, by HTTP status, of errors that the routes have in a way of their own.
     """
     texts = {status: text for status, text in _ERRORS.items() if not only or status in only} | dict(own or {})
     return {status: {"model": model, "description": text} for status, text in sorted(texts.items())}

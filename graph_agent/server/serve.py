@@ -36,13 +36,9 @@ from graph_agent.server.supervisor import Supervisor, check_workers, sharing
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a TCP socket bound to an address; it does not listen yet.
+    """Return a TCP socket bound to an address, at any free port for 0; it does not listen yet.
 
-    Args:
-        port: The port; 0 for any free one.
-
-    Raises:
-        ConfigError: If this machine has no such address, or the port is in use or not permitted for this user.
+    Raises `ConfigError` if there is no such address, or the port is in use or not permitted for this user.
     """
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -80,14 +76,10 @@ STARTUP_FAILURE = 3
 
 
 class StartupErrors:
-    """ASGI middleware that reports a startup failure as the message of its `GraphAgentError`, not as a stack trace.
+    """ASGI middleware that reports a `GraphAgentError` at startup as its message, others with Starlette's stack trace.
 
-    Other errors keep Starlette's stack trace.
-
-    Args:
-        shared: The folder of the worker processes, in which the failure is recorded for the supervisor; None for a
-            single process.
-        on_start: Called when the application has started.
+    In the folder `shared` of worker processes, the failure is recorded for the supervisor. `on_start` is called when
+    the application has started.
     """
 
     def __init__(self, app: ASGIApp, shared: Path | None = None, on_start: Callable[[], None] | None = None) -> None:
@@ -297,11 +289,7 @@ def _worker_application(
 
 
 def _with_keys(source: AgentSource, settings: ServerSettings, keys_file: Path | None, host: str) -> ServerSettings:
-    """Return the settings with the keys that were read.
-
-    Raises:
-        ConfigError: If the keys cannot be read, the address needs keys, or a credential's header is not permitted.
-    """
+    """Return the settings with the keys that were read, which an address of other machines needs."""
     settings = settings.model_copy(update={"keys": read_keys(keys_file)}).checked_for(host)
     headers = {**source.credential_headers, **settings.credential_headers}
     check_headers(headers, has_keys=bool(settings.keys), session_header=settings.session_header)

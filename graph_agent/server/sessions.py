@@ -104,11 +104,7 @@ FORK = "-fork-"
 
 
 class Sessions:
-    """One caller's sessions. Each method raises `ProblemError` if there is no session with its id.
-
-    Args:
-        caller: The owner of the sessions; sessions of other callers do not exist here.
-    """
+    """One caller's sessions; another caller's do not exist here: each method raises `ProblemError` without one."""
 
     def __init__(self, runs: Runs, caller: Caller) -> None:
         self._runs = runs
@@ -117,12 +113,7 @@ class Sessions:
         self._memory = SessionMemory(self._host.kept)
 
     async def ids(self, limit: int | None, after: str | None) -> list[str]:
-        """Return the ids of the caller's sessions, newest first.
-
-        Args:
-            limit: Maximum number; None for all.
-            after: Only the sessions after this one in the list; None to start with the first.
-        """
+        """Return at most `limit` ids of the caller's sessions, newest first, those after `after` in this order."""
         after_thread = self._caller.thread(after) if after is not None else None
         try:
             threads = await list_threads(
@@ -142,11 +133,9 @@ class Sessions:
         return found
 
     async def summaries(self, limit: int, after: str | None, search: str) -> tuple[list[dict[str, Any]], str | None]:
-        """Return summaries of the caller's sessions, newest first, and the id to continue after; None at the end.
+        """Return summaries of at most `limit` sessions, newest first, and the id to continue after; None at the end.
 
-        Args:
-            limit: Maximum number of sessions to read.
-            search: Text of the id or the title, in any case; empty for all sessions.
+        `search` is a part of the id or the title, in any case.
         """
         found = []
         read = await self.ids(limit, after)
@@ -232,15 +221,10 @@ class Sessions:
         credentials: Mapping[str, SecretStr] | None = None,
         resources: ExitStack | None = None,
     ) -> dict[str, Any]:
-        """Resume a session, and return its state after the run.
+        """Resume a session, for its tools with this request's credentials, and return its state after the run.
 
-        Args:
-            answer: The answer to its interrupt, or a mapping of interrupt id → answer; None after a stop or a crash.
-            credentials: Credentials of this request, for the tools of the run.
-
-        Raises:
-            ProblemError: If there is no such session, there is nothing to resume, the answer matches no open
-                interrupt, or the session is running.
+        `answer` answers its interrupt, or is a mapping of interrupt id → answer; None after a stop or a crash. Refused
+        are a session that runs or has nothing to resume, and an answer that matches no open interrupt.
         """
         state = await self._state(session_id)
         # `next` would not do: it is empty if the process died between a superstep's last write and its checkpoint.
@@ -275,14 +259,7 @@ class Sessions:
         return await self._info(session_id, run.input.state)
 
     async def fork(self, session_id: str, seq: int) -> str:
-        """Copy a session up to the end of a step to a new session, and return its id.
-
-        Args:
-            seq: Index of the last event of the step.
-
-        Raises:
-            ProblemError: If there is no such session, or no stored checkpoint ends with this event.
-        """
+        """Copy a session up to the end of a step, whose last event is `seq`, to a new one, and return its id."""
         # Imported here: it loads the code of exports.
         from graph_agent.session.importing import fork_session
 

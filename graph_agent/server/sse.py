@@ -40,12 +40,9 @@ def progress_comment(progress: Mapping[str, Any]) -> str:
 
 
 class EventStream(Response):
-    """A response that streams frames to a client.
+    """A response that streams frames to a client, which may leave a frame unread for `send_timeout_s`.
 
-    Args:
-        send_timeout_s: Seconds a client may leave a frame unread.
-        close: Called when the stream has ended for any reason, and before its last byte; may be called twice. None for
-            nothing.
+    `close` is called when the stream has ended for any reason, and before its last byte; it may be called twice.
     """
 
     media_type = "text/event-stream"

@@ -40,8 +40,7 @@ _PROCESSES: Any = get_context("fork" if _FORKS else "spawn")
 class Worker(Process):
     """A worker process, forked from its supervisor where the platform allows it.
 
-    Args:
-        others: The supervisor's connections to its other workers, which a forked process inherits.
+    `others` are connections to its other workers, which a forked process inherits.
     """
 
     process: BaseProcess  # type: ignore[assignment]  # uvicorn's is a `SpawnProcess`
@@ -245,11 +244,7 @@ _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def check_workers(workers: int, db: str) -> None:
-    """Check that a number of processes can share a database.
-
-    Raises:
-        ConfigError: If several processes would each have their own in-memory database.
-    """
+    """Check that a number of processes can share a database: not one in memory."""
     if workers > 1 and db == "memory:":
         raise ConfigError(
             f"--workers {workers} with db='memory:': each process would have sessions of its own. Use one process, or "

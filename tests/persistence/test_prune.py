@@ -125,8 +125,8 @@ async def test_a_history_that_only_grew_is_copied_as_it_is_stored(url: str, monk
 
 async def test_unchanged_sessions_are_not_read_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    for tables in (SqliteTables, PostgresTables):
-        load = tables.load
+    for kind in (SqliteTables, PostgresTables):
+        load = kind.load
 
         def record(self: Any, thread_id: str, load: Any = load) -> Any:
             read.append(thread_id)

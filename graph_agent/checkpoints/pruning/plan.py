@@ -91,12 +91,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which checkpoints to keep. The newest of each branch is kept in any case.
+    """Which checkpoints to keep; the newest of each branch is kept in any case.
 
-    Args:
-        keep_last: Number of the newest checkpoints of each namespace to keep.
-        not_before: Keep checkpoints from this time on: ISO 8601, UTC; None for no such rule.
-        answers_since: Keep the answers of inputs with an id from this time on; None for no such rule.
+    Kept are the newest `keep_last` of each namespace, those from `not_before` on (ISO 8601, UTC), and the answers of
+    inputs with an id since `answers_since`.
     """
 
     keep_last: int = 1
@@ -149,9 +147,7 @@ class NamespacePlan:
     def writes_since(self, node_id: str, newest: str) -> Counter[str] | None:
         """Return the number of writes of each delta channel between a checkpoint and one of its descendants.
 
-        Returns:
-            The writes that only the descendant's history has; None if it is no descendant, or if a full copy is stored
-            between them.
+        None if it is no descendant, or if a full copy is stored between them.
         """
         found, passed, at = Counter[str](), set[str](), self.nodes[newest].parent
         while at in self.nodes and at not in passed:
@@ -166,11 +162,7 @@ class NamespacePlan:
         return None
 
     def remaining_ancestor(self, node_id: str, removed: set[str]) -> str | None:
-        """Return the nearest ancestor that is not removed; None if there is none.
-
-        Args:
-            removed: Ids of the checkpoints that are removed so far.
-        """
+        """Return the nearest ancestor that is not among those removed so far; None if there is none."""
         at, passed = self.nodes[node_id].parent, {node_id}
         while at is not None and at in removed and at not in passed:
             passed.add(at)
@@ -183,9 +175,7 @@ def plan_thread(
 ) -> dict[str, NamespacePlan]:
     """Return the plan of each namespace of a thread, nested namespaces first.
 
-    Args:
-        namespaces: Namespace → its checkpoints, in any order.
-        unanswered: Those of `Rule.answers` in the root namespace that hold no answer; they remain.
+    The checkpoints `unanswered` of the root namespace hold no answer and remain.
     """
     plans: dict[str, NamespacePlan] = {}
     for namespace in sorted(namespaces, key=lambda each: each.count("|") + bool(each)):
@@ -237,12 +227,7 @@ def _keep(
 
 
 def _is_obsolete(inner: str, plan: NamespacePlan, around: NamespacePlan) -> bool:
-    """Whether a namespace belongs to tasks of removed checkpoints only.
-
-    Args:
-        inner: The namespace without that of the graph around it.
-        around: The checkpoints of the graph around it.
-    """
+    """Whether a namespace, inside that of the graph around it, belongs to tasks of removed checkpoints only."""
     if not around.kept:
         return True
     if ":" not in inner:
@@ -269,11 +254,7 @@ def _reads_parent(node: Node, parent: Node) -> bool:
 
 
 def _with_chains(nodes: Mapping[str, Node], chosen: Iterable[str], older: Mapping[str, str]) -> set[str]:
-    """Add the checkpoints that chosen ones, and those added, are read with.
-
-    Args:
-        older: Checkpoint → the next older one, which may be on another branch.
-    """
+    """Add the checkpoints that chosen ones, and those added, are read with; `older` may be on another branch."""
     kept = set(chosen)
     waiting = [*kept]
     while waiting:
@@ -351,11 +332,7 @@ Copies = Mapping[str, tuple[str, bytes]]
 
 
 def agent_deltas(versions: Iterable[str]) -> frozenset[str]:
-    """Return the delta channels of which this module can make copies, if a checkpoint is one of an agent.
-
-    Args:
-        versions: The channels that have a version in the checkpoint.
-    """
+    """Return the delta channels of which this module can make copies, if these versions are an agent's."""
     names = frozenset(versions)
     return names & CHANNELS.keys() if _MARK in names else frozenset()
 
@@ -363,11 +340,7 @@ def agent_deltas(versions: Iterable[str]) -> frozenset[str]:
 async def delta_values(
     saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: str, channels: Iterable[str]
 ) -> dict[str, Any]:
-    """Return the values of delta channels at a checkpoint.
-
-    Args:
-        channels: Names in `CHANNELS`; none of them has a stored value in the checkpoint.
-    """
+    """Return the values at a checkpoint of delta channels in `CHANNELS` that have no stored value in it."""
     names = sorted(channels)
     histories = await saver.aget_delta_channel_history(config=config_at(at, checkpoint_id), channels=names)
     return {name: replay_delta(CHANNELS[name], histories[name]) for name in names}
@@ -389,11 +362,7 @@ async def has_answer(saver: BaseCheckpointSaver[Any], thread_id: str, checkpoint
 async def answer_of(
     saver: BaseCheckpointSaver[Any], thread_id: str, checkpoint_id: str
 ) -> tuple[Checkpoint, CheckpointMetadata]:
-    """Return the checkpoint with an answer as the namespace of answers has it: with the input's own history only.
-
-    Args:
-        checkpoint_id: The last checkpoint of the input.
-    """
+    """Return an input's last checkpoint as the namespace of answers has it: with the input's own history only."""
     found = await saver.aget_tuple(config_at((thread_id, ""), checkpoint_id))
     assert found is not None  # the session is locked
     own = {name: delta_snapshot(value) for name, value in (await _own_history(saver, thread_id, found)).items()}
@@ -505,12 +474,7 @@ class ThreadState:
 
 
 def mark_of(plans: Mapping[str, NamespacePlan], keep: Rule, removed: int) -> Mark | None:
-    """Return the mark of a thread that was pruned; None if answers remain in it, which expire.
-
-    Args:
-        plans: What has happened to each namespace.
-        removed: Number of checkpoints removed.
-    """
+    """Return the mark of a thread that was pruned by these plans; None if answers remain in it, which expire."""
     reasons = Counter(reason for plan in plans.values() for reason in plan.reasons.values())
     ids = [id_ for plan in plans.values() for id_ in plan.nodes]
     if not ids or reasons.keys() & {ANSWERED, UNANSWERED} or any(plan.answers for plan in plans.values()):

@@ -125,11 +125,7 @@ _SIZE: LiteralString = (
 
 
 class PostgresTables:
-    """The tables in one database.
-
-    Args:
-        pool: Connections in autocommit mode, with rows as mappings.
-    """
+    """The tables in one database; the pool's connections are in autocommit mode, with rows as mappings."""
 
     def __init__(self, pool: AsyncConnectionPool[AsyncConnection[DictRow]]) -> None:
         self._pool = pool

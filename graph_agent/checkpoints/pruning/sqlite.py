@@ -242,14 +242,7 @@ def _with_values(kind: str, blob: bytes, copies: Copies) -> bytes:
 
 
 def _unpack(kind: str, blob: bytes, objects: Callable[[int, bytes], Any]) -> Any:
-    """Return stored data.
-
-    Args:
-        blob: The stored bytes.
-
-    Raises:
-        UnreadableCheckpointError: If it is of another type than msgpack, or damaged.
-    """
+    """Return stored data; raise `UnreadableCheckpointError` if it is not msgpack, or damaged."""
     if kind != "msgpack":
         raise UnreadableCheckpointError(f"its checkpoints are stored as {kind!r}, and only 'msgpack' can be pruned")
     try:

@@ -119,10 +119,7 @@ class Tables(Protocol):
     ) -> None:
         """Delete a thread and its items in the Store, and store new ones, in one transaction.
 
-        Args:
-            statements: Those that store the thread's new checkpoints and writes; empty to delete it.
-            prefix: The prefix of its items in the table of the Store, which must exist.
-            items: Key and value of each new item.
+        The `statements` store new checkpoints and writes. `prefix` is that of the items in the table of the Store.
         """
         ...
 
@@ -135,11 +132,7 @@ class Tables(Protocol):
         ...
 
     async def load(self, thread_id: str) -> dict[str, list[Node]]:
-        """Return the checkpoints of a thread by namespace.
-
-        Raises:
-            UnreadableCheckpointError: If one cannot be read.
-        """
+        """Return the checkpoints of a thread by namespace; raise `UnreadableCheckpointError` if one cannot be read."""
         ...
 
     async def stored_writes(self, thread_id: str) -> list[StoredWrite]:
@@ -149,11 +142,7 @@ class Tables(Protocol):
     async def opaque_history(
         self, at: At, checkpoint_id: str, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Return the history of delta channels as a saver returns it, with objects as they are stored.
-
-        Raises:
-            ValueError: If a value is no msgpack, or damaged.
-        """
+        """Return delta channels' history with objects as stored; raise `ValueError` if one is no msgpack or damaged."""
         ...
 
     async def store(self, statements: Sequence[Statement], confirm: Confirm = no_check) -> None:
@@ -165,31 +154,20 @@ class Tables(Protocol):
     ) -> int:
         """Add full copies of channels to a checkpoint, in one transaction; return the bytes by which it grows.
 
-        Args:
-            dry_run: Whether to return the bytes only.
-            confirm: Called at the end of a transaction; if it raises, nothing is stored.
+        With `dry_run`, only the bytes are returned. If `confirm`, called at the end, raises, nothing is stored.
         """
         ...
 
     async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str], confirm: Confirm = no_check) -> None:
         """Remove checkpoints and their writes, in one transaction.
 
-        Args:
-            newest: The newest checkpoint that is known.
-            doomed: All checkpoints that are to be removed; a newer checkpoint must not have one of them as its parent.
-
-        Raises:
-            ThreadChangedError: If one has; nothing is removed.
+        Raises `ThreadChangedError`, with nothing removed, if a checkpoint newer than `newest` has a `doomed` one, of
+        all that are to be removed, as its parent.
         """
         ...
 
     async def clean(self, at: At, gone: set[str], *, dry_run: bool) -> int:
-        """Remove the stored values that no remaining checkpoint of a namespace refers to; return their bytes.
-
-        Args:
-            gone: The checkpoints that were or would be removed.
-            dry_run: Whether to return the bytes only.
-        """
+        """Remove the stored values of checkpoints `gone` that no remaining one refers to; return their bytes."""
         ...
 
     async def uncleaned(self, thread_id: str) -> list[str]:
@@ -201,20 +179,12 @@ class Tables(Protocol):
         ...
 
     async def reclaim(self, is_idle: Callable[[], Awaitable[bool]]) -> None:
-        """Return free space to the file system as far as that is possible without blocking runs.
-
-        Args:
-            is_idle: Whether no run is under way, so that the database may be rewritten; called only if it must be.
-        """
+        """Return free space to the file system without blocking runs; rewrite the database only if `is_idle`."""
         ...
 
 
 def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
-    """Return the nodes of a thread by namespace.
-
-    Raises:
-        UnreadableCheckpointError: If a newer version of this package has stored one.
-    """
+    """Return the nodes of a thread by namespace; raise `UnreadableCheckpointError` for those of a newer version."""
     found = list(rows)
     deltas = {row.namespace: set[str]() for row in found}
     for row in found:
@@ -300,11 +270,7 @@ class OpaqueSerializer(SerializerProtocol):
     """Reads msgpack data without constructing the objects in it, which are a `StoredObject`."""
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """Return the stored value.
-
-        Raises:
-            ValueError: If it is no msgpack, or damaged.
-        """
+        """Return the stored value; raise `ValueError` if it is no msgpack, or damaged."""
         if data[0] != "msgpack":
             raise ValueError(f"the stored type is {data[0]!r}")
         return _unpack(data[1])
@@ -315,11 +281,7 @@ class OpaqueSerializer(SerializerProtocol):
 
 
 class FullCopies:
-    """Makes the full copies of one namespace of a thread.
-
-    Args:
-        plan: What happens to the namespace.
-    """
+    """Makes the full copies of one namespace of a thread, by its plan."""
 
     def __init__(self, tables: Tables, saver: BaseCheckpointSaver[Any], at: At, plan: NamespacePlan) -> None:
         self._tables = tables
@@ -331,11 +293,7 @@ class FullCopies:
         """The histories at the newest checkpoint; empty if they are not read, or have another form."""
 
     async def check_newest(self) -> None:
-        """Check that the whole history at the newest checkpoint can be read.
-
-        Raises:
-            DamagedSessionError: If a part of it is missing.
-        """
+        """Check that the whole history at the newest checkpoint can be read; raise `DamagedSessionError` if not."""
         channels = sorted(self._plan.nodes[self._newest].foldable)
         joined = await self._read(self._newest, channels)
         if joined is None:
@@ -343,13 +301,9 @@ class FullCopies:
         self._joined = joined or {}
 
     async def make(self, checkpoint_id: str, channels: Iterable[str]) -> Copies:
-        """Return a serialized full copy of delta channels at a checkpoint, by channel.
+        """Return a serialized full copy, at a checkpoint, of delta channels that have no stored value in it.
 
-        Args:
-            channels: Names in `CHANNELS`; none of them has a stored value in the checkpoint.
-
-        Raises:
-            DamagedSessionError: If a part of the history is missing.
+        Raises `DamagedSessionError` if a part of the history is missing.
         """
         names = sorted(channels)
         joined = await self._before_newest(checkpoint_id, names)

@@ -74,11 +74,7 @@ class _SessionInUseError(Exception):
 
 
 def rule(keep_last: int = 1, not_before: datetime | None = None) -> Rule:
-    """Return a rule that also keeps the answers of inputs with an id for a day.
-
-    Args:
-        not_before: Same as for `Rule`, with its zone.
-    """
+    """Return a rule that also keeps the answers of inputs with an id for a day; `not_before` has its zone."""
     since = datetime.now(UTC) - _REPEATABLE
     return Rule(keep_last, not_before.isoformat() if not_before is not None else None, since.isoformat())
 
@@ -95,9 +91,7 @@ async def prune_thread(
 ) -> PrunedSession:
     """Prune one thread; at every moment, each stored checkpoint reads as before.
 
-    Args:
-        place: The identity of the database, for the locks of sessions.
-        marks: Receives the mark of the thread, which the caller stores.
+    `place` identifies the database, for the locks of sessions. `marks` receives the thread's mark, to be stored.
     """
     if not await is_idle(saver, thread_id):
         return PrunedSession(thread_id, skipped=_RUNNING)
@@ -146,9 +140,8 @@ async def plan_with_answers(
 ) -> dict[str, NamespacePlan]:
     """Return the plan of each namespace of a thread; inputs with an id whose answer cannot be stored apart are kept.
 
-    Raises:
-        UnreadableCheckpointError: If a checkpoint cannot be read.
-        DamagedSessionError: If the last checkpoint of such an input cannot be read.
+    A checkpoint that cannot be read raises `UnreadableCheckpointError`, or `DamagedSessionError` if such an input ends
+    there.
     """
     namespaces = await tables.load(thread_id)
     nodes = {node.id: node for node in namespaces.get("", ())}
@@ -173,17 +166,11 @@ async def plan_with_answers(
 async def prune_to_newest(
     tables: Tables, saver: BaseCheckpointSaver[Any], thread_ids: Sequence[str], strategy: str
 ) -> None:
-    """Prune as LangGraph's `aprune` does.
+    """Prune as LangGraph's `aprune` does; unknown threads are ignored.
 
-    Args:
-        thread_ids: The threads; unknown ones are ignored.
-        strategy: `keep_latest`: keep the newest checkpoint of each branch, with those that it is continued with;
-            `delete`: remove the threads.
-
-    Raises:
-        TypeError: If `thread_ids` is a text.
-        ValueError: If the strategy is unknown.
-        SessionBusyError: If a run of a thread is under way.
+    The strategy `keep_latest` keeps the newest checkpoint of each branch, with those that it is continued with;
+    `delete` removes the threads. Raises `TypeError` for a text, `ValueError` for another strategy, and
+    `SessionBusyError` if a run of a thread is under way.
     """
     if isinstance(thread_ids, str):
         raise TypeError(f"thread_ids={thread_ids!r}: pass a list of thread ids.")

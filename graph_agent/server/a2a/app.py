@@ -345,11 +345,7 @@ class _Handler(DefaultRequestHandler):
 
     @contextmanager
     def _one_message(self, params: types.SendMessageRequest, context: ServerCallContext) -> Iterator[None]:
-        """Refuse concurrent messages to the same task inside the block; the task itself may not have started yet.
-
-        Raises:
-            UnsupportedOperationError: If another message to the task is being handled.
-        """
+        """Refuse concurrent messages to one task in the block, as unsupported; the task itself may not have started."""
         key = context.user.user_name, params.message.task_id
         if key in self._tasks_in_use:
             raise UnsupportedOperationError(message=validation.AT_WORK)

@@ -52,11 +52,7 @@ class CancelRequests:
             await self._notes.forget(_BOX, [note.key])
 
     async def listen(self, cancel: Callable[[str], None]) -> None:
-        """Poll for requests until cancelled.
-
-        Args:
-            cancel: Called with the task id of each request on every poll, also for tasks of other processes.
-        """
+        """Poll until cancelled; `cancel` gets each requested task id at every poll, also those of other processes."""
 
         async def poll() -> None:
             notes = await self._notes.read(_BOX)
@@ -71,11 +67,7 @@ class CancelRequests:
 
 
 class OtherProcesses:
-    """The tasks of other processes.
-
-    Args:
-        tasks: The task store; only a `LiveTaskStore` is shared with other processes.
-    """
+    """The tasks of other processes; only a `LiveTaskStore` is shared with them."""
 
     def __init__(self, tasks: TaskStore, store: BaseStore | None) -> None:
         self._tasks = tasks if isinstance(tasks, LiveTaskStore) else LiveTaskStore(tasks)
@@ -87,14 +79,10 @@ class OtherProcesses:
         return await self._tasks.run_by_other_process(task_id, context) is not None
 
     async def cancel(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """Cancel a task that another process runs, and wait until its run stops.
+        """Cancel a task that another process runs; return it once its run has stopped, None if none runs it.
 
-        Returns:
-            The task in its final state, or waiting for a person; None if no other process runs it.
-
-        Raises:
-            TaskNotCancelableError: If there is no Store through which the other process could be reached.
-            InternalError: If that process does not stop the run in time.
+        Raises `TaskNotCancelableError` without a Store to reach that process, `InternalError` if it does not stop in
+        time.
         """
         if await self._tasks.run_by_other_process(task_id, context) is None:
             return None
@@ -112,11 +100,7 @@ class OtherProcesses:
             ) from None
 
     async def watch(self, task_id: str, context: ServerCallContext) -> AsyncIterator[Task]:
-        """Yield a task that another process runs: its stored state, then its state once the run stops.
-
-        Yields:
-            Nothing if no other process runs it.
-        """
+        """Yield a task that another process runs, as stored and once its run stops; nothing for other tasks."""
         task = await self._tasks.run_by_other_process(task_id, context)
         if task is None:
             return

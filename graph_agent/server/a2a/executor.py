@@ -166,9 +166,7 @@ class GraphExecutor(AgentExecutor):
     async def check_new(self, context: RequestContext) -> None:
         """Check the id of a message that begins a task.
 
-        Raises:
-            InvalidParamsError: If it belongs to another message of the conversation, or to one without an answer that a
-                later one has replaced.
+        Raises `InvalidParamsError` if another message of the conversation has it, or one that a later one has replaced.
         """
         driver = self._session(context, RunHandle()).driver
         try:
@@ -193,11 +191,7 @@ class GraphExecutor(AgentExecutor):
             raise InvalidParamsError(message=_REPLACED.format(id=mark.id)) from None
 
     async def steer(self, message: Message, user: str) -> Message:
-        """Send a message's text to the model of its conversation before the next plan; return the reply.
-
-        Raises:
-            InvalidParamsError: If there is no such conversation, or the message has no text.
-        """
+        """Send a message's text to the model of its conversation before the next plan; return the reply."""
         session = Session(self._graph, self._session_ids(user, message.context_id))
         try:
             if not message.context_id or await session.status() == SessionStatus.CREATED:
@@ -302,11 +296,7 @@ class GraphExecutor(AgentExecutor):
                 log_failure(logger, "Running a follow-up", error)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Stop a task's run. The task becomes cancelled after the run has stopped, so status and history agree.
-
-        Raises:
-            InternalError: If the run does not stop within `CANCEL_S`; the SDK then ends the task as failed.
-        """
+        """Stop a task's run, within `CANCEL_S`; the task is cancelled after it, so status and history agree."""
         task_id, context_id = _ids(context)
         known = context.current_task
         if run := self._running.get(task_id):
@@ -424,11 +414,7 @@ def _input(message: Message | None) -> list[AnyMessage]:
 
 
 def _answer_to(question: set[str], open_now: Sequence[Interrupt], message: Message | None) -> Any:
-    """Return a client's answer to its task's question, for `Session.resume`.
-
-    Raises:
-        InputError: If other interrupts are open than those that the question is about.
-    """
+    """Return a client's answer for `Session.resume`; `InputError` if other interrupts are open than asked about."""
     if question.isdisjoint(each.id for each in open_now):
         raise InputError("The question is not open any more: the conversation continued without an answer.")
     asked, _ = joint_question(open_now)

@@ -57,11 +57,7 @@ _WIDEN = "ALTER TABLE tasks ALTER COLUMN context_id TYPE text"
 
 @asynccontextmanager
 async def open_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotificationConfigStore]]:
-    """Open the tables, create missing ones, and close the connections on exit.
-
-    Raises:
-        ConfigError: If the address is of another kind, or the database cannot be reached.
-    """
+    """Open the tables, create missing ones, and close the connections on exit; raise `ConfigError` if that fails."""
     # In a thread: it imports drivers and accesses the file system.
     engine = await asyncio.to_thread(_engine, url)
 
@@ -200,16 +196,10 @@ class Stores:
 
 @asynccontextmanager
 async def open_stores(url: str, *, task_lease: TaskLease | None = None) -> AsyncIterator[Stores]:
-    """Open the stores of a server, and close them on exit.
+    """Open the stores of a server, in the SDK's tables `tasks` and `push_notification_configs`; close them on exit.
 
-    The tables are the SDK's: `tasks` and `push_notification_configs`.
-
-    Args:
-        url: `memory:`, `sqlite:///FILE`, or `postgresql://…`; may be the database of the sessions.
-        task_lease: Whether another process runs a task; None if only this process uses the database.
-
-    Raises:
-        ConfigError: If the address is of another kind, or the database cannot be reached.
+    `url` may be the database of the sessions. Without `task_lease`, only this process uses it. Raises `ConfigError` for
+    an address of another kind, or a database that cannot be reached.
     """
     if url == "memory:":
         yield Stores(InMemoryTaskStore(), InMemoryPushNotificationConfigStore())
@@ -372,11 +362,7 @@ _NUL = "\x00"
 
 
 class MaskedTaskStore(DatabaseTaskStore):
-    """The SDK's task store without database details in errors.
-
-    Raises:
-        InternalError: If the database fails.
-    """
+    """The SDK's task store; a failure of the database is an `InternalError` without its details."""
 
     async def save(self, task: types.Task, context: ServerCallContext) -> None:
         """Store a task."""
@@ -397,12 +383,7 @@ class MaskedTaskStore(DatabaseTaskStore):
 
 
 class MaskedPushStore(DatabasePushNotificationConfigStore):
-    """The SDK's store of push configurations without database details in errors.
-
-    Raises:
-        InternalError: If the database fails.
-        InvalidParamsError: If the id of a configuration contains a NUL character.
-    """
+    """The SDK's store of push configurations; a failure of the database is an `InternalError` without its details."""
 
     async def set_info(
         self, task_id: str, notification_config: types.TaskPushNotificationConfig, context: ServerCallContext

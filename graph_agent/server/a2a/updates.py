@@ -61,11 +61,7 @@ class TaskReporter:
         )
 
     async def working(self, text: str = "", about: Mapping[str, Any] | None = None, data: Any = None) -> None:
-        """Report progress; a heartbeat without arguments.
-
-        Args:
-            about: The progress for programs, under our extension's key.
-        """
+        """Report progress, for programs in `about` under our extension's key; without arguments, a heartbeat."""
         self.updates_sent += 1
         await self._pieces.flush()
         parts = [*_text_parts(text), *_data_parts(data)]

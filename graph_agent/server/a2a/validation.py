@@ -53,11 +53,7 @@ _HEADERS = "headers"
 
 
 class CredentialContext(ServerCallContextBuilder):
-    """Builds the SDK's call context, with credentials as secrets and without their headers.
-
-    Args:
-        names: Credential name → header name.
-    """
+    """Builds the SDK's call context, with credentials (name → header) as secrets and without their headers."""
 
     def __init__(self, inner: ServerCallContextBuilder, names: Mapping[str, str]) -> None:
         self._inner = inner
@@ -92,12 +88,8 @@ Refusal = Callable[[Any, A2AError], Response]
 class CheckedRequests(SimpleRequestContextBuilder):
     """Builds the context of a request; refuses a message that cannot be stored or whose task is running.
 
-    Args:
-        notifies: Whether the server sends push notifications.
-        tasks: The store of the tasks that messages refer to.
-        task_lease: Whether this process runs the task with an id.
-        other_processes: The tasks of other processes, which accept no message here.
-        check_new: Raises if a message cannot begin a task; receives its context.
+    `notifies` is whether the server sends push notifications. `task_lease` and `other_processes` know who runs a task.
+    `check_new` raises if a message cannot begin a task.
     """
 
     def __init__(
@@ -128,12 +120,9 @@ class CheckedRequests(SimpleRequestContextBuilder):
 
         The same first message of an authenticated caller begins the same conversation, in which it is run once.
 
-        Raises:
-            InvalidParamsError: If metadata or data contain a number that is not finite or are nested too deeply, an id
-                contains a NUL, a part is empty, metadata contains credentials, a credential header occurs twice, or
-                the id of a message without a task belongs to another message of the conversation.
-            PushNotificationNotSupportedError: If it requests push notifications and the server sends none.
-            UnsupportedOperationError: If its task is running, in this process or another.
+        Raises an `A2AError` for values that cannot be stored (numbers that are not finite, deep nesting, NUL in an id),
+        an empty part, credentials in metadata or twice in headers, a message id of another message, unsupported push
+        notifications, and a task that is running, in this process or another.
         """
         if params is not None:
             _check(params)
@@ -267,11 +256,7 @@ _FILE_BYTES = frozenset({"raw", "bytes", "fileWithBytes", "file_with_bytes"})
 
 
 def _decoded(body: bytes | bytearray) -> Any:
-    """Parse a body as JSON; None for invalid JSON, which the SDK refuses.
-
-    Raises:
-        JsonBoundsError: If the body is not UTF-8.
-    """
+    """Parse a body as JSON; None for invalid JSON, which the SDK refuses. `JsonBoundsError` if it is not UTF-8."""
     try:
         return json.loads(body.decode())
     except UnicodeDecodeError:
@@ -281,12 +266,7 @@ def _decoded(body: bytes | bytearray) -> Any:
 
 
 def check_query(query: bytes) -> None:
-    """Check the query of a request; unknown parameters are ignored.
-
-    Raises:
-        InvalidParamsError: If it is not UTF-8, or if a parameter of the protocol has an invalid value, is repeated, or
-            has its name in another notation.
-    """
+    """Check the query of a request: UTF-8, and each known parameter once, valid and in its own notation."""
     try:
         given = parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="strict")
     except UnicodeDecodeError:
@@ -335,11 +315,7 @@ _STATES = {*types.TaskState.keys(), *map(str, types.TaskState.values())}
 
 
 def check_listing(params: types.ListTasksRequest) -> None:
-    """Check the filters and the page token of a list of tasks.
-
-    Raises:
-        InvalidParamsError: If the state or the token is unknown, or the conversation's id holds a NUL.
-    """
+    """Check the state, the page token and the conversation's id (no NUL) of a list of tasks."""
     if params.status not in types.TaskState.values():
         raise _unknown_state(params.status)
     if "\x00" in params.context_id:
@@ -384,12 +360,9 @@ def refused_over_rest(request: Any, error: A2AError) -> Response:
 
 
 class RefusedStreams:
-    """ASGI application that answers a stream refused before its first event with an error response.
+    """ASGI application that answers a stream refused by an `A2AError` before its first event with an error response.
 
     The SDK's streams of A2A 0.3 over REST send status 200 first, so that a refusal breaks the connection.
-
-    Args:
-        app: Serves the stream; raises an `A2AError` for a refusal.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -420,11 +393,7 @@ class RefusedStreams:
 
 
 def check_required_fields(params: types.SendMessageRequest) -> None:
-    """Check the required fields of a message, without walking its metadata and data.
-
-    Raises:
-        InvalidParamsError: If a field is missing; the same error as the SDK's.
-    """
+    """Check a message's required fields, with the SDK's error, without walking its metadata and data."""
     bare = types.SendMessageRequest()
     if params.HasField("configuration"):
         bare.configuration.CopyFrom(params.configuration)

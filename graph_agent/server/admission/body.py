@@ -149,11 +149,7 @@ T = TypeVar("T")
 
 
 async def run_in_thread(request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function that processes a request's body, in a thread if the body is large.
-
-    Args:
-        function: The function; it must not use the event loop.
-    """
+    """Call a function on a request's body, in a thread if the body is large; it must not use the event loop."""
     if len(await request.body()) <= SMALL_BYTES:
         return function(*args, **kwargs)
     return await anyio.to_thread.run_sync(lambda: function(*args, **kwargs), limiter=_LIMITER)
@@ -194,8 +190,7 @@ class _ValidatedRequest(Request):
     async def json(self) -> Any:
         """Return the body as the route's model, or set `faults` and return a string, which no model accepts.
 
-        Raises:
-            JSONDecodeError: If the body is not JSON in UTF-8.
+        `JSONDecodeError` if it is not JSON in UTF-8.
         """
         body = await self.body()
         try:

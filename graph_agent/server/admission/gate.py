@@ -280,10 +280,9 @@ def guard(app: Starlette, settings: ServerSettings, guarded: Sequence[str]) -> N
 
 
 class Gate:
-    """ASGI middleware that authenticates callers before any part of a request's body is read.
+    """ASGI middleware that authenticates callers of the guarded paths before any of the body is read.
 
-    Args:
-        guarded: The paths to guard; a trailing `/*` includes all paths below. Requests to other paths pass unchecked.
+    A trailing `/*` of a guarded path includes all paths below; other paths pass unchecked.
     """
 
     def __init__(self, app: ASGIApp, *, settings: ServerSettings, guarded: Sequence[str]) -> None:
@@ -352,11 +351,9 @@ def admitted_caller(request: HTTPConnection) -> Caller:
 def admit_requests(
     routes: Iterable[BaseRoute], runs: Drainable, limits: Limits, *, protocol: str, streams: Limits | None = None
 ) -> None:
-    """Make the routes check each request, and count it as a request of its caller.
+    """Make the routes check and count each request, and refuse it while `runs` drain.
 
-    Args:
-        runs: Requests are refused while it drains.
-        streams: Limits of GET requests, which are open as long as the client; None for `limits`.
+    `streams` limits GET requests, which stay open; None for `limits`.
     """
     for route in routes:
         if isinstance(route, Route):

@@ -25,11 +25,7 @@ _warned: set[Path | None] = set()
 
 
 def warn_of_folder(folder: Path | None, error: Exception) -> None:
-    """Log, once per process, that it counts requests and metrics on its own instead of together with other workers.
-
-    Args:
-        folder: The folder; None if none could be created.
-    """
+    """Log, once per process, that it counts requests and metrics on its own instead of together with other workers."""
     if folder in _warned:
         return
     _warned.add(folder)
@@ -79,11 +75,7 @@ CREATE INDEX IF NOT EXISTS started_by ON started (kind, caller, at);
 
 
 class SharedLimits(Limits):
-    """`Limits` over all worker processes that share a folder.
-
-    Args:
-        kind: The limited resource; each kind is counted separately.
-    """
+    """`Limits` over all worker processes that share a folder; each kind of resource is counted separately."""
 
     def __init__(
         self,
@@ -123,11 +115,7 @@ class SharedLimits(Limits):
             self._unpublished.add(caller)
 
     def _in_database(self, work: Callable[[sqlite3.Connection], None]) -> bool:
-        """Run a function in a transaction; return False if the database is unusable, e.g. on a full disk.
-
-        Raises:
-            ProblemError: Raised by the function.
-        """
+        """Run a function in a transaction; return False if the database is unusable, e.g. on a full disk."""
         try:
             if self._db is None:
                 self._db = self._open()
@@ -203,8 +191,7 @@ def _make_tables(db: sqlite3.Connection) -> None:
 def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[Limits, Limits, Limits]:
     """Return the limits per key of requests, of event streams, and of active A2A tasks.
 
-    Args:
-        shared: The folder of the processes that share the limits; None for this process alone.
+    Processes that have the folder `shared` count together; None for this process alone.
     """
     requests = (settings.concurrent_requests, settings.requests_per_minute)
     if shared is None:

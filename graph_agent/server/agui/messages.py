@@ -56,11 +56,7 @@ class CallNames:
 
 
 def result_id(call_name: str, given: Mapping[str, str]) -> str:
-    """Return the id of the message with a call's result.
-
-    Args:
-        given: Name of a call → id of the client's own message with its result.
-    """
+    """Return the id of the message with a call's result: that of the client's own message in `given`, if any."""
     return given.get(call_name, f"{call_name}-result")
 
 
@@ -85,22 +81,14 @@ def new_inputs(messages: Sequence[core.Message], known: Iterable[str]) -> list[c
 
 
 def instructions_of(messages: Sequence[core.Message], context: Iterable[tuple[str, str]]) -> str:
-    """Return a request's system messages and its context, as the run's instructions.
-
-    Args:
-        context: Description and value of each piece of context.
-    """
+    """Return a request's system messages, and its context (description and value), as the run's instructions."""
     texts = [message.content for message in messages if isinstance(message, core.SystemMessage | core.DeveloperMessage)]
     pieces = [f"{description}: {value}" for description, value in context]
     return "\n\n".join([text for text in texts if text.strip()] + pieces)
 
 
 def conversation_of(messages: Sequence[core.Message]) -> list[AnyMessage]:
-    """Return a request's whole conversation for a new session, without calls that have no result.
-
-    Raises:
-        ProblemError: If a message has content that no model can receive.
-    """
+    """Return a request's whole conversation for a new session, without calls that have no result."""
     results, found = given_results(messages), list[AnyMessage]()
     for message in messages:
         if isinstance(message, core.UserMessage):
@@ -114,11 +102,7 @@ def conversation_of(messages: Sequence[core.Message]) -> list[AnyMessage]:
 
 
 def user_message(message: core.UserMessage) -> HumanMessage:
-    """Return a user's message for the session, with the client's id.
-
-    Raises:
-        ProblemError: If it has content that no model can receive, or its id is reserved.
-    """
+    """Return a user's message for the session, with the client's id, which must not be a reserved one."""
     if message.id.startswith(HIDDEN_ID_PREFIX):
         raise ProblemError(
             "invalid", f"messages: an id may not begin with {HIDDEN_ID_PREFIX!r}: {message.id!r}.", param="messages"
@@ -442,17 +426,10 @@ class ResumeAnswers:
 def answers_of(
     resume: Sequence[ResumeEntry], interrupts: Sequence[GraphInterrupt], events: Sequence[StoredEvent]
 ) -> ResumeAnswers:
-    """Return the answers of a resume.
+    """Return the answers of a resume, after a check that each fits and no open interrupt lacks one.
 
     A client repeats its answers until a run ends without an error, so an answer that the session has received before
-    is no fault. Nothing is run or decided for it.
-
-    Args:
-        events: The session's events, which have the decisions that it has received.
-
-    Raises:
-        ProblemError: If an entry answers no interrupt of the session, an open one has no answer, or a payload does not
-            fit.
+    (see `events`) is no fault. Nothing is run or decided for it.
     """
     entries = {entry.interrupt_id: entry for entry in resume}
     if len(entries) < len(resume):
@@ -493,11 +470,7 @@ def _is_received(id_: str, decided: Collection[str], has_events: bool, open_ids:
 
 
 def _decision(entry: ResumeEntry, name: str) -> Decision:
-    """Return the decision on a call; whether its policy allows it is checked with the request.
-
-    Raises:
-        ProblemError: If the payload has another form.
-    """
+    """Return the decision on a call; whether its policy allows it is checked with the request."""
     if entry.status == "cancelled":
         return reject(ABANDONED)
     payload = entry.payload

@@ -61,10 +61,8 @@ class RunIds:
 class Projection:
     """Makes the AG-UI events of one run, in which each start has its end.
 
-    Args:
-        own_fields: The agent's own state fields that clients see.
-        client_state: The state in the request; fields that the agent does not have are kept.
-        written: The own fields that the run receives from the request.
+    `own_fields` are the agent's state fields that clients see, `written` those that the run receives from the request.
+    Fields of `client_state` that the agent does not have are kept.
     """
 
     def __init__(
@@ -106,11 +104,7 @@ class Projection:
         """Ids of calls whose results an earlier run has shown, although the history does not have them yet."""
 
     def start(self, ignored: Sequence[str] = ()) -> Iterator[core.BaseEvent]:
-        """Yield the first events.
-
-        Args:
-            ignored: Ids of interrupts that the request answers again.
-        """
+        """Yield the first events; `ignored` are ids of interrupts that the request answers again."""
         version = None if self._ids.is_legacy else PROTOCOL
         yield core.RunStartedEvent(thread_id=self._ids.thread_id, run_id=self._ids.run_id, protocol_version=version)
         if ignored:
@@ -179,11 +173,7 @@ class Projection:
     def end(
         self, outcome: ChatOutcome, state: StateSnapshot, used_before: Usage = NO_USAGE
     ) -> Iterator[core.BaseEvent]:
-        """Yield the last events of a run that reached its end.
-
-        Args:
-            used_before: Usage of the input that earlier runs have reported.
-        """
+        """Yield the last events of a run; `used_before` is usage of the input that earlier runs have reported."""
         result = run_result(state)
         if outcome.rest and not result.interrupts:
             yield from self._delta(outcome.rest, outcome.reply.id if outcome.reply is not None else None)
@@ -237,11 +227,7 @@ class Projection:
         return core.RunFinishedSuccessOutcome(pending_tool_call_ids=names)
 
     def error(self, problem: ProblemError, state: StateSnapshot | None = None) -> Iterator[core.BaseEvent]:
-        """Yield the events that end the run with an error.
-
-        Args:
-            state: The session after the run; None if it is not known.
-        """
+        """Yield the events that end the run with an error; `state` is None if the session after it is not known."""
         yield from self._close_messages()
         yield from self._close_subagents({})
         yield from self._close_step()
@@ -377,11 +363,7 @@ class Projection:
             self._step, self._wave = None, set()
 
     def _close_subagents(self, waiting: Mapping[str, list[str]]) -> Iterator[core.BaseEvent]:
-        """End the open delegations; those that wait for a person are suspended.
-
-        Args:
-            waiting: Name of the delegation → ids of its AG-UI interrupts.
-        """
+        """End the open delegations; those in `waiting`, with ids of their AG-UI interrupts, are suspended."""
         for name in sorted(self._subagents):
             if name in waiting:
                 outcome = core.SubagentFinishedSuspendedOutcome(interrupt_ids=waiting[name])

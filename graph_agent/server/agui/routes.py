@@ -102,9 +102,6 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
     """Return the run that a request starts or resumes.
 
     Its input id is the run id, or that of the answers of a resume, so that a repeated request gets the stored result.
-
-    Raises:
-        ProblemError: If the request does not fit the session's state.
     """
     session_id = schemas.checked_session_id(body.thread_id, "threadId")
     mark = _mark(body)
@@ -161,11 +158,7 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
 
 
 def _shared_state(spec: RunSpec, body: AgentInput, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the own state fields that a client has changed, as input of a run.
-
-    Raises:
-        ProblemError: If a field cannot have its value.
-    """
+    """Return the own state fields that a client has changed, as input of a run; refuse values that do not fit."""
     own, given = custom_state_of(spec.graph), body.state if isinstance(body.state, Mapping) else {}
     shared = [name for name in own.outputs if name in own.inputs and name in given]
     changed = {name: given[name] for name in shared if given[name] != to_json_safe(values.get(name))}
@@ -213,12 +206,9 @@ def _context(host: Host, body: AgentInput, credentials: Mapping[str, SecretStr])
 
 
 def _client_answers(body: AgentInput, state: StateSnapshot) -> dict[str, Any]:
-    """Return the client's results of its own calls that wait, by interrupt id of the graph.
+    """Return the client's results of its own waiting calls, all or none, by interrupt id of the graph.
 
     Results of other calls are ignored: those of the agent's own tools never come from a client.
-
-    Raises:
-        ProblemError: If only a part of the calls has a result.
     """
     names = CallNames(state.values.get("messages", []))
     waiting = {names.of(each.value["id"]): each for each in open_interrupts(state) if is_client_call(each)}
@@ -273,11 +263,7 @@ def survives_disconnect(body: AgentInput) -> bool:
 
 
 async def follow(host: Host, resolved: ResolvedRun, projection: Projection) -> AsyncGenerator[list[BaseEvent], None]:
-    """Yield the AG-UI events of a session's run until it ends; an empty list after a pause without any.
-
-    Raises:
-        ProblemError: If the server stops, or the session is deleted.
-    """
+    """Yield the AG-UI events of a session's run until it ends; an empty list after a pause without any."""
     thread, after = resolved.spec.thread, len(resolved.before.values.get("events", [])) - 1
     async with host.feeds.following(thread) as (feed, follower):
         with host.live.reading(thread, feed.wake) as take_live:
@@ -345,11 +331,9 @@ async def run_agent(
 async def _frames(
     chat: Chat, body: AgentInput, resolved: ResolvedRun | ProblemError, stack: AsyncExitStack, resources: ExitStack
 ) -> AsyncGenerator[str, None]:
-    """Stream the events of a run; every end but that of a client that has left is an event.
+    """Stream the events of a run, or the reason why there is none; only a client that left gets no last event.
 
-    Args:
-        resolved: The run, or the reason why there is none.
-        resources: The request's resources, released before the last event.
+    `resources` of the request are released before the last event.
     """
     ids = RunIds(body.thread_id, body.run_id, body.protocol_version is None)
     host = chat.runs.host

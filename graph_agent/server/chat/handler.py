@@ -72,18 +72,11 @@ class Runs:
     ) -> AsyncIterator[ServerRun]:
         """Start a run, and stop it if the context is left before its end.
 
-        A run with an idempotency key continues to its end: the caller may repeat the request to get the answer.
+        A run with an idempotency key continues to its end: the caller may repeat the request to get the answer. After
+        the run's answer, the follow-ups queued in its session run in the background.
 
-        After the run's answer, the follow-ups queued in its session run in the background.
-
-        Args:
-            streams: Whether to stream the answer.
-            resources: The caller's resources for the run; ownership passes to this method, which closes them when the
-                run has ended. `ServerRun.release` closes them before the last byte of the answer is sent. Follow-ups
-                need none: they count when they are queued.
-
-        Raises:
-            ProblemError: If the server is stopping.
+        `resources` pass to this method, which closes them when the run has ended; `ServerRun.release` closes them
+        before the last byte of the answer is sent. Follow-ups need none: they count when they are queued.
         """
         owned = resources.pop_all() if resources is not None else contextlib.ExitStack()
         run: ServerRun | None = None
@@ -186,13 +179,9 @@ class Runs:
     def register_closer(
         self, close: Callable[[], Awaitable[None]], *, drain: Callable[[], None]
     ) -> Callable[[], Awaitable[None]]:
-        """Register another component that works on sessions, to be drained and closed together with the runs.
+        """Register another component to drain and close with the runs; return an idempotent version of `close`.
 
-        Args:
-            drain: Lets its work stop at the next superstep boundary; may be called from any thread.
-
-        Returns:
-            An idempotent version of `close`.
+        `drain` lets its work stop at the next superstep boundary; it may be called from any thread.
         """
         closed: list[asyncio.Future[None]] = []
 
@@ -275,13 +264,9 @@ class Chat:
         dialect: ChatDialect,
         keep: Keep | None = None,
     ) -> Response:
-        """Answer one request.
+        """Answer one request; raise `ProblemError` if its stream fails before the first frame, too.
 
-        Args:
-            keep: Awaited with the run when the answer is complete, before its end is sent; None for nothing to keep.
-
-        Raises:
-            ProblemError: If it cannot be answered, or its stream fails before the first frame.
+        `keep` is awaited when the answer is complete, before its end is sent.
         """
         async with AsyncExitStack() as stack:
             run = await stack.enter_async_context(self.started(http_request, caller, request))
@@ -307,11 +292,7 @@ class Chat:
 
     @asynccontextmanager
     async def started(self, http_request: Request, caller: Caller, request: ChatRequest) -> AsyncIterator[ServerRun]:
-        """Start the run of a request within the caller's limits, and stop it if the context is left before its end.
-
-        Raises:
-            ProblemError: If it cannot start.
-        """
+        """Start the run of a request within the caller's limits, and stop it if the context is left before its end."""
         async with AsyncExitStack() as stack:
             resources = stack.enter_context(ExitStack())
             resources.enter_context(self.limits.slot(caller.name))
@@ -382,12 +363,9 @@ async def frames_of(
     keepalive_s: float,
     keep: Keep | None = None,
 ) -> AsyncGenerator[str, None]:
-    """Stream the answer of a run as frames.
+    """Stream a run's answer as frames; `first` is its first part, if that was read already.
 
-    Args:
-        first: The run's first part, if it was read already.
-        keepalive_s: Seconds of silence after which a comment is sent.
-        keep: Same as for `Chat.answer`; also awaited for an answer that ends with an error.
+    A comment is sent after `keepalive_s` of silence. `keep` is also awaited for an answer that ends with an error.
     """
     start = "".join(dialect.start_frames())
     part = first

@@ -26,12 +26,10 @@ from graph_agent.state.messages import is_user_input, new_user_messages
 def continued_input(messages: Sequence[AnyMessage], state: StateSnapshot) -> list[AnyMessage] | None:
     """Return the messages that a request adds to its session; None if it has another history than the session.
 
-    A request without a user message before an assistant message has no history: it adds its new messages. Otherwise
-    its history must be that of the session. Inputs without an answer, which failed or were stopped, may be missing, and
-    so may steering. Questions to a person and their answers may be in it, although they are no inputs.
-
-    Raises:
-        ProblemError: If the only new message is a decision on calls whose input has failed since.
+    A request without a user message before an assistant message has no history: it adds its new messages. Otherwise its
+    history must be that of the session. Inputs without an answer, which failed or were stopped, may be missing, and so
+    may steering. Questions to a person and their answers may be in it, although they are no inputs. A decision on calls
+    whose input has failed since is refused.
     """
     new = new_messages(messages)
     history = _pieces(messages[: len(messages) - len(new)])

@@ -58,13 +58,10 @@ class ChatOutcome:
 
 
 def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, str]) -> ChatOutcome:
-    """Return the outcome of a run from its last state.
+    """Return the outcome of a run from its last state; `sent` has the text of each message in the run's output.
 
     Tokens are summed over all model calls of this run. If the provider reports none, they are estimated at 4 characters
     per token, at least 1.
-
-    Args:
-        sent: Message id → the text of the message that the run's output has.
     """
     result = run_result(state)
     messages: list[AnyMessage] = state.values.get("messages", [])
@@ -117,9 +114,7 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, 
 def commentary_of(spec: RunSpec, state: StateSnapshot, before: Mapping[str, Any]) -> list[str]:
     """Return the texts that the output of a request had before its last message.
 
-    Args:
-        state: The state at the end of the request.
-        before: The state of the input before the request; empty if the request began the input.
+    `state` is that at its end, `before` that of the input before it; empty if the request began the input.
     """
     deps = getattr(spec.graph.builder, "deps", None)
     if spec.is_structured or deps is None:

@@ -109,11 +109,8 @@ Part: TypeAlias = AnswerText | ReasoningPiece | MessageBreak | CallEvents | Prog
 class ServerRun:
     """One run, in its own task, so that a client that disconnects or reads slowly cannot break it.
 
-    Args:
-        streams: Whether to stream the answer.
-        between_pieces_s: Returns the minimum seconds between two pieces of the answer.
-        on_end: Called when the run has reached its end, before its outcome is queued; not called for a stopped run.
-            None for no callback.
+    `between_pieces_s` returns the minimum seconds between two pieces of a streamed answer. `on_end` is called at the
+    run's end, before its outcome is queued; not for a stopped run.
     """
 
     def __init__(
@@ -163,11 +160,7 @@ class ServerRun:
         self._task = asyncio.create_task(self._run(), name=f"run of {spec.session_id or 'a request'}")
 
     async def part(self, timeout_s: float | None = None) -> Part | None:
-        """Return the next part; None after a timeout. `RunEnded` is the last part.
-
-        Raises:
-            ProblemError: If the run cannot start, or is stopped with the server.
-        """
+        """Return the next part, `RunEnded` last; None after a timeout. Raise why the run did not start or stopped."""
         if not self._parts.empty():
             part = self._parts.get_nowait()
         else:
@@ -181,11 +174,7 @@ class ServerRun:
         return part
 
     async def begun(self) -> None:
-        """Wait until a run in a session has its session.
-
-        Raises:
-            ProblemError: If the run has ended before, for example because another run has the session.
-        """
+        """Wait until a run has its session; raise `ProblemError` if it ends before, e.g. if another run has it."""
         waiting = asyncio.create_task(self._begun.wait())
         try:
             await asyncio.wait([waiting, self._task], return_when=asyncio.FIRST_COMPLETED)
@@ -389,11 +378,7 @@ class ServerRun:
         await self._pieces.add(text)
 
     async def _emit_calls(self, events: list[StoredEvent], message_id: str | None) -> None:
-        """Emit plans with calls, and events about calls if they are shown, after plan text that was not streamed.
-
-        Args:
-            message_id: Id of the message with the calls; None if there is none.
-        """
+        """Emit plans with calls, and events about calls if they are shown, after plan text that was not streamed."""
         self._plan_id = message_id or self._plan_id
         plans = [event for event in events if event["type"] == "plan"]
         with_calls = [plan for plan in plans if plan["calls"]]

@@ -106,13 +106,10 @@ class RunSpec:
         return not isinstance(self.graph_input, dict)
 
     def for_follow_up(self, note: ControlMessage, check: Callable[[], Awaitable[None]]) -> RunSpec:
-        """Return the run of a follow-up in the same session.
+        """Return the run of a follow-up in the same session; `check` raises if another run has taken it.
 
         It inherits this run's options, except those of a single request: the caller's tools, the response schema, the
         credentials.
-
-        Args:
-            check: Raises if another run has taken the follow-up.
         """
         context = {name: value for name, value in self.context.items() if name not in _PER_REQUEST}
         graph_input = {"messages": [message_of(note)]}
@@ -137,16 +134,10 @@ class RunSpec:
 
 
 def with_key(request: ChatRequest, key: str | None) -> ChatRequest:
-    """Return a request with its idempotency key.
+    """Return a request with its idempotency key, which may be in quotes; raise `ProblemError` if it is not valid.
 
-    Its content is everything except how the answer is sent: a request that is repeated as a stream gets the same
-    answer as one stream.
-
-    Args:
-        key: The header's value, with or without quotes; None without the header.
-
-    Raises:
-        ProblemError: If the key is not valid.
+    Its content is everything except how the answer is sent: a request that is repeated as a stream gets the same answer
+    as one stream.
     """
     if key is None:
         return request
@@ -161,20 +152,12 @@ def with_key(request: ChatRequest, key: str | None) -> ChatRequest:
 
 
 def token_of_key(caller: Caller, key: str) -> str:
-    """Return the name of the thread of a request without a session: 24 hexadecimal digits, equal for each repetition.
-
-    Args:
-        key: The key of `with_key`, without quotes.
-    """
+    """Return the name of the thread of a request without a session: 24 hexadecimal digits, equal if repeated."""
     return hashlib.sha256(f"{caller.name}\0{key}".encode()).hexdigest()[:24]
 
 
 async def resolve_once(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
-    """Return the run of a request as `resolve_run`; for a repeated key, the run that resumes or returns the first one.
-
-    Raises:
-        ProblemError: Same as for `resolve_run`.
-    """
+    """Return the run of a request as `resolve_run`; for a repeated key, one that resumes or returns the first one."""
     if (mark := request.mark) is None:
         return await resolve_run(host, caller, request)
     token = token_of_key(caller, mark.id)
@@ -201,11 +184,7 @@ def _repeated(host: Host, caller: Caller, request: ChatRequest, token: str) -> R
 
 
 async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
-    """Return the run that a request starts or resumes.
-
-    Raises:
-        ProblemError: If its messages are inconsistent, or do not fit the session's state.
-    """
+    """Return the run that a request starts or resumes, if its messages are consistent and fit the session's state."""
     warnings = (*host.check_unsupported_tools(request.unsupported_tools), *_check_tool_choice(request))
     host.check_client_tools([tool["function"]["name"] for tool in request.client_tools])
     host.check_images(request.messages)
@@ -216,11 +195,7 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
 
 
 def _check_tool_choice(request: ChatRequest) -> tuple[str, ...]:
-    """Return warnings about a tool choice that requires a call.
-
-    Raises:
-        ProblemError: If the request has no tool that the model can call.
-    """
+    """Return warnings about a tool choice that requires a call; refuse it without a tool that the model can call."""
     if request.client_tools or "client_tool_choice" not in request.options:
         return ()
     if request.offers_own_tools:
@@ -308,12 +283,9 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
 
 
 def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> RunSpec:
-    """Return the run that receives a user message as decisions on calls that wait for approval.
+    """Return the run that receives a user message as decisions on calls that wait; refuse it if none waits.
 
     A message that is no decision repeats the question.
-
-    Raises:
-        ProblemError: If no call waits.
     """
     asked = [each for each in open_interrupts(state) if request_of(each) is not None]
     if not asked:
@@ -368,11 +340,7 @@ async def _resume(
 
 
 def _decided(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> dict[str, Any]:
-    """Return a request's decisions on single calls as answers by interrupt id; empty without decisions.
-
-    Raises:
-        ProblemError: If a decision does not fit the calls that wait.
-    """
+    """Return a request's decisions on single calls as answers by interrupt id; refuse those that do not fit."""
     if not request.decisions:
         return {}
     try:
@@ -454,9 +422,7 @@ def open_question(state: StateSnapshot) -> Interrupt | None:
 def question_of(interrupts: Sequence[Interrupt], token: str | None, refused: str = "") -> str:
     """Return the question that open interrupts ask a person (see `joint_question`); empty without interrupts.
 
-    Args:
-        token: Name of the thread of a request without a session; None for a session.
-        refused: Why the previous answer was refused; empty if there is none.
+    `token` names the thread of a request without a session. `refused` is why the previous answer was refused.
     """
     if not interrupts:
         return ""
@@ -482,12 +448,8 @@ def answers_to_approvals(
 ) -> dict[str, Any]:
     """Return the decisions on single calls as answers by interrupt id; calls without a decision are asked about again.
 
-    Args:
-        decisions: Start of an interrupt's id, and index of a call in its request → decision.
-
-    Raises:
-        ProblemError: If a decision belongs to no call that waits, or if a request that takes all decisions at once has
-            calls without one.
+    `decisions` have the start of an interrupt's id and the index of a call in its request. Refused are decisions on
+    calls that do not wait, and a part of those that a request takes all at once.
     """
     answers: dict[str, Any] = {}
     remaining = dict(decisions)

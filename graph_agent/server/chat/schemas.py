@@ -112,11 +112,7 @@ def _two_results(call_id: str) -> ProblemError:
 
 
 def check_conversation(messages: Sequence[AnyMessage]) -> None:
-    """Check that a conversation ends with a message to answer, and that each result belongs to a call.
-
-    Raises:
-        ProblemError: If it does not.
-    """
+    """Check that a conversation ends with a message to answer, and that each result belongs to a call."""
     if not messages:
         raise ProblemError("invalid", "There is no message to answer; send one of the user's.", param="messages")
     if isinstance(messages[-1], AIMessage):
@@ -205,10 +201,9 @@ class SessionMetadata(RequestObject):
 
 
 def clean_body(data: Any) -> Any:
-    """Return a body as JSON that every store accepts: lone surrogates, NUL and non-finite numbers are replaced.
+    """Return a body as storable JSON: lone surrogates, NUL and non-finite numbers are replaced.
 
-    Raises:
-        ValueError: If it is nested too deeply, or holds credentials.
+    Raises `ValueError` if it is nested too deeply, or holds credentials.
     """
     if isinstance(data, BaseModel):
         return data  # `BodyRoute` has validated it
@@ -225,14 +220,7 @@ def checked_session_id(id_: str, param: str = "metadata.session_id") -> str:
 
 
 def check_amount(messages: Sequence[Any], tools: Sequence[Any] | None, max_messages: int, max_tools: int) -> None:
-    """Check the number of messages and tools in a chat request, which determine a run's processing time.
-
-    Args:
-        messages: The body's messages; content parts and calls count like messages.
-
-    Raises:
-        ProblemError: If there are more.
-    """
+    """Check the number of messages, content parts, calls and tools of a request, which determine a run's time."""
     found = sum(1 + _parts(message.content) + len(getattr(message, "tool_calls", None) or ()) for message in messages)
     for name, amount, most in (("messages", found, max_messages), ("tools", len(tools or ()), max_tools)):
         if amount > most:
@@ -272,14 +260,7 @@ _ARGUMENTS = JsonBounds(values=20_000, depth=200)
 
 
 def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None:
-    """Check that the arguments of all calls of a request are within `_ARGUMENTS`.
-
-    Args:
-        calls: Id and arguments of each call; the arguments are JSON as text.
-
-    Raises:
-        ProblemError: If they hold too many values, or are nested too deeply.
-    """
+    """Check that the arguments of all calls of a request, each an id and JSON as text, are within `_ARGUMENTS`."""
     remaining = _ARGUMENTS.values
     for id_, arguments in calls:
         try:
@@ -295,11 +276,7 @@ def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None
 
 
 def parse_arguments(id_: str, text: str | None, param: str) -> dict[str, Any]:
-    """Return the arguments of a call from JSON as text; none for an empty text.
-
-    Raises:
-        ProblemError: If they are no JSON object.
-    """
+    """Return the arguments of a call from JSON as text; none for an empty text. Refuse what is no JSON object."""
     try:
         # `clean_body` saw the arguments as text, so their values are not cleaned yet.
         arguments = to_json_safe(json.loads(text or "{}"))
@@ -335,11 +312,7 @@ def image_at(url: str) -> dict[str, Any]:
 
 
 def image(*, url: str | None = None, mime_type: str = "", base64: str = "") -> dict[str, Any]:
-    """Return an image as a LangChain content block, from its URL or its bytes.
-
-    Raises:
-        ProblemError: If the bytes are not base64, or the URL is not http(s).
-    """
+    """Return an image as a LangChain content block, from its http(s) URL or its bytes in base64."""
     if url is not None:
         if not url.startswith(("http://", "https://")):
             raise ProblemError("invalid", "An image is given by an http(s) address, or by its bytes in base64.")
@@ -349,11 +322,7 @@ def image(*, url: str | None = None, mime_type: str = "", base64: str = "") -> d
 
 
 def document(*, mime_type: str, base64: str, name: str | None = None) -> dict[str, Any]:
-    """Return a document, e.g. a PDF, as a LangChain content block with a file name, which some providers require.
-
-    Raises:
-        ProblemError: If the bytes are not base64.
-    """
+    """Return a document in base64, e.g. a PDF, as a LangChain block with a file name, which some providers require."""
     _check_base64(base64, "A document's")
     filename = name or f"document{_MIME_TYPES.guess_extension(mime_type) or ''}"
     return {"type": "file", "base64": base64, "mime_type": mime_type, "filename": filename}
@@ -376,13 +345,8 @@ def answer_schema(
 ) -> dict[str, Any] | None:
     """Return the schema of the answer that a request asks for; None for text.
 
-    Args:
-        kind: `text`, `json_object` or `json_schema`; None without a format.
-        param: The format's field in the body.
-        field_name: The schema's field in the format.
-
-    Raises:
-        ProblemError: If there is no schema, or it is refused by `checked_schema`.
+    `kind` is `text`, `json_object`, `json_schema` or None; `param` is the format's field, `field_name` the schema's in
+    it.
     """
     if kind is None or kind == "text":
         return None
@@ -394,11 +358,7 @@ def answer_schema(
 
 
 def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:
-    """Return a JSON schema after checking that answers can be validated with it.
-
-    Raises:
-        ProblemError: If it is invalid, is too long, or has an external reference, which would be fetched.
-    """
+    """Return a JSON schema that answers can be validated with; refuse a long one, and external references."""
     if (size := len(json.dumps(schema))) > _SCHEMA_CHARS:
         raise ProblemError(
             "invalid", f"{param}: the schema has {size} characters; it may have {_SCHEMA_CHARS}.", param=param

@@ -47,10 +47,9 @@ Form = dict[str, Any]
 
 
 def forms(interrupts: Sequence[Interrupt], error: str = "") -> dict[str, Form]:
-    """Return the forms of open interrupts, by a key that is unique in the session; none for a client's own calls.
+    """Return the forms of open interrupts but a client's own calls, by a key that is unique in the session.
 
-    Args:
-        error: Why the last responses were not accepted; empty if there is none.
+    `error` is why the last responses were not accepted.
     """
     found: dict[str, Form] = {}
     client_calls = {each.id for each in client_interrupts(interrupts)}
@@ -64,16 +63,10 @@ def forms(interrupts: Sequence[Interrupt], error: str = "") -> dict[str, Form]:
 
 
 def answers_of(interrupts: Sequence[Interrupt], responses: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a person's responses as answers by interrupt id.
+    """Return a person's responses (key of a form → `{"action", "content"}`) as answers by interrupt id.
 
-    A response to a form that is not open is ignored. A form that was dismissed, or has no response, stays open.
-
-    Args:
-        responses: Key of a form → `{"action", "content"}`.
-
-    Raises:
-        DecisionError: If a response does not fit its form.
-        ProblemError: If calls that are decided together have no decision each.
+    A response to a form that is not open is ignored. A form that was dismissed, or has no response, stays open. Raises
+    `DecisionError` if a response does not fit its form, `ProblemError` if calls decided together lack decisions.
     """
     answers: dict[str, Any] = {}
     decisions: dict[tuple[str, int], dict[str, Any]] = {}
@@ -144,8 +137,7 @@ def _response(responses: Mapping[str, Any], key: str) -> dict[str, Any]:
 def _decision(call: HeldCall, response: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the decision of a response; None for a call that stays undecided.
 
-    Raises:
-        DecisionError: If the arguments are no JSON. Whether the policy allows the decision is checked with the request.
+    Raises `DecisionError` if the arguments are no JSON. The policy is checked with the request.
     """
     if response["action"] == "decline" and "reject" in call["allowed_decisions"]:
         return {"type": "reject"}
@@ -241,8 +233,7 @@ class _Step:
 class AgentTool:
     """The tool that an agent is for MCP clients, and its sessions.
 
-    Args:
-        tasks: Limits of active runs per caller; a run may outlast its request.
+    `tasks` limits active runs per caller; a run may outlast its request.
     """
 
     def __init__(self, runs: Runs, tasks: Limits) -> None:
@@ -261,11 +252,7 @@ class AgentTool:
         )
 
     async def call(self, name: str, call: ToolCall) -> types.CallToolResult:
-        """Run a call to its end, or until it needs an answer that the client cannot give during the call.
-
-        Raises:
-            McpError: If the tool has another name, or `call.ask` raises it.
-        """
+        """Run a call to its end, or until it needs an answer that the client cannot give during the call."""
         if name != self.definition.name:
             message = f"There is no tool {name!r}; known: {self.definition.name}."
             raise McpError(types.ErrorData(code=types.INVALID_PARAMS, message=message))
@@ -371,14 +358,7 @@ class AgentTool:
     async def read(
         self, caller: Caller, uri: str, *, not_found: int = types.INVALID_PARAMS
     ) -> types.ReadResourceResult:
-        """Return a session's state and events as JSON.
-
-        Args:
-            not_found: The code of the error if there is no such session; it differs between the protocols.
-
-        Raises:
-            McpError: If there is no such session.
-        """
+        """Return a session's state and events as JSON; raise `McpError`, with the code `not_found`, without one."""
         sessions, session_id = Sessions(self._runs, caller), uri.removeprefix(_SESSIONS)
         try:
             # Another id could name a thread of another caller.
@@ -405,12 +385,8 @@ async def _input(
 ) -> _Step:
     """Return the step of an input: a new one, a repeated one, or the answer to the session's open question.
 
-    Args:
-        decides: Whether the text may decide about waiting calls; otherwise it is not used while calls wait.
-
-    Raises:
-        InputError: If the text does not answer the question.
-        ProblemError: If the session waits for its client's own tools.
+    With `decides`, the text may decide about waiting calls; otherwise it is not used while calls wait. Raises
+    `InputError` if it does not answer the question, `ProblemError` if the session waits for its client's own tools.
     """
     open_now = open_interrupts(state)
     if mark is not None and (seen := await driver.inputs.seen(mark)) is not None:
@@ -427,11 +403,7 @@ async def _input(
 
 
 async def _answers(driver: RunDriver, state: StateSnapshot, responses: Mapping[str, Any], person: str) -> _Step:
-    """Return the step of responses to forms; repeated responses are used once.
-
-    Raises:
-        ProblemError: If calls that are decided together have no decision each.
-    """
+    """Return the step of responses to forms, as `answers_of`; repeated responses are used once."""
     open_now, digest = open_interrupts(state), digest_of(dict(responses))
     mark = InputId(f"mcp-{digest}", digest)
     try:

@@ -203,11 +203,7 @@ async def _drop(notification: dict[str, Any]) -> None: ...
 
 
 async def serve_stdio(source: AgentSource, db: str | None = None) -> None:
-    """Serve an agent until the client closes standard input.
-
-    Raises:
-        ConfigError: If the agent or its database cannot be opened, or a setting of the environment is invalid.
-    """
+    """Serve an agent until the client closes standard input; raise `ConfigError` if it cannot be opened."""
     use_daemon_threads_of_own_loop()
     if is_switched_on():
         instrument_from_env()

@@ -141,14 +141,7 @@ def is_stateless(message: Any) -> bool:
 
 
 def check_request(request: types.JSONRPCRequest, headers: Mapping[str, str] | None = None) -> None:
-    """Check what a request states of its version and its client, and that its headers repeat it.
-
-    Args:
-        headers: The headers of its HTTP request; None over stdio.
-
-    Raises:
-        McpError: If it is not valid.
-    """
+    """Check what a request states of its version and client, and that its HTTP headers, if any, repeat it."""
     params = request.params or {}
     meta = params.get("_meta")
     if not isinstance(meta, Mapping) or not {_VERSION, _CAPABILITIES} <= meta.keys():

@@ -39,12 +39,7 @@ _ENDINGS = ("response.completed", "response.incomplete", "response.failed")
 
 @dataclass(eq=False)
 class _Live:
-    """A response that this process runs.
-
-    Args:
-        keeper: Has the request and the format of the answer, which has formatted nothing yet.
-        record: The record to store until the end.
-    """
+    """A response that this process runs; `keeper` has formatted nothing yet, `record` is stored until the end."""
 
     keeper: Keeper
     record: Record
@@ -185,11 +180,7 @@ class Background:
         return record
 
     async def follow(self, records: Records, token: str, after: int = -1) -> AsyncGenerator[str, None]:
-        """Stream a response's past and future events.
-
-        Args:
-            after: Only events with a higher `sequence_number` are streamed.
-        """
+        """Stream a response's past and future events with a `sequence_number` above `after`."""
         live, keepalive_s = self._live.get((records.owner, token)), self._host.settings.keepalive_s
         stored = self._follow_stored(records, token, after, keepalive_s)
         async for text in stored if live is None else live.follow(after, keepalive_s):

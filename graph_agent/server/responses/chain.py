@@ -52,14 +52,10 @@ class Chains:
     async def resolve(
         self, body: schemas.CreateResponse, content: Conversation, token: str, session_id: str | None, *, branches: bool
     ) -> ChatRequest:
-        """Return the chat request for a request's content.
+        """Return the chat request for a request's content; refuse one whose previous response cannot be continued.
 
-        Args:
-            session_id: The session that its headers, metadata or conversation name; None if there is none.
-            branches: Whether a previous response is continued in a new session, even if it is the newest of its own.
-
-        Raises:
-            ProblemError: If the response that it continues does not exist, or cannot be continued.
+        `session_id` is that of its headers, metadata or conversation. With `branches`, a previous response is continued
+        in a new session, even if it is the newest of its own.
         """
         request = self._request(body, content, token)
         if session_id is not None:
@@ -153,21 +149,13 @@ class Chains:
         return record["checkpoint"] in (None, stored.config["configurable"]["checkpoint_id"])
 
     async def _branch(self, record: Record, request: ChatRequest) -> ChatRequest:
-        """Return a request that carries the history of an earlier response itself.
-
-        Raises:
-            ProblemError: If the history is no longer stored.
-        """
+        """Return a request that carries the history of an earlier response itself."""
         messages = await self.history(record)
         raw = record["calls"]
         return replace(request, messages=[*messages, *(_with_raw_id(message, raw) for message in request.messages)])
 
     async def history(self, record: Record) -> list[AnyMessage]:
-        """Return the messages of a session at the end of a response.
-
-        Raises:
-            ProblemError: If they are no longer stored.
-        """
+        """Return the messages of a session at the end of a response, if they are still stored."""
         place = {"thread_id": self.records.thread(record), "checkpoint_id": record["checkpoint"]}
         state = await self.host.kept.aget_state({"configurable": place})
         if record["checkpoint"] is None or not state.values:
@@ -191,8 +179,7 @@ def _answered_token(content: Conversation) -> str | None:
 def messages_of(state: StateSnapshot, client_ids: Collection[str] = ()) -> list[AnyMessage]:
     """Return the messages of a state, with those of a wave that waits for the caller.
 
-    Args:
-        client_ids: Ids of the caller's calls, whose results may be stored by now.
+    `client_ids` are ids of the caller's calls, whose results may be stored by now.
     """
     messages: list[AnyMessage] = list(state.values.get("messages", []))
     for task in state.tasks:
@@ -208,11 +195,7 @@ def _with_raw_id(message: AnyMessage, raw: Mapping[str, str]) -> AnyMessage:
 
 
 async def items_of(value: str | Sequence[schemas.InputItem], records: Records) -> list[schemas.InputItem]:
-    """Return a request's input as items, with the stored items that its references name.
-
-    Raises:
-        ProblemError: If a reference names an unknown item.
-    """
+    """Return a request's input as items, with the stored items that its references name."""
     items = as_items(value)
     references = [item.id or "" for item in items if item.type == "item_reference"]
     return replace_references(items, await records.items(references)) if references else items
@@ -247,11 +230,7 @@ class KeyedResponse(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The idempotency key of one request for a stored response.
-
-    Args:
-        mark: The key, with a digest of the request's body, without how the answer is sent.
-    """
+    """The idempotency key of one request for a stored response; its digest excludes how the answer is sent."""
 
     host: Host
     caller: Caller
@@ -293,12 +272,8 @@ class Key:
     ) -> ChatRequest:
         """Return a request with its session: that of the first request with this key, once it has received the input.
 
-        Args:
-            first: The first request; None if this is the first one.
-            resolve: Returns the request for a session; None as its argument: for the session that it names or begins.
-
-        Raises:
-            ProblemError: If the request cannot be resolved.
+        `first` is None for the first request. `resolve` returns the request for a session; for None, that which it
+        names or begins.
         """
         while True:
             begun = first["session"] if first is not None and await self.has_begun(first["session"]) else None
@@ -323,11 +298,7 @@ class Key:
             await check()
 
     async def first(self) -> KeyedResponse | None:
-        """Return the response of the first request with this key; None for a new key.
-
-        Raises:
-            ProblemError: If that was a different request.
-        """
+        """Return the response of the first request with this key, which must be equal; None for a new key."""
         item = await self.host.store.aget(KEYS, self._token)
         if item is None:
             return None

@@ -51,22 +51,13 @@ class StoppedByHookError(Exception):
 async def summarize_conversation(
     deps: AgentDeps, messages: Sequence[AnyMessage], instructions: str | None, context: AgentContext
 ) -> tuple[str, Usage]:
-    """Have the agent's model summarize a conversation.
+    """Have the agent's model summarize a conversation; return the summary, and the usage of all model calls.
 
-    The hooks before the model see the messages, loop hooks rewrite the tool results, and middleware wraps the request.
+    The hooks before the model see the messages, each call directly followed by its results; loop hooks rewrite the tool
+    results, and middleware wraps the request.
 
-    Args:
-        messages: The conversation, each call directly followed by its results.
-        instructions: System message of the request; None if there is none.
-
-    Returns:
-        The summary, and the usage of all model calls.
-
-    Raises:
-        StoppedByHookError: If a hook jumps.
-        NoSummaryError: If the model gives no summary.
-        HookError: If a hook with `on_error = "fail"`, or a middleware, fails.
-        Exception: An error of the model's provider.
+    Raises `StoppedByHookError` if a hook jumps, `NoSummaryError` without a summary, `HookError` if a hook with
+    `on_error = "fail"` or a middleware fails, and errors of the model's provider.
     """
     own, found = deps.toolbox.own, list[tuple[str, Usage]]()
 
@@ -116,11 +107,7 @@ def _node_of(hook: MiddlewareNode) -> Callable[..., Any]:
 
 
 async def compact(server: Services, caller: Caller, body: CompactResponse) -> dict[str, Any]:
-    """Return the compaction of a conversation.
-
-    Raises:
-        ProblemError: If the conversation is empty or not stored, or the model gives no summary.
-    """
+    """Return the compaction of a stored conversation that is not empty."""
     server.check_body(body)
     host = server.chat.runs.host
     with server.chat.limits.slot(caller.name):
@@ -205,18 +192,13 @@ async def estimate_request(
     context: Mapping[str, Any],
     session_id: str,
 ) -> int:
-    """Estimate the tokens of the first request of an input, with the counter that budgets and compaction use.
+    """Estimate the tokens of an input's first request, with the counter that budgets and compaction use.
 
     The request has the system prompt, the tools, and the history with the current summary. It is counted before hooks
     and middleware, and before a summary or a compaction that the input itself would cause.
 
-    Args:
-        state: The values of the session's state; empty for a new session.
-        messages: All messages of the session, and those of the input.
-        context: The run's context, as fields of `AgentContext`.
-
-    Raises:
-        ConfigError: If the agent's system prompt is a function that fails outside a run.
+    `messages` are all of the session and the input, `state` is empty for a new session. Raises `ConfigError` if the
+    agent's system prompt is a function that fails outside a run.
     """
     deps = deps_of_run(deps, Runtime(context=context))
     await deps.prepare()
@@ -239,11 +221,7 @@ async def estimate_request(
 
 
 async def count_input_tokens(host: Host, caller: Caller, request: ChatRequest) -> int:
-    """Estimate the tokens of the first model request of a chat request; no model is called.
-
-    Raises:
-        ProblemError: If its tools have names that the agent's have, or the agent's system prompt needs a run.
-    """
+    """Estimate the tokens of the first model request, without a model; refuse a prompt that needs a run."""
     builder = host.kept.builder
     host.check_client_tools([tool["function"]["name"] for tool in request.client_tools])
     thread = caller.thread(request.session_id or "")

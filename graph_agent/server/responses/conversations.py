@@ -44,11 +44,7 @@ class ConversationRecord(TypedDict):
 
 
 class Conversations:
-    """The conversations of one caller.
-
-    Args:
-        caller: The owner; conversations of other callers do not exist here.
-    """
+    """The conversations of one caller; those of other callers do not exist here."""
 
     def __init__(self, host: Host, caller: Caller) -> None:
         self._host = host
@@ -78,11 +74,7 @@ class Conversations:
         await self._store.abatch([*gone, PutOp(_CONVERSATIONS, self._key(id_), None)])
 
     async def check_session(self, id_: str) -> bool:
-        """Check that a conversation, or a session of this name, exists; return whether it is a conversation.
-
-        Raises:
-            ProblemError: If it does not.
-        """
+        """Check that a conversation, or a session of this name, exists; return whether it is a conversation."""
         if await self.exists(id_):
             return True
         # The session of a deleted conversation remains, but not under the conversation's id.
@@ -94,11 +86,7 @@ class Conversations:
         return False
 
     async def append(self, id_: str, items: Sequence[dict[str, Any]], *, pending: bool) -> None:
-        """Append items.
-
-        Args:
-            pending: Whether the session has not received them yet.
-        """
+        """Append items, `pending` ones before the session has received them."""
         if not items:
             return
         key = f"{time.time_ns():020d}"
@@ -112,11 +100,7 @@ class Conversations:
         return [item for stored in await self._stored(_ITEMS, id_) for item in stored.value["items"]]
 
     async def delete_item(self, id_: str, item_id: str) -> None:
-        """Delete an item that the session has not received yet.
-
-        Raises:
-            ProblemError: If there is no such item, or the session has it.
-        """
+        """Delete an item that the session has not received yet; refuse any other."""
         for stored in await self._stored(_ITEMS, id_):
             items = stored.value["items"]
             if any(item["id"] == item_id for item in items):
@@ -162,15 +146,7 @@ After: TypeAlias = Annotated[str | None, Query(description="List only the items 
 def page_of(
     items: Sequence[dict[str, Any]], *, limit: int, order: Literal["asc", "desc"], after: str | None
 ) -> ItemPage:
-    """Return a page of items.
-
-    Args:
-        items: All items, oldest first.
-        after: Id of the item before the page; None for the first page.
-
-    Raises:
-        ProblemError: If there is no item `after`.
-    """
+    """Return a page of items, which are given oldest first; `after` is the id of the item before the page."""
     listed = list(items) if order == "asc" else list(reversed(items))
     if after is not None:
         at = next((index for index, item in enumerate(listed) if item["id"] == after), None)

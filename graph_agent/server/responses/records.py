@@ -106,11 +106,7 @@ class Record(TypedDict):
 
 
 class Records:
-    """The stored responses of one caller.
-
-    Args:
-        caller: The owner; responses of other callers do not exist here.
-    """
+    """The stored responses of one caller; those of other callers do not exist here."""
 
     def __init__(self, host: Host, caller: Caller) -> None:
         self._store = host.store
@@ -197,11 +193,7 @@ async def deleting_expired(host: Host) -> AsyncIterator[None]:
 
 
 async def delete_expired(host: Host) -> int:
-    """Delete the responses that are older than the setting `response_s`, with their events and idempotency keys.
-
-    Returns:
-        The number of entries deleted.
-    """
+    """Delete responses older than `response_s`, with their events and keys; return the number of entries deleted."""
     before = _day(time.time() - host.settings.response_s)
     deleted = 0
     for namespace in await host.store.alist_namespaces(prefix=_RESPONSES, limit=10_000):

@@ -42,11 +42,7 @@ from graph_agent.session.results import open_interrupts
 
 @dataclass(frozen=True, slots=True)
 class ResponsesEndpoint:
-    """One request for a response.
-
-    Args:
-        shows_calls: Whether a header asks for the agent's own calls; None without one.
-    """
+    """One request for a response; `shows_calls` is whether a header asks for the agent's own calls."""
 
     endpoint: ChatEndpoint
     background: Background
@@ -111,11 +107,7 @@ class ResponsesEndpoint:
         return await self._create(body, branches=True)
 
     async def count(self, body: schemas.CountInputTokens) -> int:
-        """Estimate the input tokens of the request; nothing is run or stored.
-
-        Raises:
-            ProblemError: If it could not be answered either.
-        """
+        """Estimate the input tokens of the request; nothing is run or stored."""
         server, caller = self.endpoint.services, self.endpoint.caller
         host = server.chat.runs.host
         if body.model:
@@ -177,11 +169,7 @@ class ResponsesEndpoint:
         )
 
     async def _conversation(self, body: schemas.CreateResponse) -> _Conversation | None:
-        """Return the conversation that a request names; None if it names none, or a session that is no conversation.
-
-        Raises:
-            ProblemError: If there is neither a conversation nor a session of this name.
-        """
+        """Return the conversation that a request names; None if it names none, or a session that is no conversation."""
         if (id_ := body.conversation_id) is None:
             return None
         found = Conversations(self.endpoint.services.chat.runs.host, self.endpoint.caller)
@@ -292,11 +280,7 @@ async def records(sender: Sender, server: Server) -> Records:
 
 
 async def background_responses(request: Request) -> Background:
-    """Return the background responses of this process; a dependency of routes.
-
-    Raises:
-        ProblemError: If the server is not open.
-    """
+    """Return the background responses of this open server; a dependency of routes."""
     return open_part(request, "background_responses", Background)
 
 

@@ -333,11 +333,7 @@ def _decoded(content: str) -> Any:
 
 
 def blocks_of(content: str | None) -> list[dict[str, Any]]:
-    """Return the blocks in the `encrypted_content` of a reasoning item; none without one.
-
-    Raises:
-        ProblemError: If it is no text of `encoded`.
-    """
+    """Return the blocks in the `encrypted_content` of a reasoning item, which `encoded` made; none without one."""
     if not content:
         return []
     blocks = _decoded(content)
@@ -354,11 +350,7 @@ def encoded_summary(text: str) -> str:
 
 
 def compaction_note(content: str | None) -> HumanMessage:
-    """Return the note for the model in the `encrypted_content` of a compaction item.
-
-    Raises:
-        ProblemError: If it is no text of `encoded_summary`.
-    """
+    """Return the note for the model in a compaction item's `encrypted_content`, which `encoded_summary` made."""
     found = _decoded(content or "")
     if not isinstance(found, dict) or not isinstance(found.get("summary"), str):
         raise _foreign("compaction")
@@ -395,11 +387,7 @@ class Conversation:
 
 
 def read_items(items: Sequence[InputItem]) -> Conversation:
-    """Convert items; consecutive items of the assistant become one message.
-
-    Raises:
-        ProblemError: If an item is invalid or not supported.
-    """
+    """Convert items; consecutive items of the assistant become one message. Refuse an invalid or unsupported item."""
     schemas.check_arguments(((item.call_id, item.arguments) for item in items if item.arguments), "input")
     found = Conversation()
     assistant = _Assistant()

@@ -44,12 +44,7 @@ class _Unstored:
 
 
 class ResponsesSocket:
-    """Answers the messages of one accepted connection, one after the other.
-
-    Args:
-        stopping: Set when the server stops; no message is answered from then on.
-        lasts_s: Seconds after which no further message is answered.
-    """
+    """Answers the messages of one accepted connection one by one, until `stopping` is set or `lasts_s` have passed."""
 
     def __init__(
         self, websocket: WebSocket, settings: ServerSettings, stopping: asyncio.Event, lasts_s: float = CONNECTION_S
@@ -93,11 +88,7 @@ class ResponsesSocket:
             await asyncio.wait(tasks)
 
     async def _next(self, until: float) -> str | bytes | None:
-        """Return the next message; None if the client has left or the server stops.
-
-        Raises:
-            TimeoutError: If there is none before a time of the loop's clock.
-        """
+        """Return the next message; None if client or server stop; `TimeoutError` at loop time `until`."""
         if asyncio.get_running_loop().time() >= until:
             raise TimeoutError
         async with asyncio.timeout_at(until):
@@ -199,11 +190,9 @@ class ResponsesSocket:
 
 
 class _Exchange:
-    """ASGI `send` that forwards the response to one request as messages.
+    """ASGI `send` that forwards the response to one request as messages; `wants_end` keeps it at its end.
 
-    Args:
-        previous_id: `previous_response_id` of the response, if the request itself does not name it; else None.
-        wants_end: Whether to keep the response at its end.
+    `previous_id` is the response's `previous_response_id`, if the request itself does not name it.
     """
 
     def __init__(self, websocket: WebSocket, left: asyncio.Event, previous_id: str | None, *, wants_end: bool) -> None:
