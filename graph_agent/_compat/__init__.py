@@ -79,11 +79,9 @@ def dual_runnable(
 
 
 def read_state(config: RunnableConfig, keys: Sequence[str], *, fresh: bool = False) -> dict[str, Any]:
-    """Read state fields from inside a `Send` task, whose input is the sent value only.
+    """Read state fields, without those never written, inside a `Send` task, whose input is the sent value only.
 
-    Args:
-        keys: Names of state fields; those never written are left out of the result.
-        fresh: Whether to include the task's own writes.
+    With `fresh`, they include the task's own writes.
     """
     read = config["configurable"][_READ]
     values: dict[str, Any] = read(list(keys), fresh)
@@ -103,23 +101,16 @@ def checkpointer_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
 
 
 def lacks_thread(checkpointer: Checkpointer, configurable: Mapping[str, Any]) -> bool:
-    """Whether a run is to store checkpoints and names no thread.
+    """Whether a run, by its complete `configurable`, is to store checkpoints and names no thread.
 
-    Args:
-        checkpointer: The saver that the graph was compiled with; a saver of a surrounding run replaces it.
-        configurable: The complete `configurable` of the run.
+    A saver of a surrounding run replaces that of the graph.
     """
     saver = configurable.get(_CHECKPOINTER, checkpointer) if checkpointer is not False else None
     return isinstance(saver, BaseCheckpointSaver) and configurable.get("thread_id") is None
 
 
 def inherits_durability(configurable: Mapping[str, Any], durability: str | None = None) -> bool:
-    """Whether a surrounding run sets the durability, which its nested runs inherit.
-
-    Args:
-        configurable: The `configurable` of the nested run.
-        durability: The durability to look for; None for any.
-    """
+    """Whether a surrounding run sets the durability, or this one, for a nested run with this `configurable`."""
     return _DURABILITY in configurable and durability in (None, configurable[_DURABILITY])
 
 
@@ -133,10 +124,9 @@ def with_context(config: RunnableConfig, change: Callable[[Any], Any]) -> Runnab
 
 
 def surrounding_context(config: RunnableConfig | None) -> Any:
-    """Return the context that a nested run inherits from the surrounding run; None without a surrounding run.
+    """Return the context that a nested run inherits; None without a surrounding run.
 
-    Args:
-        config: The nested run's config. A run that names its own thread or checkpoint inherits nothing from the caller.
+    A run that names its own thread or checkpoint inherits nothing from the caller.
     """
     given = (config or {}).get("configurable", {})
     if _RUNTIME not in given and not any(given.get(name) for name in _COORDINATES):
@@ -185,13 +175,10 @@ _id_clock = _IdClock()
 
 
 def raise_checkpoint_id_floor(checkpoint_id: str) -> None:
-    """Raise the floor of LangGraph's checkpoint ids in this process above an id.
+    """Raise the floor of LangGraph's checkpoint ids in this process above one of them; any other text is ignored.
 
     The newest checkpoint of a thread is the one with the highest id, and ids are made from the wall clock: a process
     whose clock is behind would otherwise store checkpoints below those of another.
-
-    Args:
-        checkpoint_id: An id made by LangGraph; any other text is ignored, as its order does not follow time.
     """
     try:
         version, digits = uuid.UUID(checkpoint_id).version, checkpoint_id.replace("-", "")
@@ -329,12 +316,7 @@ MakeGate = Callable[[Callable[[Any], None], set[int | str]], Callable[[Any], Non
 
 
 def gate_message_stream(config: RunnableConfig, gate: MakeGate) -> RunnableConfig:
-    """Return a model call's config whose entries to LangGraph's message stream pass through a gate.
-
-    Args:
-        config: The config, with the callbacks of the run.
-        gate: Makes the gate.
-    """
+    """Return a model call's config whose entries to LangGraph's message stream pass through a gate."""
     manager = config.get("callbacks")
     if not isinstance(manager, BaseCallbackManager):
         return config
@@ -451,12 +433,7 @@ class _UpdateBranch(BranchSpec):
 
 
 def route_by_update(graph: StateGraph[Any, Any, Any, Any], node: str, edge: str, route: UpdateRouter) -> None:
-    """Let a conditional edge route by its node's return value.
-
-    Args:
-        edge: Name of the node's conditional edge.
-        route: Returns the next tasks; None to evaluate the edge on the state.
-    """
+    """Let a node's conditional edge route by its return value; if `route` returns None, the edge reads the state."""
     branch = _UpdateBranch(*graph.branches[node][edge])
     branch.route = route
     graph.branches[node][edge] = branch
@@ -467,11 +444,7 @@ SCRATCHPAD = "__pregel_scratchpad"
 
 
 def in_namespace(config: RunnableConfig, namespace: str) -> dict[str, Any]:
-    """Return the `configurable` with which code of a node runs or reads a graph in a given checkpoint namespace.
-
-    Args:
-        namespace: The namespace, of an earlier run of the graph in this thread.
-    """
+    """Return the `configurable` to run or read a graph in the namespace of an earlier run in this thread."""
     scratchpad = config["configurable"].get(SCRATCHPAD)
     own: dict[str, Any] = {"checkpoint_ns": namespace}
     if scratchpad is not None:
@@ -497,11 +470,9 @@ _pregel_modules: list[Any] = [import_module(f"langgraph.pregel.{name}") for name
 def let_channels_decide_on_copies(add_length: Callable[[dict[str, tuple[int, int]], str, list[Any]], None]) -> None:
     """Make LangGraph ask the delta channels that have `is_copy_due` when to write a full copy of them.
 
-    LangGraph writes one after a fixed number of updates or of supersteps; it does so for all other channels. The
-    lengths of the deciding channels are added to its counters, which it stores in the checkpoint's metadata.
-
-    Args:
-        add_length: Adds the length of a channel's list to the counters.
+    LangGraph writes one after a fixed number of updates or of supersteps; it does so for all other channels.
+    `add_length` adds the lengths of the deciding channels to its counters, which it stores in the checkpoint's
+    metadata.
     """
     before = getattr(_pregel_modules[0], _DECIDES)
     if hasattr(before, "__wrapped__"):
@@ -558,12 +529,7 @@ def index_pending_writes() -> None:
 
 
 def replay_delta(channel: DeltaChannel[Any], history: DeltaChannelHistory) -> Any:
-    """Return the value of a delta channel from its stored history, as LangGraph rebuilds it.
-
-    Args:
-        channel: A channel of its kind; it does not change.
-        history: Its last full copy and the writes after it.
-    """
+    """Return a delta channel's value from its last full copy and the writes after it, as LangGraph rebuilds it."""
     return _replay(channel, history).get()
 
 

@@ -52,9 +52,7 @@ async def generate_reply(
 ) -> ChatResult:
     """Generate a reply as `BaseChatModel.agenerate` does, without the events of its begin and its end.
 
-    Args:
-        manager: Receives the tokens that the model reports.
-        is_text: Whether the content of each message is a text.
+    The manager receives the tokens. `is_text` is whether the content of each message is a text.
     """
     given = {name: value for name, value in options.items() if name not in _TRACED_OPTIONS}
     # Only content blocks have a form to normalize.

@@ -53,13 +53,10 @@ def _close_blocking(stream: ClosingIterator[Any]) -> None:
 
 
 class ClosingStream(AsyncGenerator[T, None]):
-    """An async generator that records when it loses its reader.
+    """An async generator that records in its `readership` when it loses its reader.
 
     `async for` reads it through a separate iterator, which is dropped when the loop exits by `break`, `return` or an
     exception. Another loop may continue to read the stream, as with any generator.
-
-    Args:
-        readership: Records whether the stream has a reader.
     """
 
     def __init__(self, source: AsyncGenerator[T], readership: ConsumerTracker) -> None:
@@ -160,13 +157,9 @@ async def _drop(text: str) -> None:
 
 
 class TextCoalescer:
-    """Sends the first chunk at once, and joins later chunks into one send per interval.
+    """Sends the first chunk at once, and joins later chunks into one send per interval of `every_s()` seconds.
 
-    To keep the order, call `flush` before anything else is sent to the same receiver.
-
-    Args:
-        send: Receives one chunk or several joined chunks; calls never overlap.
-        every_s: Returns the minimum seconds from one send to the next.
+    To keep the order, call `flush` before anything else is sent to the same receiver. Sends never overlap.
     """
 
     def __init__(

@@ -60,27 +60,18 @@ LogLevelOption = Annotated[
 
 
 def chosen_level(verbose: int, level: LogLevel | None) -> LogLevel | None:
-    """Return the log level that a command's options select; None if none is given.
-
-    Args:
-        verbose: Count of `-v`: 1 for INFO, 2 or more for DEBUG.
-        level: The value of `--log-level`; overrides `verbose`.
-    """
+    """Return the log level of a command's options: `level`, or INFO for one `-v`, DEBUG for more; None for neither."""
     if level is not None or not verbose:
         return level
     return LogLevel.INFO if verbose == 1 else LogLevel.DEBUG
 
 
 def log_at(level: str | None, stream: LogStream | None = None) -> None:
-    """Write the log to standard error; replaces the handler of an earlier call.
+    """Write the log to standard error, or a stream; replaces the handler of an earlier call.
 
     DEBUG records of other packages are never shown, because they hold whole requests. Text in them that looks like a
-    secret is masked.
-
-    Args:
-        level: Name of the level for this package's records. None means `warning`, and leaves logging that the program
-            has configured itself unchanged.
-        stream: The destination; None for standard error.
+    secret is masked. The level None means `warning`, and leaves logging that the program has configured itself
+    unchanged.
     """
     root = logging.getLogger()
     if level is None and any(not isinstance(each, _Handler) for each in root.handlers):
@@ -92,11 +83,9 @@ def log_at(level: str | None, stream: LogStream | None = None) -> None:
 
 
 def log_warnings(*, without_history: bool = False, stream: LogStream | None = None) -> None:
-    """Write warnings to standard error, without timestamps; replaces the handler of an earlier call.
+    """Write warnings to standard error, or a stream, without timestamps; replaces the handler of an earlier call.
 
-    Args:
-        without_history: Whether to omit warnings that a run shows from its history.
-        stream: The destination; None for standard error.
+    With `without_history`, warnings that a run shows from its history are omitted.
     """
     handler = _Handler("%(message)s", stream)
     handler.setLevel(logging.WARNING)

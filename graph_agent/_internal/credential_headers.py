@@ -26,15 +26,9 @@ _RESERVED = frozenset(
 
 
 def check_headers(headers: Mapping[str, str], *, has_keys: bool = False, session_header: str = "") -> None:
-    """Validate the headers that are configured to hold credentials.
+    """Validate the headers, by credential, that are configured to hold credentials; `ConfigError` if one is reserved.
 
-    Args:
-        headers: Credential name → header name.
-        has_keys: Whether the server has API keys.
-        session_header: The server's own name of the header for sessions; empty for the default, or none.
-
-    Raises:
-        ConfigError: If a header name is invalid or reserved.
+    `session_header` is the server's own name of the header for sessions; empty for the default, or none.
     """
     if session_header.lower() in (_RESERVED | KEY_HEADERS) - {"x-session-id"}:
         raise ConfigError(f"session_header: the header {session_header!r} means something else; write e.g. X-Chat-Id.")
@@ -57,11 +51,7 @@ def check_headers(headers: Mapping[str, str], *, has_keys: bool = False, session
 def credentials_of(headers: Headers, names: Mapping[str, str]) -> dict[str, SecretStr]:
     """Return the credentials of one request; omits those whose header is absent or empty.
 
-    Args:
-        names: Credential name → header name.
-
-    Raises:
-        InputError: If a header occurs more than once, because it is ambiguous which value applies.
+    Raises `InputError` if a header occurs more than once, because it is ambiguous which value applies.
     """
     found: dict[str, SecretStr] = {}
     for name, header in names.items():

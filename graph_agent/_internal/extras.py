@@ -56,11 +56,9 @@ def extra_of(module: str | None) -> str | None:
 
 
 def missing_extra(what: str, extra: str, error: ImportError) -> ImportError:
-    """Return the error for an optional dependency that cannot be imported.
+    """Return the error for an optional dependency of `what`, a sentence's subject, that cannot be imported.
 
-    Args:
-        what: What needs the extra, as the subject of a sentence.
-        error: The failed import; it is returned itself if the missing module is one of this package.
+    A failed import of this package's own modules is returned itself.
     """
     if (error.name or "").partition(".")[0] == "graph_agent" and not isinstance(error, MissingExtraError):
         return error

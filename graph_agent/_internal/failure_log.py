@@ -185,21 +185,13 @@ _DISK_FULL = "53100"
 
 
 def log_failure(logger: logging.Logger, what: str, error: BaseException, *, level: int = logging.ERROR) -> None:
-    """Log a failure in one line, and its traceback in a second record at DEBUG. Secrets are masked in both.
-
-    Args:
-        what: What failed, as the subject of a sentence.
-    """
+    """Log a failure of `what` in one line, and its traceback in a second record at DEBUG, both with secrets masked."""
     logger.log(level, "%s failed: %s", what, mask_secrets(exception_text(error))[:_SHOWN_CHARS])
     log_traceback(logger, what, error)
 
 
 def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> None:
-    """Log an exception's traceback at DEBUG, with secrets masked.
-
-    Args:
-        what: What failed, as the subject of a sentence.
-    """
+    """Log an exception's traceback at DEBUG, with secrets masked; `what` is the subject of a sentence."""
     if logger.isEnabledFor(logging.DEBUG):
         # As text: a handler would format an `exc_info` with its secrets.
         trace = "".join(traceback.format_exception(error)).rstrip()
@@ -207,11 +199,7 @@ def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> No
 
 
 def log_user_error(logger: logging.Logger, what: str, error: BaseException) -> None:
-    """Log an exception of the user's code in one ERROR record: what failed, then the traceback, with secrets masked.
-
-    Args:
-        what: What failed, as the subject of a sentence.
-    """
+    """Log an exception of the user's code in one ERROR record, with secrets masked: `what` failed, the traceback."""
     trace = traceback.TracebackException.from_exception(error)
     own = _own_frames(trace.stack)
     # The frames that lead to the user's code are the same for all errors.

@@ -59,11 +59,9 @@ class JsonMeter:
         return self._values
 
     def feed(self, piece: bytes) -> None:
-        """Count the next bytes of the text.
+        """Count the next bytes of the text; raise `JsonBoundsError` if it exceeds a bound, or holds a NUL byte.
 
-        Raises:
-            JsonBoundsError: If the text exceeds a bound, or holds a NUL byte. UTF-8 JSON never holds one, and parsers
-                detect UTF-16 and UTF-32 by it.
+        UTF-8 JSON never holds one, and parsers detect UTF-16 and UTF-32 by it.
         """
         if self._ended:
             return
@@ -118,11 +116,7 @@ class JsonMeter:
 
 
 def count_values(text: str, bounds: JsonBounds) -> int:
-    """Count the values of a JSON text inside a request.
-
-    Raises:
-        JsonBoundsError: If the text exceeds a bound.
-    """
+    """Count the values of a JSON text inside a request; raise `JsonBoundsError` if the text exceeds a bound."""
     meter = JsonMeter(bounds)
     for at in range(0, len(text), _PIECE):
         # Lone surrogates have no UTF-8 form and do not affect the counts.

@@ -32,10 +32,7 @@ _SPACED = re.compile(r"\(\?[a-zA-Z-]*x")
 def check_pattern(pattern: str) -> None:
     """Check, without compiling, that a pattern is valid and not too large.
 
-    Raises:
-        ValueError: If it is invalid or too large.
-        RecursionError: If it is nested too deeply.
-        OverflowError: If a repeat count is too large.
+    Raises `ValueError` if not, `RecursionError` if it is too deep, `OverflowError` for too large a repeat count.
     """
     if _SPACED.search(pattern):
         # With this flag `re` and `regex` disagree on whether `a{ 9 }` is a repeat.
@@ -52,12 +49,7 @@ def check_pattern(pattern: str) -> None:
 
 @functools.lru_cache(32)
 def compile_pattern(pattern: str) -> regex.Pattern[str]:
-    """Compile a pattern for searches in bounded time.
-
-    Raises:
-        ValueError, RecursionError, OverflowError: Same as for `check_pattern`.
-        regex.error: If the `regex` library does not support it.
-    """
+    """Compile a pattern for searches in bounded time; errors as `check_pattern`, or `regex.error` if not supported."""
     check_pattern(pattern)
     return regex.compile(pattern, cache_pattern=False)
 
@@ -103,13 +95,9 @@ _Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
 
 
 class SchemaCheck:
-    """Validates values against a JSON schema.
+    """Validates values against a JSON schema, whose name is for messages.
 
-    Args:
-        name: Name of the schema in error messages.
-
-    Raises:
-        ConfigError: If the schema is invalid, or cannot be evaluated in bounded time.
+    Raises `ConfigError` if the schema is invalid, or cannot be evaluated in bounded time.
     """
 
     def __init__(self, schema: dict[str, Any], name: str = "response_format") -> None:
@@ -147,10 +135,7 @@ class SchemaCheck:
     def __call__(self, value: Any) -> None:
         """Validate a value; thread-safe.
 
-        Raises:
-            ValidationError: If the value does not match.
-            SlowSchemaError: If validation exceeds its time limit.
-            RecursionError: If the schema refers to itself endlessly.
+        Raises `ValidationError`, `SlowSchemaError` at the time limit, `RecursionError` for an endless schema.
         """
         reset = _until.set(time.monotonic() + CHECK_S)
         try:

@@ -13,12 +13,8 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package, for names that its importers may not need.
 
-    The package repeats the names' imports under `TYPE_CHECKING`, for type checkers.
-
-    Args:
-        package: The package's own name.
-        homes: Module → its names, separated by spaces.
-        extra: What needs an optional dependency of these modules, and the extra that has it; None if none is needed.
+    `homes` has the names of each module, separated by spaces. `extra` is what needs an optional dependency of these
+    modules, and the extra that has it. The package repeats the imports under `TYPE_CHECKING`, for type checkers.
     """
     module_of = {name: module for module, names in homes.items() for name in names.split()}
 

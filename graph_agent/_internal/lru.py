@@ -11,11 +11,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """A thread-safe cache that evicts the least recently used entry first.
-
-    Args:
-        size: Maximum number of entries.
-    """
+    """A thread-safe cache of at most `size` entries that evicts the least recently used entry first."""
 
     def __init__(self, size: int = 64) -> None:
         self._size = size
@@ -32,11 +28,7 @@ class BoundedCache(Generic[K, V]):
             self._entries.clear()
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """Return the value of a key; create and store it on a miss.
-
-        Args:
-            make: Creates the value; concurrent misses of two threads may both call it.
-        """
+        """Return the value of a key, made on a miss; concurrent misses of two threads may both call `make`."""
         with self._guard:
             if key in self._entries:
                 value = self._entries[key] = self._entries.pop(key)

@@ -13,14 +13,10 @@ from graph_agent._internal.failure_log import log_failure
 async def poll_forever(
     look: Callable[[], Awaitable[Any]], every_s: float, logger: logging.Logger, what: str
 ) -> NoReturn:
-    """Poll until cancelled.
+    """Poll until cancelled, with a pause of `every_s` seconds after each look.
 
-    Args:
-        look: Performs one poll. It may raise anything, e.g. on a database outage; polling continues, and only the first
-            of consecutive failures is logged.
-        every_s: Seconds between the end of one poll and the next.
-        logger: Receives the failures.
-        what: The activity, as the subject of a sentence.
+    `look` may raise anything, e.g. on a database outage; polling continues, and only the first of consecutive failures
+    is logged, with the activity `what` as the subject of a sentence.
     """
     failing = False
     while True:

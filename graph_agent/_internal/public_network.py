@@ -53,11 +53,7 @@ def is_public(address: str) -> bool:
 
 
 async def public_address(host: str, port: int) -> str:
-    """Resolve a host and return the address to connect to.
-
-    Raises:
-        NotPublicError: If one of its addresses is not public, or the host cannot be resolved.
-    """
+    """Resolve a host and return the address to connect to; raise `NotPublicError` if one is not, or none is found."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

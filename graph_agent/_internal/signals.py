@@ -37,16 +37,11 @@ class Drainable(Protocol):
 def drain_on_sigterm(
     runs: Drainable, drain_s: float, *, enabled: bool, is_second: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """Drain runs on SIGTERM or SIGINT; previously installed handlers are called too.
+    """Drain runs on SIGTERM or SIGINT, if `enabled` (main thread only); previously installed handlers are called too.
 
-    If the event loop does not react, because a coroutine makes a blocking call, the process exits after the drain time
-    and five more seconds.
-
-    Args:
-        drain_s: Seconds until runs that have not reached their next boundary are cancelled.
-        enabled: Whether to install handlers; only possible in the main thread.
-        is_second: Whether a later signal is a second request, and not a duplicate of the first that a parent process
-            and a terminal both forward.
+    Runs that have not reached their next boundary in `drain_s` are cancelled. If the event loop does not react, because
+    a coroutine makes a blocking call, the process exits after the drain time and five more seconds. `is_second` is
+    whether a later signal is no duplicate of the first that a parent process and a terminal both forward.
     """
     if not enabled:
         yield
@@ -93,14 +88,8 @@ def handling(number: signal.Signals, handler: Callable[[int, FrameType | None], 
     """Call a handler for a signal within the context, and make the signal wake the running event loop.
 
     `signal.signal` alone, and so `asyncio.run`, leaves the loop asleep if the signal arrives immediately before the
-    loop waits for events.
-
-    Args:
-        handler: See `signal.signal`; it is called between two instructions of the main thread, even if these block the
-            event loop.
-
-    Raises:
-        ValueError: Outside the main thread.
+    loop waits for events. The handler is called between two instructions of the main thread, even if these block the
+    event loop. Raises `ValueError` outside the main thread.
     """
     loop = asyncio.get_running_loop()
     before = signal.getsignal(number)

@@ -53,11 +53,9 @@ def image_html(svg: str, description: str) -> str:
 
 
 def graph_svg(nodes: Mapping[str, str], edges: Sequence[Edge], title: str = "Graph") -> str:
-    """Return the drawing of a graph, from top to bottom.
+    """Return the drawing of a graph, from top to bottom; edges to an earlier layer are drawn at the sides.
 
-    Args:
-        nodes: Id → label, the first node first.
-        edges: The edges; those back to an earlier layer are drawn at the sides.
+    `nodes` has the label of each id, the first node first.
     """
     layers = _layers(nodes, edges)
     widths = {each: _CHARACTER * len(label) + 24 for each, label in nodes.items()}

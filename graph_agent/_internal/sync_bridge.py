@@ -44,9 +44,6 @@ class DaemonThreads:
 
     There is a thread for every running call, because calls may wait for each other. Only abandoned calls are limited:
     without a limit their number could grow forever in a long-lived process.
-
-    Args:
-        most_abandoned: Maximum number of abandoned calls.
     """
 
     def __init__(self, most_abandoned: int = MOST_ABANDONED) -> None:
@@ -58,11 +55,9 @@ class DaemonThreads:
         self._abandoned = 0
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
-        """Run a function in one of the threads; it does not run if the future is cancelled before it starts.
+        """Run a function in a thread, unless its future is cancelled before the start.
 
-        Raises:
-            AbandonedCallsError: If too many abandoned calls still run.
-            RuntimeError: If the system cannot start another thread.
+        Raises `AbandonedCallsError` if too many abandoned calls still run, `RuntimeError` without a thread.
         """
         with self._guard:
             if self._abandoned >= self._most_abandoned:
@@ -145,23 +140,17 @@ _pool = DaemonThreads()
 async def call_in_thread(function: Callable[..., T], *args: Any) -> T:
     """Call blocking code in a daemon thread, with the caller's context variables.
 
-    A cancellation takes effect at once. A call that has started continues, and its result is dropped.
-
-    Raises:
-        AbandonedCallsError: If too many abandoned calls still run.
-        BaseException: Any exception of the function; a RuntimeError replaces a StopIteration.
+    A cancellation takes effect at once. A call that has started continues, and its result is dropped. Errors as
+    `submit`; a RuntimeError replaces the function's StopIteration.
     """
     return await asyncio.wrap_future(_pool.submit(partial(copy_context().run, function, *args)))
 
 
 class DaemonExecutor(ThreadPoolExecutor):
-    """An event loop's default executor: daemon threads for some of its jobs, another executor for the rest.
+    """An event loop's default executor: daemon threads for the jobs that `applies` to at submission.
 
-    It is a `ThreadPoolExecutor` because asyncio takes no other kind.
-
-    Args:
-        applies: Called on submission in the submitting thread; whether a daemon thread runs the job.
-        other: Runs the other jobs; None for threads of this executor.
+    Other jobs run in `other`, or in threads of its own. It is a `ThreadPoolExecutor` because asyncio takes no other
+    kind.
     """
 
     def __init__(self, applies: Callable[[], bool] = lambda: True, other: ThreadPoolExecutor | None = None) -> None:
@@ -202,11 +191,7 @@ class _Interruption:
 
     @contextmanager
     def cancelling(self, cancel: Callable[[], object]) -> Iterator[None]:
-        """Within the context, `stop` calls `cancel`.
-
-        Raises:
-            CancelledError: If the run is stopped already.
-        """
+        """Within the context, `stop` calls `cancel`; raise `CancelledError` if the run is stopped already."""
         self._cancels.add(cancel)
         try:
             if self._stopped:
@@ -244,12 +229,7 @@ class _Interruption:
 
 
 class _Handler:
-    """Handler of SIGINT during a blocking run.
-
-    Args:
-        before: The handler that it replaces and calls.
-        interruption: Stopped if that handler raises.
-    """
+    """Handler of SIGINT during a blocking run; calls the one before, and stops the interruption if that raises."""
 
     def __init__(self, before: Callable[[int, FrameType | None], object], interruption: _Interruption) -> None:
         self.before = before
@@ -358,11 +338,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def refuse_running_loop(entry: str, instead: str) -> None:
-    """Raise if the calling thread runs an event loop, which the call would block.
-
-    Raises:
-        SyncInLoopError: In the thread of a running loop.
-    """
+    """Raise `SyncInLoopError` in a thread that runs an event loop, which the call would block."""
     if running_loop() is None:
         return
     raise SyncInLoopError(
@@ -429,12 +405,7 @@ class TimeLimitError(TimeoutError):
 async def await_within(work: Coroutine[Any, Any, T], seconds: float | None, what: str) -> T:
     """Await work with a time limit, also if the work suppresses cancellations; see `end_or_abandon`.
 
-    Args:
-        seconds: The time limit; None for no limit.
-        what: The work, as the subject of a sentence.
-
-    Raises:
-        TimeLimitError: If it has no result at the limit.
+    `what` is the work, as the subject of a sentence. Raises `TimeLimitError` if it has no result at the limit.
     """
     if seconds is None:
         return await work
@@ -464,10 +435,8 @@ async def await_within(work: Coroutine[Any, Any, T], seconds: float | None, what
 async def end_or_abandon(task: asyncio.Future[Any], what: str, *, cancels: bool = True, spent_s: float = 0.0) -> None:
     """Wait for the end of stopped work, at most `GRACE_S` seconds; then leave it to itself, with a warning.
 
-    Args:
-        what: The work, as the subject of a sentence.
-        cancels: Whether to cancel it, repeatedly because code may suppress a cancellation.
-        spent_s: Seconds of `GRACE_S` that other stopped work of the same run has taken.
+    With `cancels`, it is cancelled repeatedly, because code may suppress that. Other stopped work of the same run has
+    taken `spent_s` of the time.
     """
     left_s = max(0.0, GRACE_S - spent_s)
     try:

@@ -11,11 +11,9 @@ class Observer(Protocol):
     """Receives what runs do, in the task and at the time at which they do it."""
 
     def run(self, run: Any, name: str) -> AbstractContextManager[None]:
-        """Return a context that one run of an agent is within, which may be left in another context than entered.
+        """Return a context around one run of an agent, which may be left in another context than entered.
 
-        Args:
-            run: The `Run`; its `observed` belongs to the observer.
-            name: Name of the agent.
+        The `Run`'s `observed` belongs to the observer.
         """
         ...
 
@@ -44,11 +42,7 @@ class Observer(Protocol):
         ...
 
     def end_call(self, begun: Any, status: str, content: Any = None) -> None:
-        """End a call.
-
-        Args:
-            status: Its `ResultStatus`, or `interrupted`.
-        """
+        """End a call with its `ResultStatus`, or `interrupted`."""
         ...
 
     def inject(self, carrier: dict[str, Any]) -> None:

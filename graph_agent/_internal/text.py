@@ -31,24 +31,16 @@ def clean(text: str) -> str:
 
 
 def check_session_id(session_id: str, name: str = "session_id") -> str:
-    """Return a session id, or another id of a checkpoint.
-
-    Raises:
-        InputError: If it holds a lone surrogate, which no database can store.
-    """
+    """Return an id of a checkpoint; raise `InputError` for a lone surrogate, which no database can store."""
     if _has_lone_surrogate(session_id):
         raise InputError(f"{name}={session_id!r} is no text in UTF-8: it has half a character. Give another id.")
     return session_id
 
 
 def find_lone_surrogate(value: Any, place: str = "") -> str | None:
-    """Find the first string or key of a JSON value that holds a lone surrogate.
+    """Return the path of the first string of a JSON value with a lone surrogate, e.g. `params.message.parts.0.text`.
 
-    Returns:
-        The path, e.g. `params.message.parts.0.text`; for a key, the path of its object; None if there is none.
-
-    Raises:
-        RecursionError: If the value is nested too deeply.
+    For a key, it is the path of its object. Raises `RecursionError` if the value is nested too deeply.
     """
     if isinstance(value, str):
         return place if _has_lone_surrogate(value) else None
@@ -74,14 +66,9 @@ class NotFiniteError(ValueError):
 def to_json_safe(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
     """Convert a value to JSON types that every store accepts, with cleaned strings.
 
-    Other values become their `str()`, as do numbers that a store cannot hold: integers beyond 64 bits, infinities, NaN.
-
-    Args:
-        depth: Number of enclosing levels.
-
-    Raises:
-        ValueError: If the value is nested more than 200 levels deep, or its `str()` fails.
-        NotFiniteError: On an infinity or NaN, with `finite`.
+    Other values become their `str()`, as do numbers that a store cannot hold: integers beyond 64 bits, infinities, NaN;
+    these are a `NotFiniteError` with `finite`. Raises `ValueError` if it is nested more than 200 levels deep, or its
+    `str()` fails.
     """
     if isinstance(value, str):
         return clean(value)
@@ -128,11 +115,7 @@ def _describe(value: Any) -> str:
 
 
 def html_table(title: str, rows: Iterable[Sequence[object]]) -> str:
-    """Return a table for a notebook, with every text escaped; the first cell of each row is its heading.
-
-    Args:
-        rows: The cells; a value that is no text is shown by its `repr`.
-    """
+    """Return a table for a notebook, texts escaped, others by `repr`; the first cell of each row is its heading."""
     lines = [f"<table><caption>{html.escape(title)}</caption>"]
     for heading, *cells in rows:
         shown = "".join(f"<td>{html.escape(each if isinstance(each, str) else repr(each))}</td>" for each in cells)
@@ -172,12 +155,7 @@ def visible(text: str) -> str:
 
 
 def visible_json(value: Any, indent: int | None = None) -> str:
-    """Return JSON in which the characters that `visible` escapes are escapes of JSON, which reads back as `value`.
-
-    Args:
-        value: The value; what JSON does not have becomes text.
-        indent: Spaces for each level; None for one line.
-    """
+    """Return JSON, or text, in which the characters that `visible` escapes are escapes, which read back as `value`."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     return _NOT_ASCII.sub(_escape_hidden_in_json, _INVISIBLE.sub(_escape_in_json, text))
 

@@ -48,13 +48,9 @@ def explain(
     known: Collection[str] = (),
     hidden: Collection[str] = (),
 ) -> str:
-    """Format a validation error as one line per fault, without the values of secret fields.
+    """Format a validation error of `where` as one line per fault, without the values of secret fields.
 
-    Args:
-        where: The validated object, e.g. `LoopConfig` or a file name.
-        model: The validated model; its field names, and those of nested models, are suggested for unknown ones.
-        known: Field names to suggest if there is no model.
-        hidden: Field names never to suggest.
+    Field names of `model` and nested models, or else `known`, are suggested for unknown ones, `hidden` ones never.
     """
     return "\n".join(f"{where}: {line}" for line in _lines(error, model, known, hidden))
 

@@ -66,13 +66,9 @@ def _fault(problem: str, event: Any) -> yaml.MarkedYAMLError:
 
 
 def load_yaml(text: str, *, texts: bool = False) -> Any:
-    """Parse one YAML document.
+    """Parse one YAML document; with `texts`, plain scalars stay text.
 
-    Args:
-        texts: Whether plain scalars stay text.
-
-    Raises:
-        yaml.YAMLError: If it is not valid YAML, holds a duplicate key, or is too deep or too large.
+    Raises `yaml.YAMLError` if it is not valid YAML, holds a duplicate key, or is too deep or too large.
     """
     try:
         return yaml.load(text, Loader=_TextLoader if texts else _Loader)
@@ -82,15 +78,7 @@ def load_yaml(text: str, *, texts: bool = False) -> Any:
 
 
 def parse_yaml(text: str, where: str, *, texts: bool = False) -> Any:
-    """Parse one YAML document.
-
-    Args:
-        where: Its name in errors, e.g. `Agent file agent.yaml`.
-        texts: Whether plain scalars stay text.
-
-    Raises:
-        ConfigError: If it is not valid YAML, holds a duplicate key, or is too deep or too large.
-    """
+    """Parse one YAML document as `load_yaml`; raise `ConfigError`, which names `where`, for its errors."""
     try:
         return load_yaml(text, texts=texts)
     except yaml.MarkedYAMLError as error:
@@ -108,13 +96,9 @@ _REFERENCE = re.compile(r"\$\{(?P<name>\w++)(?::-(?P<default>[^}]*+))?(?P<end>\}
 
 
 def expand(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Replace the references in a text by the values of variables.
+    """Replace the references in a text by the values of variables; an empty one counts as unset if it has a default.
 
-    Args:
-        environment: The environment variables; an empty one counts as unset if there is a default.
-
-    Raises:
-        ValueError: If a variable is not set and has no default; the message shows the reference, not the text.
+    Raises `ValueError`, with the reference and not the text, for a variable without a value and a default.
     """
     expanded, missing = expand_known(text, environment)
     if missing is not None:
@@ -124,13 +108,9 @@ def expand(text: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def expand_known(text: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str | None]:
-    """Replace the references that have a value, and leave the others unchanged.
+    """Replace the references that have a value; return the text, and the first without one, if any.
 
-    Args:
-        environment: The environment variables; an empty one counts as unset if there is a default.
-
-    Returns:
-        The text, and the first reference without a value; None if every reference has one.
+    An empty variable counts as unset if there is a default.
     """
     missing: list[str] = []
 

@@ -32,13 +32,9 @@ class CredentialSource(BaseModel):
 
 
 def check_sources(given: Any, where: str) -> None:
-    """Check the `credentials` of an agent file, as parsed from YAML.
+    """Check the `credentials` of an agent file, as parsed from YAML: credential name → `{"env": …}`.
 
-    Args:
-        given: Credential name → `{"env": …}`.
-
-    Raises:
-        ConfigError: If they have another form, such as the secret itself, which the message does not show.
+    Raises `ConfigError` for another form, such as the secret itself, which the message does not show.
     """
     if not isinstance(given, Mapping):
         raise ConfigError(f"{where}: credentials: expected a mapping of names, such as {{token: {{env: NAME}}}}.")
@@ -49,11 +45,7 @@ def check_sources(given: Any, where: str) -> None:
 
 
 def sources_from(entries: Sequence[str]) -> dict[str, CredentialSource]:
-    """Parse credentials of the command line, each `NAME=env:VARIABLE`.
-
-    Raises:
-        ConfigError: If one has another form; the message shows only its name.
-    """
+    """Parse credentials `NAME=env:VARIABLE` of the command line; `ConfigError`, which shows names only, if wrong."""
     sources: dict[str, CredentialSource] = {}
     for entry in entries:
         name, _, source = entry.partition("=")
@@ -70,14 +62,7 @@ def sources_from(entries: Sequence[str]) -> dict[str, CredentialSource]:
 def read_credentials(
     sources: Mapping[str, CredentialSource], environment: Mapping[str, str] = os.environ
 ) -> dict[str, SecretStr]:
-    """Read credentials from the environment.
-
-    Args:
-        sources: Credential name → source.
-
-    Raises:
-        ConfigError: If variables are missing or empty; the message names all of them.
-    """
+    """Read credentials from the environment; raise `ConfigError`, which names all missing or empty variables."""
     missing = [f"{name} (${source.env})" for name, source in sources.items() if not environment.get(source.env)]
     if missing:
         raise ConfigError(
@@ -103,11 +88,7 @@ def loop_variable_of(field: str) -> str:
 
 
 def keys_from(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the keys of an agent file that variables replace; an empty variable counts as unset.
-
-    Raises:
-        ConfigError: If a value is not YAML.
-    """
+    """Return the keys of an agent file that set variables replace; raise `ConfigError` if a value is not YAML."""
     return {
         key: parse_yaml(environment[variable], variable)
         for variable, key in KEY_VARIABLES.items()
@@ -116,11 +97,7 @@ def keys_from(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def loop_fields_from(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of `LoopConfig` that variables set; an empty variable counts as unset.
-
-    Raises:
-        ConfigError: If a variable names no field, or its value is not YAML or is invalid.
-    """
+    """Return the fields of `LoopConfig` that variables set; raise `ConfigError` for another field, or a bad value."""
     fields = {loop_variable_of(name): name for name in (*LoopConfig.model_fields, *LoopConfig.removed_fields)}
     found = {}
     for variable, text in environment.items():

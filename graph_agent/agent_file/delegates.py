@@ -78,14 +78,9 @@ class DelegateSpec(BaseModel):
         return self
 
     def build(self, folder: Path, opened: OpenedAgent | None = None) -> Delegate:
-        """Create the delegate; sends no request to a remote agent yet.
+        """Create the delegate, from the `opened` agent for `agent`; sends no request to a remote agent yet.
 
-        Args:
-            folder: The agent file's folder, which is searched first for modules.
-            opened: The open agent of `agent`; None for the other kinds.
-
-        Raises:
-            ConfigError: If it cannot be created.
+        The agent file's folder is searched first for modules. Raises `ConfigError` if it cannot be created.
         """
         # Imported here: reading an agent file needs no part of LangGraph.
         from graph_agent.delegates.graph_delegate import GraphDelegate

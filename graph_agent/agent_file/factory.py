@@ -56,14 +56,9 @@ SCHEMA_FILES = (".json", ".yaml", ".yml")
 
 
 def load_response_format(given: str | dict[str, Any], folder: Path) -> type[Any] | dict[str, Any]:
-    """Return the class or JSON schema that an agent file names.
+    """Return the class `module:Class`, or the JSON schema of a file or of its own, that an agent file names.
 
-    Args:
-        given: `module:Class`, the path of a file with a JSON schema, or the schema itself.
-        folder: The agent file's folder, which is searched first for modules and files.
-
-    Raises:
-        ConfigError: If there is no such class or file, or it is not a valid schema.
+    The agent file's folder is searched first. Raises `ConfigError` if there is none, or it is not valid.
     """
     schema: Any = given
     if isinstance(given, str):
@@ -132,11 +127,7 @@ async def open_agent(
 async def open_parts(spec: AgentSpec, model: MockChatModel) -> AsyncIterator[CompiledAgentGraph]:
     """Open the agent of a file without its database, its MCP servers and its credentials, to check the other parts.
 
-    Args:
-        model: The model in place of the file's, also for delegates.
-
-    Raises:
-        ConfigError: If something that the file names cannot be built.
+    `model` is in place of the file's, also for delegates. Raises `ConfigError` if another part cannot be built.
     """
     bare = spec.model_copy(update={"mcp_servers": {}, "credentials": {}})
     async with AsyncExitStack() as stack:
@@ -155,12 +146,9 @@ class _Shared:
 
 
 async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]) -> CompiledAgentGraph:
-    """Open the agent of a file.
+    """Open the agent of a file, with a database unless `db` is empty.
 
-    Args:
-        db: The database URL; empty if there is none.
-        shared: What all agents opened together share.
-        above: The agent files that have this one as a delegate, outermost first.
+    `above` are the agent files that have this one as a delegate, outermost first.
     """
     mocked = shared.mocked or mock_model_from_env()
     with located(f"Agent file {spec.path}: credentials"):
@@ -371,11 +359,7 @@ def _system_prompt(spec: AgentSpec, today: Today) -> str | Callable[[], str]:
 
 
 def mcp_connections(spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the connections of the file's MCP servers, as for `open_mcp_tools`.
-
-    Args:
-        environment: Variables for every stdio server in addition to its own, which override them.
-    """
+    """Return the file's MCP connections, as for `open_mcp_tools`; a stdio server's own variables override these."""
     return {name: _located(name, raw, spec, environment) for name, raw in spec.mcp_servers.items()}
 
 
@@ -455,11 +439,7 @@ class ServedAgent:
         self.__annotations__: dict[str, Any] = {}
 
     async def __call__(self) -> CompiledAgentGraph:
-        """Return the agent's graph, opened by the first call; after a failure the next call tries again.
-
-        Raises:
-            ConfigError: If something that the file names cannot be built.
-        """
+        """Return the agent's graph, opened by the first call; after a failure the next call tries again."""
         with self._lock:
             if self._thread is None or self._thread.failed:
                 self._thread = _AgentThread(self.spec)

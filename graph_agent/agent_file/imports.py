@@ -31,16 +31,10 @@ def load_attribute(name: str, folder: Path, *, missing_ok: Literal[True]) -> Any
 @overload
 def load_attribute(name: str, folder: Path) -> Any: ...
 def load_attribute(name: str, folder: Path, *, missing_ok: bool = False) -> Any | None:
-    """Import the object of a dotted name.
+    """Import the object `module:attribute` or `module.attribute`; after a colon the attribute may be dotted too.
 
-    Args:
-        name: `module:attribute` or `module.attribute`, e.g. `my_tools:search`; after a colon the attribute may be
-            dotted too.
-        folder: The folder that is searched for the module before the import path.
-        missing_ok: Return None instead of raising if there is no such module.
-
-    Raises:
-        ConfigError: If the name has another form, there is no such module or attribute, or the import fails.
+    The folder is searched for the module before the import path. With `missing_ok`, no such module gives None. Raises
+    `ConfigError` if the name has another form, there is no such module or attribute, or the import fails.
     """
     split = _split(name)
     if split is None:
@@ -78,15 +72,7 @@ def load_attribute(name: str, folder: Path, *, missing_ok: bool = False) -> Any 
 
 
 def make(name: str, factory: Any, what: str, **arguments: Any) -> Any:
-    """Call the factory of a dotted name.
-
-    Args:
-        factory: The object of that name.
-        what: Description of the expected result, e.g. `a model`.
-
-    Raises:
-        ConfigError: If it is not callable, or the call fails.
-    """
+    """Call the factory of a dotted name for `what`, e.g. `a model`; raise `ConfigError` if it or the call fails."""
     if not callable(factory):
         raise ConfigError(f"{name!r} is {factory!r}; name {what}, or a function that returns one.")
     try:
@@ -203,13 +189,9 @@ class MiddlewareSpec(HookSpec):
 
 
 def load_hook(spec: HookSpec, folder: Path) -> Any:
-    """Create the hook of an agent file.
+    """Create the hook of an agent file; its folder is searched first for dotted names.
 
-    Args:
-        folder: The folder that is searched first for dotted names.
-
-    Raises:
-        ConfigError: If the name cannot be resolved, or the arguments do not fit.
+    Raises `ConfigError` if the name cannot be resolved, or the arguments do not fit.
     """
     named = load_attribute(spec.use, folder)
     is_hook = hasattr(named, "should_run") and not isinstance(named, type)

@@ -223,14 +223,9 @@ def _checked_config(spec: AgentSpec, where: str) -> LoopConfig:
 
 
 def with_keys(spec: AgentSpec, keys: Mapping[str, str], where: str) -> AgentSpec:
-    """Return an agent file's content with other values of some keys.
+    """Return an agent file's content with other values of keys, such as `config.max_steps`, as YAML.
 
-    Args:
-        keys: Key → value as YAML; a field of a mapping is named as in `config.max_steps`.
-        where: The source of the keys, for errors.
-
-    Raises:
-        ConfigError: If a key is unknown, or a value is invalid.
+    Raises `ConfigError`, which names `where`, if a key is unknown, or a value is invalid.
     """
     content = spec.model_dump(exclude_unset=True)
     for name, text in keys.items():

@@ -251,9 +251,7 @@ class CaseFile(_Part):
 def load_cases(path: str | Path) -> CaseFile:
     """Read and validate a file of cases.
 
-    Raises:
-        ConfigError: If it is missing, is not YAML, or has an invalid key or value; each line of the message names the
-            file, the line and the field.
+    Raises `ConfigError`, each line of which names the file, the line and the field, if it is missing or invalid.
     """
     text = read_text(Path(path))
     content = parse_yaml(text, f"Cases {path}")
@@ -263,11 +261,7 @@ def load_cases(path: str | Path) -> CaseFile:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file of cases.
-
-    Raises:
-        ConfigError: If it cannot be read.
-    """
+    """Return the text of a file of cases; raise `ConfigError` if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -277,14 +271,9 @@ def read_text(path: Path) -> str:
 
 
 def parse_cases(content: Mapping[str, Any], where: str, text: str = "") -> CaseFile:
-    """Validate the content of a file of cases.
+    """Validate the content of a file of cases; raise `ConfigError` if a key or value is invalid.
 
-    Args:
-        where: Its name in errors.
-        text: The YAML that the content comes from, for the lines in errors; empty if there is none.
-
-    Raises:
-        ConfigError: If a key or value is invalid.
+    `where` is its name in errors; `text` is the YAML that it comes from, for the lines in errors.
     """
     try:
         return CaseFile.model_validate(content)

@@ -75,13 +75,9 @@ async def check_run(
     ask: Ask,
     folder: Path,
 ) -> list[Failure]:
-    """Return the checks that a run failed.
+    """Return the checks that a run failed, by the results of its turns, at least one, and all their calls.
 
-    Args:
-        results: The results of the turns; at least one.
-        calls: The calls of all turns.
-        ask: Asks the judge of the case.
-        folder: The folder in which functions are searched first.
+    `ask` asks the judge of the case. The folder is searched first for functions.
     """
     last, expect = results[-1], case.expect
     found = [*_outcome(case, last)]

@@ -200,12 +200,7 @@ class Report:
 
 
 def case_line(summary: CaseSummary, width: int, agent_width: int = 0) -> str:
-    """Return a case as one line.
-
-    Args:
-        width: Columns of the name.
-        agent_width: Columns of the agent's label; 0 to leave it out.
-    """
+    """Return a case as one line, with columns for the name and, unless 0, for the agent's label."""
     mark = "pass" if summary.passed == len(summary.trials) else "FAIL"
     label = f"{summary.agent:<{agent_width}}  " if agent_width else ""
     return f"{mark}  {summary.name:<{width}}  {label}{'  '.join(cells(summary))}"
@@ -290,11 +285,7 @@ def trial_object(trial: Trial) -> Mapping[str, Any]:
 
 
 def junit_of(report: Report, name: str) -> str:
-    """Return JUnit XML, with one suite for each agent and one test for each trial.
-
-    Args:
-        name: Name of the cases, the class of every test.
-    """
+    """Return JUnit XML, with one suite for each agent and one test, of the class `name`, for each trial."""
     root = ElementTree.Element("testsuites", name=printable(name))
     for agent in report.agents:
         trials = [trial for case in agent.cases for trial in case.trials]
@@ -365,10 +356,7 @@ show();
 def page_of(report: Report, histories: Mapping[str, Sequence[Event]]) -> str:
     """Return one HTML file: the cases, and the page of each session, which needs no server and no network.
 
-    A link to the file with `#` and the id of a session opens the session.
-
-    Args:
-        histories: Session id → its events, for the sessions to include.
+    A link to the file with `#` and the id of a session, one of `histories`, opens the session.
     """
     template = page({"name": next(iter(report.plan.agents.values())).name, "description": "", "export": _PLACE})
     sessions = {session_id: export_of(session_id, events) for session_id, events in histories.items()}

@@ -97,11 +97,7 @@ class Plan:
     """The agents' current date; None for the real one."""
 
     def planned(self) -> list[Trial]:
-        """Return all trials, before they run; those of one case are next to each other.
-
-        Raises:
-            ConfigError: If two agents are the same, whose trials would be the same sessions.
-        """
+        """Return all trials, those of one case next to each other; raise `ConfigError` if two agents are the same."""
         digests = {label: _digest_of(spec, self.today) for label, spec in self.agents.items()}
         if len({*digests.values()}) < len(digests):
             raise ConfigError(f"The agents {' and '.join(digests)} are the same; name another one to compare with.")
@@ -142,11 +138,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 @asynccontextmanager
 async def opened(plan: Plan) -> AsyncIterator[Runner]:
-    """Open the agents and judges of an evaluation; all are closed on exit.
-
-    Raises:
-        ConfigError: If something that a case or an agent file names cannot be built.
-    """
+    """Open the agents and judges of an evaluation, and close all on exit; `ConfigError` if one cannot be built."""
     answers = [case.expect.answer for case in plan.cases if case.expect.answer is not None]
     for answer in answers:
         if answer.python is not None:
@@ -191,15 +183,10 @@ class Runner:
         on_begin: Callable[[Trial], None] = lambda trial: None,
         on_end: Callable[[Trial], None] = lambda trial: None,
     ) -> list[Trial]:
-        """Run trials, and return them with their outcome, in the same order.
+        """Run trials of `Plan.planned`, `parallel` at a time; return them with their outcome, in the same order.
 
-        A trial that has ended before is checked again, and not run. One that was killed is resumed.
-
-        Args:
-            trials: Trials of `Plan.planned`.
-            parallel: Maximum number of trials at the same time.
-            on_begin: Receives each trial when it begins.
-            on_end: Receives each trial with its outcome.
+        A trial that has ended before is checked again, and not run. One that was killed is resumed. `on_begin` receives
+        each trial when it begins, `on_end` each with its outcome.
         """
         slots = asyncio.Semaphore(parallel)
 

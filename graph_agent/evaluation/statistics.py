@@ -38,11 +38,7 @@ class Estimate:
 
 
 def pass_rate(passed: int, runs: int) -> Estimate:
-    """Return the share of runs that passed, with Wilson's interval, which takes the runs as independent.
-
-    Args:
-        runs: At least one.
-    """
+    """Return the share of at least one run that passed, with Wilson's interval for independent runs."""
     return Estimate(*_wilson(passed, runs))
 
 
@@ -58,12 +54,8 @@ def _wilson(passed: int, runs: int) -> tuple[float, float, float]:
 def pass_hat(passed: Sequence[int], runs: int, k: int) -> float:
     """Return pass^k: the probability that k runs of a case all pass, averaged over the cases.
 
-    The estimate is unbiased: of the k-subsets of a case's runs, it is the share that has no failed run.
-
-    Args:
-        passed: For each case, the number of its runs that passed.
-        runs: Runs of each case.
-        k: From 1 to `runs`.
+    The estimate is unbiased: of the k-subsets of a case's runs, it is the share that has no failed run. `passed` has
+    the number for each case; k is from 1 to `runs`.
     """
     return fmean(comb(each, k) / comb(runs, k) for each in passed)
 
@@ -71,9 +63,7 @@ def pass_hat(passed: Sequence[int], runs: int, k: int) -> float:
 def paired_difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
     """Return the mean of second minus first, with the percentile interval of a bootstrap over the pairs.
 
-    Args:
-        first: One value for each case; at least one.
-        second: The values of the same cases.
+    Both have one value for each of the same cases; at least one.
     """
     differences = [after - before for before, after in zip(first, second, strict=True)]
     return mean(differences)
@@ -96,12 +86,7 @@ def mean(values: Sequence[float]) -> Estimate:
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
-    """Return the mean of the second values minus that of the first; the values are of different inputs.
-
-    Args:
-        first: At least one value.
-        second: At least one value.
-    """
+    """Return the mean of the second values minus that of the first, at least one each, of different inputs."""
     value = fmean(second) - fmean(first)
     if min(len(first), len(second)) < 2:
         return Estimate(value)
@@ -112,9 +97,7 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
 def rate_difference(first: tuple[int, int], second: tuple[int, int]) -> Estimate:
     """Return the second rate minus the first, with Newcombe's interval, which joins the intervals of Wilson.
 
-    Args:
-        first: Successes and trials.
-        second: Successes and trials.
+    Both are successes and trials.
     """
     (one, low, high), (other, other_low, other_high) = (_wilson(*counts) for counts in (first, second))
     value = other - one
@@ -122,12 +105,7 @@ def rate_difference(first: tuple[int, int], second: tuple[int, int]) -> Estimate
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Return the p-value of McNemar's exact test, which is two-sided.
-
-    Args:
-        only_first: Cases that only the first agent passed.
-        only_second: Cases that only the second agent passed.
-    """
+    """Return the two-sided p-value of McNemar's exact test, from the cases that only one of two agents passed."""
     pairs = only_first + only_second
     tail = sum(comb(pairs, count) for count in range(min(only_first, only_second) + 1))
     return min(1.0, 2 * tail / float(2**pairs))
@@ -158,11 +136,9 @@ class InputRow:
 
 
 def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRow]:
-    """Yield the ended inputs of a session, oldest first.
+    """Yield the ended inputs of a session, oldest first, from events since the beginning of an input.
 
-    Args:
-        events: The session's events, from the beginning of an input on.
-        field: `model`, or a field of events, such as `planner`; the first event of the input that has it counts.
+    `field` is `model`, or a field of events, such as `planner`; the first event of the input that has it counts.
     """
     for own in inputs_of(events):
         (span,) = spans_of(own)
@@ -223,11 +199,7 @@ class Arm:
         return found
 
     def as_json(self, first: Arm | None) -> dict[str, Any]:
-        """Return the arm as plain JSON.
-
-        Args:
-            first: The arm to compare with; None for no comparison.
-        """
+        """Return the arm, compared with the first one unless that is None, as plain JSON."""
         estimates = {name: each.as_json() for name, each in self.estimates().items()}
         seconds = sorted(self.values("seconds"))
         estimates["seconds"]["p95"] = round(seconds[min(len(seconds) - 1, int(len(seconds) * 0.95))], 6)

@@ -176,11 +176,7 @@ class SessionControl(SessionCommands):
     """The commands to a session, and its queue of notes, for programs that run follow-ups themselves."""
 
     async def settle(self) -> bool:
-        """Abort a session that no program runs: its open calls get a result. Return whether its input was aborted.
-
-        Raises:
-            SessionBusyError: When the session is running.
-        """
+        """Abort a session that no program runs, which settles its calls; return whether its input was aborted."""
         config: RunnableConfig = {"configurable": {**self._thread["configurable"], ABORTED: True}}
         return bool((await self._graph.ainvoke(None, config)).get("status") == SessionStatus.ABORTED)
 
@@ -196,11 +192,7 @@ class SessionControl(SessionCommands):
         return next((note for note in notes if note.key not in taken), None)
 
     async def check_next(self, note: ControlMessage) -> None:
-        """Check, while the session is locked, that a follow-up is still the next one to run.
-
-        Raises:
-            SessionBusyError: When another run has processed it, or another input came before it.
-        """
+        """Check in the session's lock that a follow-up is the next to run; raise `SessionBusyError` if it is not."""
         if await self.next_follow_up() != note:
             raise SessionBusyError(f"Session {self.id!r}: another run has taken this follow-up in.")
 
@@ -252,12 +244,8 @@ def call_records(
 ) -> list[CallRecord]:
     """Return the calls of the newest input, in the order they were planned.
 
-    Args:
-        stored: Its checkpoint; None if there is none.
-        before: The checkpoints before the latest edits (`edit_ancestors`), newest first.
-        run: The session's run in this process; None if there is none.
-        idle: Whether no run is under way anywhere.
-        writes: Whether a call may write, by name; None if unknown.
+    `stored` is its checkpoint, `before` those before the latest edits (`edit_ancestors`), newest first. `run` is the
+    session's run in this process, `idle` whether none is under way anywhere. `writes` is None if unknown.
     """
     # Imported here: the import of `Session` does not need the graph.
     from graph_agent.execution.ledger import wave_recovery

@@ -97,10 +97,7 @@ class InputRun:
 class RunDriver:
     """Drives the runs of one session, for every program that runs an input: `Session`, the server and its A2A tasks.
 
-    Args:
-        graph: The compiled agent, with its checkpointer.
-        configurable: Additional keys of the runs' `configurable`.
-        approval: Answers approval requests without a person; None for no answers.
+    `configurable` has additional keys of the runs. `approval` answers approval requests without a person.
     """
 
     def __init__(
@@ -123,14 +120,9 @@ class RunDriver:
         return SessionControl(self._graph, self.id)
 
     def input_id(self, given: Any, input_id: str | None) -> InputId | None:
-        """Return the mark of an input; None without an id.
+        """Return the mark of an input, or of what identifies an answer; None without an id.
 
-        Args:
-            given: The graph's input, or what identifies an answer.
-            input_id: The id; None if there is none.
-
-        Raises:
-            InputError: When the id is not valid, or the graph does not store ids.
+        Raises `InputError` when the id is not valid, or the graph does not store ids.
         """
         if input_id is None:
             return None
@@ -162,13 +154,8 @@ class RunDriver:
     async def answer(self, answer: Any, decided_by: str | None, mark: InputId | None) -> Any:
         """Return the graph's input that resumes the session; None for an answer that it has received already.
 
-        Args:
-            answer: The person's answer; None after a crash.
-            decided_by: Name of the person, for the history; None for `user`.
-            mark: The answer's own id; None if there is none.
-
-        Raises:
-            InputError: When there is nothing to resume, or the answer does not fit the open interrupts.
+        `answer` is None after a crash; `decided_by` names the person, `mark` is the answer's own id. Raises
+        `InputError` when there is nothing to resume, or the answer does not fit the open interrupts.
         """
         # Imported here: only answers need it.
         from graph_agent.session.interrupts import answers_by_id, checked_answers
@@ -219,15 +206,9 @@ class RunDriver:
 
         A run is resumed as long as its approvals need no person. A follow-up whose parts are not consumed stays queued.
 
-        Args:
-            given: The graph's input, or a function that returns it when the first part is requested.
-            options: Options of the runs. Without `readership`, the only parts are `Done`.
-            mark: The input's id; None if there is none.
-            note: The follow-up that the input is; None for another input.
-
-        Raises:
-            InputError: If the answer names an interrupt that another run has answered, or that never existed.
-            SessionBusyError: If another input of the session is running, also when a follow-up is resumed.
+        `given` may be a function that returns the graph's input when the first part is requested. Without the option
+        `readership`, the only parts are `Done`. `note` is the follow-up that the input is. Raises `InputError` if the
+        answer names an interrupt that is not open, `SessionBusyError` if another input of the session is running.
         """
         # Imported here: a program that only starts needs neither.
         from graph_agent.session.results import Done, Token
@@ -271,10 +252,8 @@ class RunDriver:
     ) -> InputRun:
         """Return the run of an input, for `chunks`.
 
-        Args:
-            handle: Its handle, of which `after` is set; None for one that an abort of the surrounding run reaches.
-            mark: The input's id; None if there is none, or for that of `handle`.
-            note: The follow-up that the input is; None for another input, or with a `handle`.
+        `handle`, of which `after` is set, has a `mark` and `note` of its own; None for one that an abort of the
+        surrounding run reaches. `note` is the follow-up that the input is.
         """
         if handle is None:
             parent = self._configurable.get(RUN) or ensure_config().get("configurable", {}).get(RUN)
@@ -287,13 +266,8 @@ class RunDriver:
     async def chunks(self, run: InputRun, given: Any, options: RunOptions) -> AsyncGenerator[tuple[str, Any]]:
         """Run an input to its end, and yield the chunks of LangGraph's stream; set the fields of `run`.
 
-        An input with an id that another program runs is waited for. One that has its result is not run.
-
-        Args:
-            run: The run, of `input_run`.
-
-        Raises:
-            InputError, SessionBusyError: Same as for `parts`.
+        An input with an id that another program runs is waited for. One that has its result is not run. Errors as of
+        `parts`.
         """
         modes, mark = options.modes, run.handle.mark
         configurable = {**self._configurable, RUN: run.handle, STRICT_RESUME: True}
@@ -333,13 +307,9 @@ class RunDriver:
                     raise
 
     async def _wait_for(self, mark: InputId) -> bool:
-        """Wait for the end of the run of an input, in this process or another; poll for one in another process.
+        """Wait for the end of an input's run in any process; return False when the session runs another input.
 
-        Returns:
-            False when the session runs another input.
-
-        Raises:
-            InputConflictError: When the session runs a different input with the same id.
+        Raises `InputConflictError` when the session runs a different input with the same id.
         """
         begun, saver = time.monotonic(), cast("BaseCheckpointSaver[Any]", self._graph.checkpointer)
         while True:
@@ -357,11 +327,9 @@ class RunDriver:
             await asyncio.sleep(POLL_S)
 
     async def next_after(self, run: InputRun | None, control: RunControl | None = None) -> ControlMessage | None:
-        """Return the follow-up to run after an input; None if there is none, and if it cannot be found in time.
+        """Return the follow-up to run after an input; None if there is none, or if it cannot be found in time.
 
-        Args:
-            run: The run of the input; None for that of another program.
-            control: The control of the runs: a drained one has no further follow-up.
+        `run` is None for that of another program. Drained runs have no further follow-up.
         """
         if control is not None and control.drain_requested:
             return None
@@ -394,13 +362,9 @@ class RunDriver:
         run.state = state
 
     async def result(self, run: InputRun | None = None, context: Any = None) -> RunResult:
-        """Return the result of an input.
+        """Return the result of a run that has ended; without one, that of the session's newest input.
 
-        Args:
-            run: The run of the input, which has ended; None for the session's newest input.
-
-        Raises:
-            RunFailedError: When the input was run before and failed, and `on_failure="raise"` is set.
+        Raises `RunFailedError` for an earlier failure of the input, when `on_failure="raise"` is set.
         """
         run = run or InputRun(RunHandle())
         state = run.state or await self.state()

@@ -31,20 +31,13 @@ async def read_tail(
     after: int = -1,
     pending: bool = False,
 ) -> tuple[int, list[StoredEvent]]:
-    """Return the newest events up to a checkpoint.
+    """Return the index of the first of the newest events up to a checkpoint, and the events.
 
     The writes of the checkpoint's ancestors are read, newest first. Their number before a plan is in the loop state
-    that the plan wrote. The whole history is read instead if the ancestors reach back to a full copy of it, or if a
-    person has overwritten it.
+    that the plan wrote. With `whole`, the whole history is read instead if the ancestors reach back to a full copy of
+    it, or if a person has overwritten it.
 
-    Args:
-        whole: Reads the whole history.
-        last: Maximum number of events; None for all after `after`.
-        after: Only events with a higher index.
-        pending: Whether the writes of the newest checkpoint itself count, as in a session's current state.
-
-    Returns:
-        The index of the first event, and the events.
+    At most `last` events with an index above `after` are returned; `pending` counts the newest checkpoint's own writes.
     """
 
     def begin(total: int) -> int:
@@ -85,11 +78,7 @@ def _written(at: CheckpointTuple) -> list[StoredEvent] | None:
 
 
 def lacks_events(found: int, before: CheckpointTuple, at: CheckpointTuple) -> bool:
-    """Whether events between a checkpoint and its parent are lost; the whole history then reports a damaged session.
-
-    Args:
-        found: The number of events between them that were found.
-    """
+    """Whether events between a checkpoint and its parent are lost; the whole history then reports a damaged session."""
     unknown = None if "events" in before.checkpoint["channel_versions"] else 0
     first, last = lengths_of(before.metadata).get("events", unknown), lengths_of(at.metadata).get("events")
     return first is not None and last is not None and found < last - first
@@ -115,13 +104,9 @@ _MAX_CHECKPOINTS = 500
 
 
 class EventReader:
-    """Reads the events of one session since the last read.
+    """Reads the events of one session since the last read, without the compiled graph from the stored writes.
 
     A read loads one checkpoint, and one more for each superstep stored since the last read.
-
-    Args:
-        graph: The compiled graph; None to read the stored writes without it.
-        session_id: The session, which is the LangGraph thread id.
     """
 
     def __init__(
@@ -158,16 +143,10 @@ class EventReader:
         return await self._events_at(await self._saver.aget_tuple(self._thread))
 
     async def read_tail(self, *, last: int | None = None, after: int = -1) -> tuple[int, list[StoredEvent]] | None:
-        """Return the newest events, without reading the whole history if possible (see `event_tail`).
+        """Return the index of the first of the newest events, and the events; None if there is no such session.
 
-        The position of `read` does not change.
-
-        Args:
-            last: Maximum number of events; None for all after `after`.
-            after: Only events with a higher index.
-
-        Returns:
-            The index of the first event, and the events; None if there is no such session.
+        The whole history is not read if possible (see `read_tail`), and the position of `read` does not change. At most
+        `last` events with an index above `after` are returned.
         """
         newest = await self._saver.aget_tuple(self._thread)
         if newest is None:
@@ -291,17 +270,11 @@ class SessionMemory:
 async def list_threads(
     saver: BaseCheckpointSaver[Any], *, group: str | None = None, after: str | None = None, limit: int | None = None
 ) -> list[str]:
-    """Return the ids of a saver's threads, newest first.
+    """Return at most `limit` ids of a saver's threads, newest first, those after `after`.
 
-    The savers of `open_saver` read a page by an index; for other savers, one checkpoint of each thread is read.
-
-    Args:
-        group: Prefix of the ids, up to their only slash; empty for ids without a slash. None for all threads.
-        after: Only threads after this one; None to begin with the first.
-        limit: Maximum number of threads; None for all.
-
-    Raises:
-        KeyError: If there is no thread `after`.
+    The savers of `open_saver` read a page by an index; for other savers, one checkpoint of each thread is read. `group`
+    is the ids' prefix up to their only slash, empty for ids without one. Raises `KeyError` if there is no thread
+    `after`.
     """
     page = getattr(saver, "list_threads", None)
     if page is not None:
@@ -363,15 +336,9 @@ async def summarize_sessions(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[SessionSummary]:
-    """Return the summaries of the sessions, newest first.
+    """Return summaries of at most `limit` sessions after `after`, newest first; `KeyError` if that does not exist.
 
-    Args:
-        is_running: Whether a run of a session is under way in any process; called for unfinished sessions only.
-        after: Only sessions after this one; None to begin with the newest.
-        limit: Maximum number of sessions; None for all.
-
-    Raises:
-        KeyError: If there is no session `after`.
+    `is_running` is called for unfinished sessions only.
     """
     summaries = []
     for session_id in await list_threads(saver, after=after, limit=limit):
@@ -424,11 +391,7 @@ def is_waiting(newest: CheckpointTuple) -> bool:
 
 
 def title_of(first: CheckpointTuple | None) -> str:
-    """Return the beginning of the first user message in a thread's first checkpoint; empty if there is none.
-
-    Args:
-        first: The thread's oldest checkpoint, which holds its first input.
-    """
+    """Return the beginning of the first user message in a thread's oldest checkpoint; empty if there is none."""
     given = first.checkpoint["channel_values"].get("__start__") if first is not None else None
     messages = given.get("messages") if isinstance(given, dict) else None
     listed = messages if isinstance(messages, list) else [messages]

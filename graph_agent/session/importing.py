@@ -42,16 +42,11 @@ _ALL = Rule(not_before="")
 
 
 async def export_session(url: str, session_id: str, *, all_checkpoints: bool = False) -> AsyncIterator[dict[str, Any]]:
-    """Yield the lines of a session's export.
+    """Yield the lines of a session's export, from `sqlite:///FILE` or `postgresql://…`.
 
-    Args:
-        url: The database: `sqlite:///FILE` or `postgresql://…`.
-        all_checkpoints: Whether to export every checkpoint, so that the imported session can be continued from each;
-            otherwise only those that remain after `prune` with `keep_last=1`.
-
-    Raises:
-        ConfigError: If the database does not exist or cannot be opened.
-        InputError: If there is no such session.
+    With `all_checkpoints`, the imported session can be continued from each; otherwise only those that remain after
+    `prune` with `keep_last=1` are exported. Raises `ConfigError` if the database does not exist or cannot be opened,
+    `InputError` if there is no such session.
     """
     count = 0
     async for line in _lines(url, session_id, _ALL if all_checkpoints else rule()):
@@ -88,11 +83,7 @@ async def _lines(url: str, session_id: str, keep: Rule) -> AsyncIterator[dict[st
 
 
 async def read_history(saver: BaseCheckpointSaver[Any], session_id: str, newest: CheckpointTuple) -> dict[str, Any]:
-    """Return the messages and events of a session at its newest checkpoint, by channel.
-
-    Raises:
-        DamagedSessionError: If some are lost or unreadable.
-    """
+    """Return a session's messages and events at its newest checkpoint, by channel; `DamagedSessionError` if lost."""
     values, versions = newest.checkpoint["channel_values"], newest.checkpoint["channel_versions"]
     stored = {name: getattr(values[name], "value", values[name]) for name in CHANNELS if name in values}
     missing = [name for name in CHANNELS if name in versions and name not in stored]
@@ -197,21 +188,14 @@ class _Checkpoint:
 async def import_session(
     url: str, lines: Iterable[str], *, session_id: str | None = None, replace: bool = False
 ) -> str:
-    """Store an exported session in a database, and return its id.
+    """Store an exported session in a database, created if it is a missing SQLite file, and return its id.
 
     Its open interrupts can be answered there, and its unread notes take effect. The import is one transaction: after an
     error, or if the process is killed, the database is as before.
 
-    Args:
-        url: The database: `sqlite:///FILE`, created if it does not exist, or `postgresql://…`.
-        session_id: The id of the imported session; None for that of the export.
-        replace: Whether to replace a session of the same id.
-
-    Raises:
-        ConfigError: If the database cannot be opened.
-        InputError: If the lines are no complete export of a known version, or the session exists and `replace` is not
-            set.
-        SessionBusyError: If the session is running.
+    `session_id` replaces the export's id, `replace` a session of the same id. Raises `ConfigError` if the database
+    cannot be opened, `InputError` if the lines are no complete export of a known version, or the session exists, and
+    `SessionBusyError` if the session is running.
     """
     numbered = _complete(lines)
     id_ = session_id or str(numbered[0][1].get("id") or "")
@@ -242,11 +226,7 @@ async def import_session(
 
 
 def _store(saver: BaseCheckpointSaver[Any], session_id: str, checkpoints: Iterable[_Checkpoint]) -> None:
-    """Store a session, and read its newest checkpoint.
-
-    Raises:
-        InputError: If the checkpoints do not fit together.
-    """
+    """Store a session, and read its newest checkpoint; `InputError` if the checkpoints do not fit together."""
     try:
         for each in checkpoints:
             each.store(saver, session_id)
@@ -257,14 +237,10 @@ def _store(saver: BaseCheckpointSaver[Any], session_id: str, checkpoints: Iterab
 
 
 async def fork_session(saver: BaseCheckpointSaver[Any], session_id: str, fork_id: str, seq: int) -> None:
-    """Copy a session up to the end of a superstep to a new session, which can be resumed from there.
+    """Copy a session up to a superstep, whose last event is `seq`, to a new one, which can be resumed from there.
 
-    Args:
-        seq: Index of the last event of the superstep.
-
-    Raises:
-        InputError: If no stored superstep ends with this event, or the new session exists.
-        SessionBusyError: If the new session is running.
+    Raises `InputError` if no stored superstep ends there, or the new session exists, `SessionBusyError` if it is
+    running.
     """
     thread: RunnableConfig = {"configurable": {"thread_id": session_id, "checkpoint_ns": ""}}
     found: CheckpointTuple | None = None
@@ -323,14 +299,8 @@ async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncIterator
 
     Each is deleted in one transaction: its checkpoints, its effect ledger in them, and its unread notes.
 
-    Args:
-        url: The database: `sqlite:///FILE` or `postgresql://…`.
-
-    Yields:
-        The id of each session that existed, after its removal.
-
-    Raises:
-        SessionBusyError: If a run of one is under way; the earlier ones stay deleted.
+    Yields the id of each session that existed, after its removal. Raises `SessionBusyError` if a run of one is under
+    way; the earlier ones stay deleted.
     """
     async with _open(url) as (tables, saver):
         for id_ in map(check_session_id, session_ids):
@@ -350,11 +320,7 @@ async def _open(url: str, *, create: bool = False) -> AsyncIterator[tuple[Tables
 
 
 def _complete(lines: Iterable[str]) -> list[tuple[int, Line]]:
-    """Parse and check the lines; return each with its number.
-
-    Raises:
-        InputError: If they are no complete export of a known version.
-    """
+    """Return each line with its number; raise `InputError` if they are no complete export of a known version."""
     found = list(_parsed(lines))
     first = found[0][1] if found else {}
     if first.get("type") != "session" or first.get("format") != FORMAT:
@@ -407,13 +373,9 @@ def _checkpoint(number: int, line: Line, saver: BaseCheckpointSaver[Any], import
 
 
 def _check_ancestry(checkpoints: Mapping[int, _Checkpoint]) -> None:
-    """Check that each checkpoint follows its parent.
+    """Check that each checkpoint (by line number, in order) follows its parent.
 
-    Args:
-        checkpoints: Line number → checkpoint, in the order of the lines.
-
-    Raises:
-        InputError: If a parent is missing, an id is repeated, or the session's own namespace has no checkpoint.
+    Raises `InputError` if a parent is missing, an id is repeated, or the session's own namespace has no checkpoint.
     """
     known: dict[tuple[str, str], int] = {}
     for number, each in checkpoints.items():
@@ -436,11 +398,7 @@ def _check_ancestry(checkpoints: Mapping[int, _Checkpoint]) -> None:
 
 
 def _fields(checkpoint: Any) -> Any:
-    """Return a checkpoint that has the fields of LangGraph's.
-
-    Raises:
-        TypeError: If it has not.
-    """
+    """Return a checkpoint that has the fields of LangGraph's; raise `TypeError` if it has not."""
     if not isinstance(checkpoint, dict) or not {"id", "ts", "channel_values", "channel_versions"} <= checkpoint.keys():
         raise TypeError(f"it holds a {type(checkpoint).__name__} in place of a checkpoint")
     return checkpoint

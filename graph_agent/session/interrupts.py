@@ -39,13 +39,10 @@ _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def joint_question(interrupts: Sequence[Interrupt]) -> tuple[list[Interrupt], Any]:
-    """Return the open interrupts that a person answers next, and their question.
+    """Return those of the open interrupts, at least one, that a person answers next, and their question.
 
     One question asks about the calls of all approval requests. Of other interrupts, the first is asked alone, with its
     value; the others follow its answer.
-
-    Args:
-        interrupts: The open interrupts; at least one.
     """
     if requests := requests_of(interrupts):
         return [each for each in interrupts if each.id in requests], joined_request([*requests.values()])
@@ -53,17 +50,11 @@ def joint_question(interrupts: Sequence[Interrupt]) -> tuple[list[Interrupt], An
 
 
 def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
-    """Return answers by interrupt id.
+    """Return answers by interrupt id; an answer that has ids already is returned unchanged.
 
-    LangGraph would use an answer without an id for the next interrupt, which may be another one.
-
-    Args:
-        answer: The person's answer, or a mapping of interrupt id → answer, which is returned unchanged. An answer
-            without ids decides on the calls of all open approval requests (see `split_decisions`).
-
-    Raises:
-        InputError: When no interrupt is open, when the answer names one that is not open, or when several are open,
-            none of them an approval request, and the answer names none; or when it does not fit the requests.
+    LangGraph would use an answer without an id for the next interrupt, which may be another one. An answer without ids
+    decides on the calls of all open approval requests (see `split_decisions`). Raises `InputError` when it names an
+    interrupt that is not open, names none where several other ones are open, or does not fit the requests.
     """
     if not asked:
         raise InputError(
@@ -121,16 +112,10 @@ def _named(interrupt: Interrupt) -> str:
 def checked_answers(
     answer: Any, graph: CompiledStateGraph[Any, Any, Any, Any], state: StateSnapshot, decided_by: str | None
 ) -> dict[str, Any]:
-    """Return `answers_by_id` for the open interrupts of a session, with validated decisions and elicitation answers.
+    """Return `answers_by_id` for a session, with checked decisions, elicitation answers and the person's name.
 
-    Args:
-        decided_by: Name of the person, for the history; None for the name in the answer, or `user`.
-
-    Returns:
-        The answers by interrupt id, with the person's name in those to approval requests.
-
-    Raises:
-        InputError: Same as for `answers_by_id`, or when a decision does not fit its call or `decided_by` is empty.
+    `decided_by` is the name; None for that in the answer, or `user`. Raises `InputError` as `answers_by_id`, or when a
+    decision does not fit its call or `decided_by` is empty.
     """
     if decided_by is not None and not decided_by.strip():
         raise InputError(f"decided_by={decided_by!r}: give the person's name, or None for `user`.")
@@ -164,11 +149,7 @@ def checked_answers(
 
 
 def _check(decision: Decision, schema: Any, call: HeldCall) -> None:
-    """Check the decision on a call against the schema that its interrupt publishes.
-
-    Raises:
-        DecisionError: When it does not fit.
-    """
+    """Check a decision against its interrupt's published schema; raise `DecisionError` when it does not fit."""
     # Imported here: it loads a validator, which most sessions do not need.
     from jsonschema import ValidationError
 
@@ -189,11 +170,7 @@ OnApproval: TypeAlias = Callable[[HeldCall], Any]
 
 
 class AutoApproval:
-    """Answers approval requests of one `Session` without a person.
-
-    Args:
-        callback: Decides on each call; None if a person decides.
-    """
+    """Answers approval requests of one `Session` without a person, if there is a callback that decides on each call."""
 
     def __init__(self, callback: OnApproval | None = None) -> None:
         self._callback = callback
@@ -202,12 +179,7 @@ class AutoApproval:
         agent itself."""
 
     def remember(self, answers: Mapping[str, Any], asked: Sequence[Interrupt], decided_by: str | None) -> None:
-        """Record the calls that an answer approves for good.
-
-        Args:
-            answers: Valid answers to open interrupts, by id.
-            decided_by: Name of the person; None for the names in the answers.
-        """
+        """Record the calls that valid answers, by interrupt id, approve for good; `decided_by` overrides names."""
         for interrupt in asked:
             given = answers.get(interrupt.id)
             if given is not None and (request := request_of(interrupt)) is not None:
@@ -218,11 +190,7 @@ class AutoApproval:
     async def answers(self, asked: Sequence[Interrupt], callback: OnApproval | None = None) -> dict[str, Any] | None:
         """Return the answers to open interrupts, by id; None if a person must give one of them.
 
-        Args:
-            callback: Decides in place of the session's own callback; None for that.
-
-        Raises:
-            InputError: When the callback returns no decision.
+        `callback` replaces the session's own. Raises `InputError` when it returns no decision.
         """
         decide, answers = callback or self._callback, dict[str, Any]()
         for interrupt in asked:

@@ -190,11 +190,7 @@ def is_refusal(events: Sequence[StoredEvent]) -> bool:
 
 
 def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
-    """Read a session's state as the result of its newest input.
-
-    Args:
-        fields: The own state fields of the agent that belong to its output.
-    """
+    """Read a session's state as the result of its newest input; `fields` are own state fields of its output."""
     values = state.values
     events = since_last_input(values.get("events", []))
     plan = next((entry for entry in reversed(events) if entry["type"] == "plan"), {})
@@ -251,12 +247,9 @@ class TrackedCall:
 
 
 def planned_calls(events: Sequence[StoredEvent]) -> list[TrackedCall]:
-    """Return the calls of one input's plans, in order.
+    """Return the calls of one input's plans, in order; its events are oldest first.
 
     A later plan may reuse an id; later events of that id then belong to the later call.
-
-    Args:
-        events: The input's events, oldest first.
     """
     calls: list[TrackedCall] = []
     by_id: dict[str, TrackedCall] = {}

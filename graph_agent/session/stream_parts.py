@@ -48,11 +48,7 @@ _ENDS = (*_RESULTS, "delegation_progress", "approval_request", "approval_decisio
 async def parts_of_run(
     graph: CompiledStateGraph[Any, Any, Any, Any], session_id: str, given: Any, mark: InputId | None
 ) -> StreamParts:
-    """Return the converter of a run's chunks; a run that resumes continues the calls without a result.
-
-    Args:
-        mark: The id of the input; None if there is none.
-    """
+    """Return the converter of a run's chunks; a run that resumes continues the calls without a result."""
     config: RunnableConfig = {"configurable": {"thread_id": session_id}}
     newest = await load(graph.checkpointer, config) if isinstance(graph.checkpointer, BaseCheckpointSaver) else None
     metadata: Mapping[str, Any] = newest.metadata if newest is not None else {}
@@ -68,11 +64,7 @@ async def parts_of_run(
 
 
 def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[RunPart]:
-    """Yield the parts of an input that has its result: its events, and the answer as one piece.
-
-    Args:
-        state: The state at the end of the input.
-    """
+    """Yield the parts of an input that has its result, from its last state: its events, and the answer as one piece."""
     events: Sequence[Any] = state.values.get("events", [])
     begin = input_at(events)
     parts = StreamParts(session_id, begin)
@@ -84,12 +76,10 @@ def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[RunPart]:
 
 
 class StreamParts:
-    """Makes the parts of one run from its chunks.
+    """Makes the parts of one run, whose first event has the index `seq`, from its chunks.
 
-    Args:
-        seq: Index of its first event in the history.
-        running: Ids of the calls that the run continues, in call order.
-        is_agent: Whether the run is of an agent of this package, whose answer comes from certain nodes.
+    `running` are ids of the calls that it continues, in call order. Of an agent of this package, the answer comes from
+    certain nodes.
     """
 
     def __init__(self, session_id: str, seq: int = 0, running: Sequence[str] = (), *, is_agent: bool = True) -> None:
@@ -102,11 +92,7 @@ class StreamParts:
         """Ids of the calls whose end was reported before their event had its place."""
 
     def take(self, mode: str, payload: Any) -> Iterable[RunPart]:
-        """Return the parts of one chunk.
-
-        Args:
-            mode: One of `MODES`; any other yields no part.
-        """
+        """Return the parts of one chunk; a mode that is not in `MODES` yields none."""
         if mode == "messages":
             return self._tokens(*payload)
         if mode == "custom":

@@ -115,11 +115,9 @@ class Span:
 
 
 def spans_of(events: Iterable[Mapping[str, Any]], first: int = 0) -> list[Span]:
-    """Return one span for each input of a session, oldest first.
+    """Return one span for each input, oldest first, of events from the beginning of an input on.
 
-    Args:
-        events: The session's events, stored or as read, from the beginning of an input on.
-        first: Index of the first of them, if they have no `seq`.
+    `first` is the index of the first of them, if they have no `seq`.
     """
     spans: list[Span] = []
     for own in inputs_of(events):
@@ -345,12 +343,9 @@ def _text(entry: Mapping[str, Any]) -> str:
 
 
 class TimeAxis:
-    """Maps times to positions from 0 to 1; a wait for a person takes at most as much room as a quarter of the work.
+    """Maps times from `start` to `end` to positions from 0 to 1.
 
-    Args:
-        start: The time at 0.
-        end: The time at 1.
-        waits: Spans of waits, which may overlap.
+    A wait for a person takes at most as much room as a quarter of the work; the `waits` may overlap.
     """
 
     def __init__(self, start: datetime, end: datetime, waits: Iterable[Span] = ()) -> None:
@@ -400,11 +395,9 @@ _FAILED = ("error", "unknown")
 
 
 def session_svg(roots: Sequence[Span]) -> str:
-    """Return the newest inputs of a session, at most 20, each on a time axis of its own; calls above each other ran in
-    parallel.
+    """Return the newest of the inputs (oldest first), at most 20, each on a time axis of its own.
 
-    Args:
-        roots: The spans of the inputs, oldest first.
+    Calls above each other ran in parallel.
     """
     y, parts = 12, []
     if not roots:

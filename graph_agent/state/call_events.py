@@ -69,10 +69,7 @@ def announce(
 ) -> list[StoredEvent]:
     """Return the events of calls whose turn has come, and write the progress of those that run to the custom stream.
 
-    A call is left out if the wave's events already contain it with the same name and arguments.
-
-    Args:
-        wave: The wave's events so far; empty for a new wave.
+    A call is left out if the wave's events so far already contain it with the same name and arguments.
     """
     known = {entry["id"]: call for entry in wave if (call := call_of(entry)) is not None}
     events: list[StoredEvent] = []
@@ -120,12 +117,7 @@ def call_name(entry: StoredEvent) -> str | None:
 
 
 def result_event(id_: str, name: str, status: str, content: Any, step: int, *, truncated: bool = False) -> StoredEvent:
-    """Return the `tool_result` or `delegation_response` event that answers a call.
-
-    Args:
-        status: A `ResultStatus`.
-        truncated: Whether the model sees only a part.
-    """
+    """Return the `tool_result` or `delegation_response` event of a call; `truncated` if the model sees only a part."""
     if is_delegation(name):
         target = delegate_name(name)
         return event("delegation_response", step, id=id_, target=target, status=status, content=content)
@@ -156,11 +148,7 @@ def since_plan(events: Sequence[StoredEvent]) -> list[StoredEvent]:
 
 
 def is_structured(wave: Sequence[StoredEvent]) -> bool:
-    """Whether a wave's arguments may contain references.
-
-    Args:
-        wave: The wave's events, starting with its plan.
-    """
+    """Whether the arguments of a wave, whose events start with its plan, may contain references."""
     return bool(wave) and "planner" in wave[0]
 
 
@@ -206,11 +194,7 @@ def _answers(events: Sequence[StoredEvent], since: str) -> Iterator[StoredEvent]
 
 
 def result_value(content: Any) -> Any:
-    """Return the value that a reference to a result resolves to, given only the result's content.
-
-    Args:
-        content: Text, or content blocks.
-    """
+    """Return the value that a reference to a result resolves to, given only the result's content."""
     return _value({"content": content})
 
 

@@ -45,21 +45,13 @@ _ID = attrgetter("id")
 
 
 def status_event(before: str, after: str, step: int) -> StoredEvent:
-    """Return the `status` event of a transition.
-
-    Raises:
-        InvalidUpdateError: If the transition is not allowed.
-    """
+    """Return the `status` event of a transition; raise `InvalidUpdateError` if the transition is not allowed."""
     check_change(before, after)
     return event("status", step, **{"from": str(before), "to": str(after)})
 
 
 def check_change(before: str, after: str) -> None:
-    """Refuse a transition that is not in `NEXT`.
-
-    Raises:
-        InvalidUpdateError: With both statuses and the allowed ones.
-    """
+    """Refuse a transition that is not in `NEXT` by an `InvalidUpdateError` with the statuses and the allowed ones."""
     try:
         allowed = NEXT[SessionStatus(before)]
         known = SessionStatus(after)
@@ -75,11 +67,7 @@ class StatusChannel(LastValue[str]):
     """Holds the status and refuses invalid transitions; a write of the current status is allowed."""
 
     def update(self, values: Sequence[Any]) -> bool:
-        """Set the new status; return whether there was a write.
-
-        Raises:
-            InvalidUpdateError: For a transition that is not allowed.
-        """
+        """Set the new status; return whether there was a write. `InvalidUpdateError` for a transition not allowed."""
         for value in values:
             before = self.value if self.is_available() else SessionStatus.CREATED
             if value != before:
@@ -109,11 +97,7 @@ class GrowingDelta(DeltaChannel[list[Any]]):
         return new
 
     def replay_writes(self, writes: Sequence[PendingWrite]) -> None:
-        """Rebuild the list from stored writes, oldest first.
-
-        Raises:
-            DamagedSessionError: If some are missing.
-        """
+        """Rebuild the list from stored writes, oldest first; raise `DamagedSessionError` if some are missing."""
         values = [value for _, _, value in writes]
         if values and all(type(value) is list for value in values):
             self.value = self.reducer(self.value, values)  # a list is no `Overwrite`, for which LangGraph searches
@@ -126,13 +110,9 @@ class GrowingDelta(DeltaChannel[list[Any]]):
             writes.check(len(self.value) if self.is_available() else 0)
 
     def is_copy_due(self, updates: int, supersteps: int) -> bool:
-        """Whether to write a full copy now.
+        """Whether to write a full copy now, by the updates and supersteps since the last one.
 
         LangGraph asks several times about one copy, so the answer changes nothing. After a copy, `updates` begins at 0.
-
-        Args:
-            updates: Number of updates since the last full copy.
-            supersteps: Number of supersteps since then.
         """
         if not self.is_available():
             return False
@@ -254,11 +234,7 @@ def write_field(name: str, value: Any) -> None:
 
 
 def take_extras(writes: list[tuple[str, Any]], mark: str) -> ResponseExtras:
-    """Remove and return the writes that do not belong to own fields.
-
-    Args:
-        mark: Added to messages of the user's role, which are no input of the user.
-    """
+    """Remove and return writes outside own fields; `mark` is added to messages of its role that are no user's input."""
     extras: ResponseExtras = {}
     for name, value in writes:
         if name == "structured_response":

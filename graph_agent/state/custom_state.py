@@ -100,11 +100,7 @@ class CustomState:
     """All fields that tools and middleware may read."""
 
     def fault(self, name: str, value: Any, earlier: Sequence[Any] = ()) -> str | None:
-        """Return what is wrong with a write to a field; None if the write is allowed.
-
-        Args:
-            earlier: Values that other calls write to the field in the same superstep, and that are allowed.
-        """
+        """Return what is wrong with a write to a field after others of the superstep; None if the write is allowed."""
         if name not in self.names:
             return f"{name!r} is no own state field of the agent"
         return (_fault(name, value) if name in self.stored else None) or self._reducer_fault(name, value, earlier)
@@ -119,14 +115,11 @@ class CustomState:
     def _reducer_error(
         self, name: str, values: Sequence[Any], current: Mapping[str, Any] | None = None
     ) -> Exception | None:
-        """Return the error of a field's reducer for values; None if it accepts them.
+        """Return the error of a field's reducer for values, in order; None if it accepts them.
 
         LangGraph stores a write before the reducer sees it, so that the session could not be read after a failure.
-
-        Args:
-            values: The values, in order.
-            current: The values of fields now; None for those of the running node. Outside a node, they are unknown,
-                and only an error that does not depend on them counts.
+        `current` is None for the values of the running node. Outside a node, they are unknown, and only an error that
+        does not depend on them counts.
         """
         if name not in self.reduced:
             return None
@@ -151,11 +144,8 @@ class CustomState:
     def check(self, update: Mapping[str, Any], current: Mapping[str, Any] | None = None) -> None:
         """Refuse an input's values that are not plain, also of fields not stored, or that a reducer cannot use.
 
-        Args:
-            current: The values of fields before it; None if unknown.
-
-        Raises:
-            InputError: With the field, and the first such value or its type.
+        `current` are the values before it, if known. The `InputError` has the field, and the first such value or its
+        type.
         """
         for name, value in ((name, value) for name, value in update.items() if name in self.names):
             if (fault := _fault(name, value)) is not None:
@@ -164,11 +154,7 @@ class CustomState:
                 raise InputError(_refusal(name, value, self.reduced[name][1], error)) from error
 
     def check_input(self, update: Mapping[str, Any]) -> None:
-        """Refuse fields that an input may not set, and values that are not plain.
-
-        Raises:
-            InputError: With the field, and the fields that may be set.
-        """
+        """Refuse fields that an input may not set (the `InputError` has the others), and values that are not plain."""
         for name in update:
             if name not in self.inputs:
                 known = did_you_mean(name, sorted(self.inputs)) if self.inputs else "this agent has no own fields."
@@ -207,15 +193,10 @@ def _fault(name: str, value: Any) -> str | None:
 
 
 def custom_state(state_schema: Any, middleware: Sequence[Any] = (), *, jumps: bool = False) -> CustomState:
-    """Return the own fields that an agent's `state_schema` and its middleware add; the former's annotations win.
+    """Return the own fields of an agent's `state_schema` and its middleware's, in order; the former's annotations win.
 
-    Args:
-        state_schema: A `TypedDict` class; None if there is none.
-        middleware: `TypedDict` classes of middleware, in order.
-        jumps: Whether hooks of middleware may set `jump_to`.
-
-    Raises:
-        ConfigError: If a schema is no `TypedDict`, or names a field that the agent has itself.
+    With `jumps`, hooks of middleware may set `jump_to`. Raises `ConfigError` if a schema is no `TypedDict`, or names a
+    field that the agent has itself.
     """
     fields: dict[str, Any] = {}
     for schema in [*middleware, *([state_schema] if state_schema is not None else [])]:
@@ -338,11 +319,7 @@ def _is_class(meta: Any, kind: type) -> bool:
 
 
 def _is_reducer(meta: Any) -> bool:
-    """Whether LangGraph takes metadata for a reducer: a function that two values can be passed to.
-
-    Raises:
-        ConfigError: For a function that they cannot be passed to.
-    """
+    """Whether metadata is a reducer for LangGraph; `ConfigError` for a function that two values cannot be passed to."""
     if not callable(meta) or isclass(meta):
         return False
     try:

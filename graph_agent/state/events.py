@@ -431,12 +431,7 @@ Event: TypeAlias = (
 
 
 def event(type_: str, step: int, /, **fields: Any) -> StoredEvent:
-    """Return a new event with the current time.
-
-    Args:
-        type_: The event's type, one of `Event`'s.
-        step: The plan it belongs to, from 1; 0 before the first plan.
-    """
+    """Return a new event of one of `Event`'s types with the current time; step 0 is before the first plan."""
     made = {"type": type_, "ts": datetime.now(UTC).isoformat(timespec="microseconds"), "step": step, **fields}
     if telemetry.observer is not None:
         telemetry.observer.event(made)
@@ -465,24 +460,17 @@ def read_events(stored: Iterable[Mapping[str, Any]], session_id: str, first: int
 
 
 def stored_value(content: str | list[Any], value: Any) -> dict[str, Any]:
-    """Return the event fields that store a value; empty if the content is the value.
-
-    Args:
-        value: Plain JSON.
-    """
+    """Return the event fields that store a value, plain JSON; empty if the content is the value."""
     if isinstance(value, str) and is_text(content) and value == text_of(content):
         return {}
     return {"encoding": "json"} if _holds(content, value) else {"value": value}
 
 
 def structured_content(content: str | list[Any], artifact: Any) -> dict[str, Any]:
-    """Return the event fields that store the structured content of an MCP tool's result; empty without any.
+    """Return the event fields that store the structured content of an MCP tool's artifact; empty without any.
 
     MCP's SDKs wrap a value that is not an object as `{"result": value}`, with the bare value as text; the bare value is
     then stored.
-
-    Args:
-        artifact: The artifact of the tool's message, plain JSON.
     """
     value = artifact.get("structured_content") if isinstance(artifact, dict) else None
     if value is None:
@@ -533,18 +521,13 @@ _SOURCES = ("delegation", "middleware")
 def request_event(calls: Sequence[HeldCall], step: int, **source: str) -> StoredEvent:
     """Return the event of calls that wait for a person.
 
-    Args:
-        source: `delegate` and `delegation`, or `middleware`, if the calls wait there; none for the agent's own policy.
+    `source` is `delegate` and `delegation`, or `middleware`, if they wait there; none for the agent's own policy.
     """
     return event("approval_request", step, calls=list(calls), **source)
 
 
 def decision_event(decided: Decided, step: int, *, asked_at: str = "", **source: str) -> StoredEvent:
-    """Return the event of a decision; arguments as for `request_event`.
-
-    Args:
-        asked_at: Time of the request's event; empty if unknown.
-    """
+    """Return the event of a decision on a request of the time `asked_at`, if known; `source` as of `request_event`."""
     call = decided.call
     fields: dict[str, Any] = {"id": call["id"], "name": call["name"], "decision": decided.type}
     if decided.type == "edit":
@@ -572,13 +555,10 @@ def is_own(entry: Mapping[str, Any], type_: Literal["approval_request", "approva
 
 
 def as_value(returned: Any) -> Any:
-    """Convert a tool's return value to JSON types.
+    """Convert a tool's return value to JSON types; raise `ValueError` if it contains itself or is too deep.
 
-    Pydantic models and dataclasses become objects, also inside lists and dicts; types without a JSON form become
-    their `str()`.
-
-    Raises:
-        ValueError: For a value that contains itself, or is nested too deeply.
+    Pydantic models and dataclasses become objects, also inside lists and dicts; types without a JSON form become their
+    `str()`.
     """
     if isinstance(returned, Iterator):
         # Reading an iterator would consume it, and need not end.

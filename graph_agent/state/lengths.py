@@ -65,11 +65,7 @@ def lengths_of(metadata: Mapping[str, Any] | None) -> Mapping[str, int]:
 
 
 class CheckedWrites(list[Any]):
-    """The stored writes of one channel, and how many entries they must result in.
-
-    Args:
-        expected: The number; None if unknown.
-    """
+    """The stored writes of one channel, and how many entries, if known, they must result in."""
 
     def __init__(self, writes: Sequence[Any], expected: int | None, session_id: str) -> None:
         super().__init__(writes)
@@ -77,11 +73,7 @@ class CheckedWrites(list[Any]):
         self.session_id = session_id
 
     def check(self, found: int) -> None:
-        """Compare the number of entries that were rebuilt from these writes.
-
-        Raises:
-            DamagedSessionError: If there are fewer.
-        """
+        """Compare the number of entries rebuilt from these writes; raise `DamagedSessionError` if there are fewer."""
         if self.expected is not None and found < self.expected:
             raise damaged(self.session_id, f"{found} of {self.expected} entries of its history can be read")
 

@@ -43,11 +43,7 @@ KEPT_AS = "graph_agent_kept_as"
 
 
 def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> list[HumanMessage]:
-    """Return the user messages after the agent's last message, excluding those already processed.
-
-    Args:
-        last_input_id: Id of the newest message already processed; empty if there is none.
-    """
+    """Return the user messages after the agent's last one, and after `last_input_id`, the newest one processed."""
     new: list[HumanMessage] = []
     for message in reversed(messages):
         if isinstance(message, AIMessage | ToolMessage) or (last_input_id and message.id == last_input_id):
@@ -103,11 +99,7 @@ def open_calls(messages: Sequence[AnyMessage]) -> list[OpenCalls]:
 
 
 def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], ToolMessage]) -> list[AnyMessage]:
-    """Insert results right after the message with their calls, as providers require, in the order of the calls.
-
-    Args:
-        results: New results, by the index of the calling message and the call's id, in call order.
-    """
+    """Insert new results, by index of the message and call id, right after their message, as providers require."""
     placed: list[AnyMessage] = []
     for index, message in enumerate(messages):
         placed.append(message)
@@ -205,11 +197,9 @@ def rewrite(before: Sequence[AnyMessage], after: Sequence[AnyMessage]) -> list[A
 
 
 def failure_message(streamed: str, report: str, *, stop_reason: str, kind: str, id_: str | None = None) -> AIMessage:
-    """Return the message that ends an input without a complete answer.
+    """Return the message, after the streamed part of the answer, that ends an input without a complete answer.
 
-    Args:
-        streamed: The streamed part of the answer; empty if there is none.
-        id_: The message id under which `streamed` was streamed; None if there is none.
+    `id_` is the message id under which `streamed` was streamed; None if there is none.
     """
     text = f"{streamed}\n\n{report}" if streamed else report
     mark = {"stop_reason": stop_reason, "error": kind, "answer_chars": len(streamed)}
@@ -248,12 +238,9 @@ class PushedText(AIMessageChunk):
 
 
 def stream_rest(message: AIMessage, streamed: str) -> None:
-    """Stream the rest of a partly streamed message to readers of `stream_mode="messages"`.
+    """Stream the rest of a partly streamed message to readers of `stream_mode="messages"`; nothing without an id.
 
     LangGraph does not stream a message returned by a node if some of its tokens have been streamed.
-
-    Args:
-        message: The message, with the id of its streamed tokens; nothing is sent without an id.
     """
     if message.id is not None and (rest := message.text.removeprefix(streamed)):
         chunk = PushedText(content=rest, id=message.id, response_metadata=message.response_metadata)
@@ -269,11 +256,7 @@ _PLAIN = (str, int, float, bool, bytes, type(None), date, time, timedelta, tzinf
 
 
 def first_unplain(value: Any, *, depth: int = 100) -> tuple[str, str] | None:
-    """Return the path and the type of the first value that a strict checkpoint cannot hold; None if there is none.
-
-    Args:
-        depth: Levels of containers to read; a deeper value counts as plain.
-    """
+    """Return path and type of the first value, down to `depth`, that a strict checkpoint cannot hold, if any."""
     if isinstance(value, Overwrite):
         value = value.value
     if isinstance(value, _PLAIN):
@@ -316,11 +299,9 @@ def value_fault(value: Any) -> str | None:
 def messages_fault(
     written: Any, *, stored: bool = True, fix: str = "; return messages, such as [AIMessage('…')]"
 ) -> str | None:
-    """Return why a write to the messages is invalid; None if it is valid.
+    """Return why a write to the messages, in any form of LangChain's, is invalid; None if it is valid.
 
-    Args:
-        written: A message or a list of messages, in any form that LangChain accepts, or an `Overwrite` of them.
-        fix: What the caller adds to the reason if something is no message.
+    `fix` is added to the reason if something is no message.
     """
     try:
         messages = convert_to_messages(_items(written))
@@ -330,13 +311,9 @@ def messages_fault(
 
 
 def check_input(given: Any, known: Collection[str], *, stored: bool) -> None:
-    """Refuse an input that no run can use.
+    """Refuse an input that no run can use, by an `InputError` with the reason and the right call.
 
-    Args:
-        stored: Whether checkpoints store the messages.
-
-    Raises:
-        InputError: With the reason and the right call.
+    `stored` is whether checkpoints store the messages.
     """
     fields = _fields_of(given, known)
     if isinstance(given, Command):
@@ -352,11 +329,7 @@ def check_input(given: Any, known: Collection[str], *, stored: bool) -> None:
 
 
 def begins(given: Any, known: Collection[str], *, hooked: bool) -> bool:
-    """Whether an input needs no earlier checkpoint: it has a message or an own field, or hooks may add messages.
-
-    Args:
-        hooked: Whether hooks run before the model.
-    """
+    """Whether an input needs no checkpoint: it has a message or own field, or hooks before the model may add some."""
     update = given.update if isinstance(given, Command) else given
     if update is None or hooked or (isinstance(given, Command) and not isinstance(update, Mapping)):
         return update is not None

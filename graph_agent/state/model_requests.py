@@ -63,12 +63,9 @@ class ModelRequest:
 
 
 class RequestLog:
-    """The recorded requests of a session up to a point.
+    """The recorded requests among a session's events, up to a point.
 
-    Args:
-        events: The session's events; other types are ignored.
-        limit: Maximum characters of a part; longer content is cut.
-        hashes: Cache of the hashes of parts, by the identity of messages and tools.
+    Content longer than `limit` characters a part is cut. `hashes` caches them by the identity of messages and tools.
     """
 
     def __init__(
@@ -147,13 +144,10 @@ class RequestLog:
 
 
 def requests_of(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
-    """Return the requests of a session and of its delegates, oldest first; those that were not recorded are
-    reconstructed and marked so.
+    """Return the requests of a session and its delegates, oldest first, from the events since its beginning.
 
-    The requests of a delegate are where its answer arrived; each is the difference to the one before of that delegate.
-
-    Args:
-        events: The session's events from its beginning on, stored or as read.
+    Those that were not recorded are reconstructed and marked so. The requests of a delegate are where its answer
+    arrived; each is the difference to the one before of that delegate.
     """
     log, found = RequestLog(()), list[ModelRequest]()
     conversation: list[dict[str, Any]] = []

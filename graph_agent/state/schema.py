@@ -222,11 +222,9 @@ _SESSION_KEYS = (
 
 
 def loop_of_new_input(last: LoopState, own: Mapping[str, Any]) -> LoopState:
-    """Return the loop state at the beginning of an input.
+    """Return the loop state at the beginning of an input, after `last`, which is empty for the first input.
 
-    Args:
-        last: That of the input before; empty for the first input.
-        own: Configuration fields that the input's own context sets.
+    `own` has configuration fields that the input's own context sets.
     """
     loop: LoopState = {**INITIAL_LOOP, **{key: last[key] for key in _SESSION_KEYS if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
     # Values in this input's own context are newer than changes made before it.

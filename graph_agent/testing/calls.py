@@ -120,10 +120,7 @@ def compare_calls(
 ) -> CallDifference | None:
     """Return the first difference between expected calls and those of a run; None if they fit.
 
-    Args:
-        expected: The calls in their order. A sequence within it is one whole wave; then each call outside of one is a
-            wave, too.
-        order: Which order counts.
+    A sequence within the expected calls is one whole wave; then each call outside of one is a wave, too.
     """
     stated = [[*each] if isinstance(each, Sequence) else [each] for each in expected]
     listed = [call for group in stated for call in group]
@@ -223,15 +220,10 @@ def compare_values(
 ) -> _Found | None:
     """Return path and values of the first difference between JSON values; None if they fit.
 
-    Args:
-        expected: A value, or a matcher, also within it: `{$any: true}`, `{$matches: PATTERN}`, `{$contains: TEXT}`,
-            `{$schema: {…}}` or `{$partial: {…}}`. A Python object that is equal to the value, such as
-            `unittest.mock.ANY`, fits, too.
-        partial: Whether the actual mapping may have further keys.
-        literal: Whether no mapping is a matcher.
-
-    Raises:
-        ValueError: If a matcher is not valid.
+    The expected value, or one within it, may be a matcher: `{$any: true}`, `{$matches: PATTERN}`, `{$contains: TEXT}`,
+    `{$schema: {…}}` or `{$partial: {…}}`; with `literal`, it is none. A Python object that is equal to the value, such
+    as `unittest.mock.ANY`, fits, too. With `partial`, the actual mapping may have further keys. Raises `ValueError` for
+    an invalid matcher.
     """
     if isinstance(expected, Mapping) and len(expected) == 1 and not literal:
         ((key, given),) = expected.items()
@@ -268,11 +260,7 @@ def _compare_matcher(kind: str, given: Any, actual: Any, path: str) -> _Found | 
 
 
 def check_matchers(expected: Any) -> None:
-    """Check the matchers in a value.
-
-    Raises:
-        ValueError: If one is unknown, or its pattern or schema is not valid.
-    """
+    """Check the matchers in a value; raise `ValueError` if one is unknown, or its pattern or schema is not valid."""
     if isinstance(expected, list | tuple):
         for each in expected:
             check_matchers(each)

@@ -49,15 +49,9 @@ def to_test(
 ) -> str:
     """Return a file for pytest that runs recorded inputs again and compares what they do.
 
-    Args:
-        recording: The session.
-        number: The input, from 1, or -1 for the newest; None for all.
-        graph: The agent, from which the test takes its tools' schemas and its configuration; None if unknown.
-        agent: Path of the agent file whose agent the test builds, absolute or relative to the test; None for an agent
-            of stub tools.
-
-    Raises:
-        InputError: If there is no such input.
+    `number` is that of the input, -1 for the newest, None for all. From `graph`, the test takes its tools' schemas and
+    its configuration. `agent` is the path of the agent file whose agent the test builds, absolute or relative to the
+    test; without it, the agent has stub tools. Raises `InputError` if there is no such input.
     """
     inputs = recording.inputs if number is None else (recording.input(number),)
     if number is not None and inputs[0].status == SessionStatus.TURN_LIMIT:
@@ -120,11 +114,7 @@ def _decision(entry: StoredEvent) -> dict[str, Any]:
 
 
 class _TestFile:
-    """A test of recorded inputs, written once.
-
-    Args:
-        has_agent: Whether the test builds the agent of a file.
-    """
+    """A test of recorded inputs, written once; `has_agent` is whether it builds the agent of a file."""
 
     def __init__(self, recording: Recording, inputs: Sequence[RecordedInput], has_agent: bool) -> None:
         self._recording, self._inputs, self._has_agent = recording, inputs, has_agent

@@ -56,13 +56,9 @@ class Code:
 
 
 def rendered(value: Any, indent: int = 0, *, prefix: str = "", suffix: str = "") -> str:
-    """Return an expression in as few lines as fit.
+    """Return JSON, a tuple or `Code`, also within each other, in as few lines as fit.
 
-    Args:
-        value: JSON, a tuple, or `Code`, also within each other.
-        indent: Columns before its first line.
-        prefix: Text before it, in the same line.
-        suffix: Text after it, in the same line.
+    `indent` is the columns before the first line; `prefix` and `suffix` are in the same lines.
     """
     flat = _flat(value)
     if flat is not None and indent + len(prefix) + len(flat) + len(suffix) <= WIDTH:
@@ -91,11 +87,7 @@ def assignment(name: str, items: Sequence[Any]) -> list[str]:
 
 
 def comparison(left: str, right: str, indent: int) -> list[str]:
-    """Return the lines of an assertion that a value equals a text.
-
-    Args:
-        left: Its beginning, up to the text.
-    """
+    """Return the lines of an assertion that begins with `left` and compares with a text."""
     text = _text(right)
     if indent + len(left) + len(text) <= WIDTH:
         return [left + text]
@@ -112,12 +104,7 @@ class Constants:
         self._names: dict[str, tuple[str, Any]] = {}
 
     def of(self, value: Any, name: str) -> Any:
-        """Return the name of a long value, and any other value unchanged.
-
-        Args:
-            value: JSON.
-            name: Name for a new one; a number is added if it is taken.
-        """
+        """Return the name of a long JSON value, with a number if it is taken, and any other value unchanged."""
         if isinstance(value, Code) or not _is_long(value):
             return value
         taken = {known for known, _ in self._names.values()}
@@ -269,11 +256,8 @@ def identifier(text: str) -> str:
 class ScriptWriter:
     """Writes the items of `graph_agent.testing.script` for recorded inputs.
 
-    Args:
-        constants: Receives the long values.
-        has_agent: Whether the test builds the real agent, with its hooks and its response format.
-        several: Whether the test has several inputs.
-        names: Receives the names of the functions.
+    `constants` receives the long values, `names` those of the functions. `has_agent` is whether the test builds the
+    real agent, with its hooks and its response format, `several` whether it has several inputs.
     """
 
     constants: Constants
@@ -456,11 +440,9 @@ _LIMITS = {
 
 
 def agent_file_options(inputs: Sequence[RecordedInput], agent: str, *, lost_replies: bool) -> dict[str, Any]:
-    """Return the options of `RecordedSession` for the agent of a file.
+    """Return the options of `RecordedSession` for the agent of a file, absolute or relative to the test.
 
-    Args:
-        agent: Path of the file, absolute or relative to the test.
-        lost_replies: Whether hooks replaced replies that are not stored; the test then leaves the hooks out.
+    With `lost_replies`, which hooks replaced, the test leaves the hooks out.
     """
     options: dict[str, Any] = {"agent": Code.call("Path(__file__).parent.joinpath", [agent])}
     return {**options, **_recursion_limit(inputs), **({"hooks": False} if lost_replies else {})}
@@ -469,11 +451,7 @@ def agent_file_options(inputs: Sequence[RecordedInput], agent: str, *, lost_repl
 def stub_options(
     inputs: Sequence[RecordedInput], graph: CompiledStateGraph[Any, Any, Any, Any] | None
 ) -> dict[str, Any]:
-    """Return the options of `RecordedSession` for an agent of stub tools.
-
-    Args:
-        graph: The agent, for its schemas, its marks and its configuration; None to derive them from the inputs.
-    """
+    """Return the options of `RecordedSession` for stub tools, from the agent, or derived from the inputs without it."""
     builder = builder_of(graph) if graph is not None else None
     schemas: dict[str, Any] = {}
     if builder is not None:

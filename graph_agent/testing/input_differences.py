@@ -42,12 +42,9 @@ class ValueDifference:
 
 
 def value_differences(recorded: Any, now: Any, path: str = "$") -> Iterator[ValueDifference]:
-    """Yield the places at which two JSON values differ, in their order; none if they are equal.
+    """Yield the places at which two JSON values at `path` differ, in their order; none if they are equal.
 
     Members of an object may have any order. `1` equals `1.0`, and differs from `true`.
-
-    Args:
-        path: Path of the two values.
     """
     if isinstance(recorded, Mapping) and isinstance(now, Mapping):
         for name in dict.fromkeys([*recorded, *now]):
@@ -80,13 +77,9 @@ class PairedCalls:
 
 
 def pair_calls(recorded: Sequence[tuple[str, Any]], now: Sequence[tuple[str, Any]]) -> PairedCalls:
-    """Pair the calls of two waves as sets: their order and their ids do not matter.
+    """Pair the calls (name, arguments) of two waves as sets: their order and their ids do not matter.
 
     Calls of one name with different arguments are paired by the fewest differences.
-
-    Args:
-        recorded: Name and arguments of each recorded call.
-        now: Name and arguments of each new call.
     """
     keys = [(name, canonical_arguments(arguments)) for name, arguments in now]
     left, equal, rest = list(range(len(now))), list[tuple[int, int]](), list[int]()
@@ -184,11 +177,7 @@ Requests = Mapping[tuple[int, int, str], ModelRequest]
 
 
 def recorded_requests(events: Sequence[StoredEvent]) -> Requests:
-    """Return the recorded requests of a session; empty if it has recorded none.
-
-    Args:
-        events: The events of the session from its beginning on.
-    """
+    """Return the recorded requests of a session's events since its beginning; empty if it has recorded none."""
     numbers = [number for number, own in enumerate(inputs_of(events), 1) for _ in own]
     return {
         (numbers[each.seq], each.step, each.purpose): each
@@ -211,13 +200,7 @@ class Comparison:
     def steps(
         self, recorded: RecordedInput, now: RecordedInput, requests: Requests, first: int, end: int | None
     ) -> Iterator[Difference]:
-        """Yield the differences of steps.
-
-        Args:
-            requests: The requests of the replay.
-            first: The first step to compare.
-            end: The step after the last one to compare; None for all.
-        """
+        """Yield the differences of steps, from `first` to before `end` (None for all), with the replay's requests."""
         steps, others = ({step.number: step for step in each.steps} for each in (recorded, now))
         for number in sorted(steps.keys() | others.keys()):
             if number >= first and (end is None or number < end):

@@ -63,15 +63,9 @@ _BY_KEYWORD = {
 def example_of(schema: Mapping[str, Any], name: str = "value") -> Any:
     """Return a value that matches a JSON schema: the default or an example, else the simplest value of its type.
 
-    An object has its required properties, a list the items that it must have, at least one.
-
-    Args:
-        schema: The schema; references are resolved within it.
-        name: The text that a string without further rules consists of; the properties of an object have their own.
-
-    Raises:
-        ConfigError: If the schema is invalid.
-        ScriptError: If no value was found.
+    An object has its required properties, a list the items that it must have, at least one. A string without further
+    rules consists of `name`; the properties of an object have their own. Raises `ConfigError` if the schema, in which
+    references are resolved, is invalid, `ScriptError` if no value was found.
     """
     check = SchemaCheck(dict(schema), name)
     for value in islice(_Values(schema).of(schema, name, 0, 0), _MOST_CANDIDATES):
@@ -92,12 +86,7 @@ class _Values:
         self._check = Draft202012Validator(root, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
     def of(self, schema: Any, name: str, nth: int, depth: int) -> Iterator[Any]:
-        """Yield candidates.
-
-        Args:
-            nth: The place in a list, from 0; candidates of different places differ where they can.
-            depth: Levels above.
-        """
+        """Yield candidates, which differ where they can for each place `nth` in a list; `depth` is the levels above."""
         if not isinstance(schema, Mapping) or depth > _MOST_NESTED:
             if schema is True:
                 yield name
@@ -295,11 +284,7 @@ def _literals(member: Any) -> Callable[[str], bool]:
 
 
 def _numbers(schema: Mapping[str, Any], nth: int, *, step: int) -> Iterator[float]:
-    """Yield numbers of a range.
-
-    Args:
-        step: 1 for integers, 0 for all numbers.
-    """
+    """Yield numbers of a range: integers with the step 1, all numbers with 0."""
     multiple = schema.get("multipleOf", step)
     low = max(schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf))
     high = min(schema.get("maximum", math.inf), schema.get("exclusiveMaximum", math.inf))
@@ -371,11 +356,7 @@ class _Improvisation(Script):
         self._examples: dict[str, Any] = {}
 
     def take(self, request: ScriptedRequest) -> AIMessage:
-        """Record a request and return its reply.
-
-        Raises:
-            ScriptError: as `TestModel`.
-        """
+        """Record a request and return its reply; errors as `TestModel`."""
         with self._lock:
             self.requests.append(request)
         tools = {tool["function"]["name"]: tool["function"] for tool in request.tools if "function" in tool}
@@ -401,12 +382,7 @@ class _Improvisation(Script):
         return AIMessage(json.dumps({"tool_calls": written}, ensure_ascii=False))
 
     def _calls(self, schemas: Mapping[str, Any], choice: Any, begun: int) -> list[ToolCall]:
-        """The wave: one call for each tool.
-
-        Args:
-            schemas: tool name → schema of its arguments.
-            begun: calls before; ids are numbered over the whole history.
-        """
+        """Return the wave: one call for each tool; ids are numbered over the whole history, after `begun` calls."""
         names = list(schemas)
         if self._call_tools is not None:
             names = [name if name in schemas else alias_of(name) for name in self._call_tools]

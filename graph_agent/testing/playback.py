@@ -31,13 +31,9 @@ _RESULTS_S = 5.0
 
 
 class Playback:
-    """The recorded parts of one input, taken in order.
+    """The recorded parts of one input, taken in order; replies from `first_step` on.
 
-    Args:
-        recorded: The input.
-        session: The session in which it is replayed.
-        runs_reading_tools: Whether a tool marked as reading runs for a call without a recorded result.
-        first_step: The step from which on the replies are taken.
+    With `runs_reading_tools`, a tool marked as reading runs for a call without a recorded result.
     """
 
     def __init__(
@@ -151,11 +147,7 @@ class Playback:
         return Difference(input=self._recorded.number, step=self.step, kind=kind, name=name, recorded=ABSENT, now=now)
 
     def answers(self, interrupts: Sequence[Interrupt]) -> dict[str, Any] | None:
-        """Return the recorded answers to open interrupts, by id.
-
-        Returns:
-            None if one has none; unless an abort followed, the replay is then stopped.
-        """
+        """Return the recorded answers to open interrupts, by id; without one, None, and without an abort, stop."""
         answers: dict[str, Any] = {}
         for interrupt in interrupts:
             calls = calls_of_request(request) if (request := request_of(interrupt)) is not None else []
@@ -195,12 +187,7 @@ def stored_replies(recorded: RecordedInput, first_step: int = 0) -> Iterator[tup
 
 
 class RecordedFailureError(Exception):
-    """A model's error that is classified as the recorded one was.
-
-    Args:
-        kind: The recorded kind.
-        message: The recorded description, which has the HTTP status if there was one.
-    """
+    """A model's error that is classified as the recorded one was; its message has the HTTP status if there was one."""
 
     def __init__(self, kind: ModelErrorKind, message: str) -> None:
         super().__init__(_WORDINGS[kind])

@@ -35,12 +35,10 @@ FORMAT, VERSION = "graph-agent-recording", 1
 
 
 class RecordedTest:
-    """The recorded sessions of one test, each in a file of its own.
+    """The recorded sessions of one test, each in a file of its own; a named one in `<stem>.<name>.json`.
 
-    Args:
-        file: The file of a session without a name; a named one is beside it, as `<stem>.<name>.json`.
-        records: Whether to run the agents and record them; otherwise their recordings are replayed.
-        command: The command that records the test, for error messages.
+    With `records`, the agents run and are recorded; otherwise their recordings are replayed. `command` records the
+    test, for error messages.
     """
 
     def __init__(self, file: Path, *, records: bool, command: str) -> None:
@@ -48,16 +46,11 @@ class RecordedTest:
         self._open: dict[Path, tuple[Agent, _Tape | None]] = {}
 
     def session(self, agent: Agent | Callable[[], Agent], name: str = "") -> Session:
-        """Return a new session of an agent, in memory.
+        """Return a new session of an agent, in memory; `name` distinguishes the sessions of one test.
 
-        Args:
-            agent: The agent, or a function that makes it; in a replay, a model in that function needs no key. Its
-                checkpointer is not used.
-            name: Tells the sessions of one test apart; empty for the only one.
-
-        Raises:
-            ConfigError: If `agent` is no agent of `create_graph_agent`, or the test has a session of this name.
-            InputError: If there is no recording to replay.
+        The agent may be a function that makes it; in a replay, a model in that function needs no key. Its checkpointer
+        is not used. Raises `ConfigError` for another graph, or a second session of the name, `InputError` without a
+        recording.
         """
         file = self._file.with_name(f"{self._file.stem}.{name}.json") if name else self._file
         if file in self._open:
@@ -83,11 +76,7 @@ class RecordedTest:
             return cast("Agent", given())
 
     def close(self, *, passed: bool) -> None:
-        """Store the sessions of a test that has passed, or check those that were replayed.
-
-        Raises:
-            AssertionError: If a session differs from its recording, with the first difference.
-        """
+        """Store the sessions of a passed test, or check the replayed ones; raise `AssertionError` for a difference."""
         for file, (graph, tape) in self._open.items():
             found = graph.get_state({"configurable": {"thread_id": file.stem}}).values
             if tape is None and passed:
@@ -133,11 +122,7 @@ class _Tape:
         self._fault = ""
 
     async def reply(self) -> AIMessage:
-        """Return the next reply of a model.
-
-        Raises:
-            ScriptError: After the last one, or after a call without a recorded result.
-        """
+        """Return the next reply; raise `ScriptError` after the last, or after a call without a recorded result."""
         if not self._replies:
             self._fault = self._fault or "The model is asked for a reply that is not recorded."
         if self._fault:
@@ -149,8 +134,7 @@ class _Tape:
     ) -> RecordedResult | None:
         """Return the recorded result of a call.
 
-        Raises:
-            ScriptError: If there is none; so does the next request of the model then, as a call's error is a result.
+        Without one, raise `ScriptError`, as the next request of the model does: a call's error is a result.
         """
         if (found := self._calls.take(id_, name, arguments)) is None:
             self._fault = self._fault or self._missing(id_, name, arguments)

@@ -229,11 +229,7 @@ def recording_of(
     writes: Callable[[str], bool] | None = None,
     input_ids: Mapping[int, str] | None = None,
 ) -> Recording:
-    """Return the recording of a session's events and messages.
-
-    Args:
-        input_ids: Number of events before an input → the id of that input; None if there are none.
-    """
+    """Return the recording of a session; `input_ids` has the id of an input by the number of events before it."""
     inputs: list[RecordedInput] = []
     gaps: list[str] = []
     turns = _message_turns(messages)

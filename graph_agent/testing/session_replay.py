@@ -264,15 +264,9 @@ class Replayer:
 
 
 class _InputRun:
-    """Replays one input.
+    """Replays one input in a session, and compares it from `first_step` on unless `comparison` is None.
 
-    Args:
-        recorded: The input.
-        session: The session in which it runs.
-        comparison: Compares the input with its replay; None to only run it.
-        first_step: The first step to compare, and to run if it resumes.
-        keep_going: Whether to go on after a difference.
-        resumes: Whether the session already has the steps before.
+    `keep_going` is whether to go on after a difference, `resumes` whether the session has the steps before.
     """
 
     def __init__(

@@ -45,11 +45,7 @@ class Source(Protocol):
     async def result(
         self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
     ) -> RecordedResult | None:
-        """Return the result of a call; None if the tool itself is to run.
-
-        Args:
-            tool: The agent's own tool; None for a delegation.
-        """
+        """Return the result of a call of a tool, or of a delegation (None); None if the tool itself is to run."""
         ...
 
 
@@ -68,11 +64,7 @@ _Key = tuple[str, str]
 
 
 class RecordedCalls(Generic[CallT]):
-    """Finds the recorded call for a new one. Each is found once, but again for a call that middleware repeats.
-
-    Args:
-        calls: The recorded calls, in order.
-    """
+    """Finds the recorded call for a new one. Each is found once, but again for a call that middleware repeats."""
 
     def __init__(self, calls: Iterable[CallT]) -> None:
         self._left: dict[_Key, list[CallT]] = defaultdict(list)
@@ -102,11 +94,7 @@ def _key(call: _CallWithArguments) -> _Key:
 
 
 class RecordedModel(MockChatModel):
-    """A chat model that returns recorded replies.
-
-    Args:
-        source: Provides the replies.
-    """
+    """A chat model that returns the recorded replies of a source."""
 
     _source: Source = PrivateAttr()
     _taken: list[AIMessage] = PrivateAttr(default_factory=list)
@@ -195,12 +183,7 @@ def _arguments_of(tool: BaseTool) -> Any:
 
 
 class RecordedDelegate:
-    """A delegate that answers as recorded.
-
-    Args:
-        delegate: The delegate in whose place it answers.
-        source: Provides its answers.
-    """
+    """A delegate that answers from a source in the place of another."""
 
     def __init__(self, delegate: Delegate, source: Source) -> None:
         self.name, self.description = delegate.name, delegate.description
@@ -228,17 +211,10 @@ def rebuild(
     real: Mapping[str, BaseTool],
     checkpointer: BaseCheckpointSaver[Any],
 ) -> CompiledAgentGraph:
-    """Build an agent again, with recorded results in place of its tools and delegates.
+    """Build an agent again, with another model, and recorded results in place of its tools and delegates.
 
-    Args:
-        graph: The agent; it is unchanged.
-        model: The model in place of its own, by any name.
-        source: Provides the recorded results.
-        real: Tools that run, by the name of the tool in whose place they do.
-        checkpointer: Stores the sessions.
-
-    Raises:
-        ConfigError: If the graph is no agent of this package.
+    `real` has the tools that run, by the name of the tool in whose place they do. Raises `ConfigError` if the graph,
+    which is unchanged, is no agent of this package.
     """
     from langgraph.store.memory import InMemoryStore
 
