@@ -132,7 +132,7 @@ async def test_unchanged_sessions_are_not_read_again(url: str, monkeypatch: pyte
             read.append(thread_id)
             return load(self, thread_id)
 
-        monkeypatch.setattr(tables, "load", record)
+        monkeypatch.setattr(kind, "load", record)
 
     async def reads(**rule: Any) -> tuple[list[str], dict[str, int]]:
         read.clear()
