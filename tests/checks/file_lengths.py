@@ -11,9 +11,9 @@ from pathlib import Path
 
 LONGEST = 600
 """Lines a file may have."""
-MODULES = 342
+MODULES = 318
 """Modules the package may have; lower it when modules join."""
-LINES = 78_479
+LINES = 76_377
 """Lines the package may have; lower it when the package shrinks."""
 ROOT = Path(__file__).parents[2]
 
