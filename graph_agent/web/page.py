@@ -35,8 +35,12 @@ _COMMENT = re.compile(r"^ *//[^\n]*\n?|^ */\*\*[^\n]*\n", re.MULTILINE)
 """A comment on a line of its own, which the page does not send."""
 _INDENTATION = re.compile(r"^ +|^\n", re.MULTILINE)
 """Leading spaces and empty lines, which the page does not send."""
+_LINE_ENDS = re.compile(r"(?<=[;{>])\n|\n(?=[<})])")
+"""Line ends that neither a statement nor the text of a template needs, which the page does not send."""
+_OPERATORS = re.compile(r" (=>|[!=]==|&&|\|\||[-+]?=|\?\?|[<>]=) ")
+"""Operators, which the page sends without the spaces around them; no text that it shows has one."""
 _PROGRAMS = "actions.js"
-"""The module whose templates are programs in Python, so that its indentation is sent."""
+"""The module whose templates are programs in Python, so that its white space is sent."""
 _EXPORT_LIST = re.compile(r"export ?\{([^{}]*)\};?")
 _MARKUP = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
@@ -152,4 +156,6 @@ def _as_function(name: str) -> str:
     if "export default " in text:
         text = text.replace("export default ", "const htm=")
         exports.append("default:htm")
+    if name != _PROGRAMS:
+        text = _OPERATORS.sub(r"\1", _LINE_ENDS.sub("", text))
     return f"{text}\nreturn{{{','.join(exports)}}};"

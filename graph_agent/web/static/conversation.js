@@ -115,6 +115,44 @@ class Question extends Component {
   }
 }
 
+function Field({ name, field, required }) {
+  const { items, type, default: preset } = field;
+  const { enum: values = [], enumNames, oneOf, anyOf } = items || field;
+  const options = oneOf || anyOf || values.map((one, n) => ({ const: one, title: enumNames?.[n] }));
+  return html`<label class="field">${visible(field.title || name)}${required && " *"}
+    ${field.description && html`<small>${visible(field.description)}</small>`}
+    ${options.length
+      ? html`<select multiple=${items} required=${required}>${!items && html`<option />`}${options.map(
+          (one) => html`<option value=${one.const} selected=${[preset].flat().includes(one.const)}>${visible(one.title || one.const)}</option>`,
+        )}</select>`
+      : html`<input type=${{ boolean: "checkbox", string: "text" }[type] || "number"} step=${type === "number" ? "any" : 1}
+          required=${required && type !== "boolean"} defaultValue=${preset ?? ""} defaultChecked=${preset} />`}
+  </label>`;
+}
+
+/** A form for the question of an MCP server. */
+function Elicitation({ value, answer, busy }) {
+  const { properties = {}, required = [] } = value.requested_schema || {};
+  const submit = (event) => {
+    event.preventDefault();
+    const content = {};
+    Object.entries(properties).forEach(([name, { type }], n) => {
+      const input = event.target.elements[n];
+      const given = { array: [...(input.selectedOptions || [])].map((one) => one.value), boolean: input.checked }[type] ?? input.value;
+      if (given !== "") content[name] = /^(number|integer)$/.test(type) ? Number(given) : given;
+    });
+    answer({ action: "accept", content });
+  };
+  return html`<form class="approval" onSubmit=${submit} aria-label="Answer to a question">
+    <h3>${visible(value.server)} asks</h3><p>${visible(value.message)}</p>
+    ${value.url && html`<a href=${/^https?:/.test(value.url) && value.url} target="_blank" rel="noreferrer">${visible(value.url)}</a>`}
+    ${value.error && html`<p class="notice error" role="alert">${value.error}</p>`}
+    ${Object.entries(properties).map(([name, field]) => html`<${Field} name=${name} field=${field} required=${required.includes(name)} />`)}
+    <div class="actions"><button type="submit" class="primary" disabled=${busy}>Accept</button>
+      ${["Decline", "Cancel"].map((one) => html`<button type="button" disabled=${busy} onClick=${() => answer({ action: one.toLowerCase() })}>${one}</button>`)}</div>
+  </form>`;
+}
+
 /** The form of inputs; `act` receives what to do with the text. */
 class Composer extends Component {
   send(kind) {
@@ -168,6 +206,7 @@ export class Conversation extends Component {
     const asking = log.live.filter(isAsked).map(({ question, texts }, n) => ({ question, texts, number: log.inputs.length + n, steps: [], notes: [] }));
     const requests = (info?.interrupts || []).map((one) => one.value);
     const asked = requests.find((value) => value?.action_requests);
+    const form = requests[0]?.type === "elicitation";
     const step = last?.steps.at(-1);
     return html`<main class="conversation" aria-label="Conversation">
       <div class="turns" ref=${(box) => (this.box = box)} tabindex="0" role="log" aria-live="polite"
@@ -178,7 +217,8 @@ export class Conversation extends Component {
         ${children}
       </div>
       ${!readOnly && asked && html`<${Approval} key=${info.interrupts[0].id} request=${joined(requests)} reasoning=${step?.plan.reasoning} answer=${answer} busy=${busy} />`}
-      ${!readOnly && !asked && requests.length > 0 && html`<${Question} value=${requests[0]} answer=${answer} busy=${busy} />`}
+      ${!readOnly && !asked && requests.length > 0 && html`<${form ? Elicitation : Question} key=${requests[0]?.questions?.at(-1)} value=${requests[0]}
+        answer=${form ? (given) => answer({ [info.interrupts[0].id]: given }) : answer} busy=${busy} />`}
       ${!readOnly && html`<${Composer} running=${running} exists=${last || log.live.length} stopped=${info?.activity === "interrupted"} act=${act} />`}
     </main>`;
   }

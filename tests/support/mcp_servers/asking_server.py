@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import socket
 import sys
@@ -67,6 +68,22 @@ async def look(room: str, context: Ctx) -> str:
     if first.action != "accept" or second.action != "accept":
         return f"{first.action} {second.action}"
     return f"{room} for {second.data.name}, {second.data.nights} night(s)"
+
+
+@server.tool(structured_output=False)
+async def furnish(context: Ctx) -> str:
+    """Ask with fields of each kind."""
+    fields: dict[str, Any] = {
+        "name": {"type": "string", "title": "Guest", "description": "As in the passport."},
+        "nights": {"type": "integer", "default": 2},
+        "price": {"type": "number"},
+        "breakfast": {"type": "boolean", "default": True},
+        "bed": {"type": "string", "enum": ["twin", "king"], "enumNames": ["Two beds", "One bed"]},
+        "extras": {"type": "array", "items": {"type": "string", "enum": ["crib", "desk", "late"]}},
+    }
+    schema = {"type": "object", "properties": fields, "required": ["name", "nights", "bed"]}
+    answer = await context.session.elicit_form("How?", schema, related_request_id=context.request_id)
+    return f"{answer.action} {json.dumps(answer.content, sort_keys=True)}"
 
 
 @server.tool(structured_output=False)
