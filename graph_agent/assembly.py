@@ -155,8 +155,7 @@ def _json_schema(plan_schema: type[PlanningResult]) -> dict[str, Any]:
 def _with_approvals(config: LoopConfig, toolbox: Toolbox) -> LoopConfig:
     """Return the configuration with `approve` set if any call may need approval.
 
-    Raises:
-        ConfigError: For an invalid mark `approve`, or a name in `approve` that no tool or delegate has.
+    Raises `ConfigError` for an invalid mark `approve`, or a name in `approve` that no tool or delegate has.
     """
     marks = {name: toolbox.marks(name).get("approve") for name in toolbox.tools}
     by_mark = [name for name, mark in marks.items() if read_review(mark, f"The mark approve of the tool {name!r}")]
@@ -173,11 +172,7 @@ def _with_approvals(config: LoopConfig, toolbox: Toolbox) -> LoopConfig:
 
 
 def _skills(folders: Sequence[str | Path]) -> SkillSet | None:
-    """Read the skills of some folders; None without folders.
-
-    Raises:
-        ConfigError: If a folder holds no skill, or a skill is invalid.
-    """
+    """Read the skills of some folders, if any; raise `ConfigError` for a folder without one, or an invalid skill."""
     if isinstance(folders, Sequence) and not folders:
         return None
     # Imported here: most agents have no skills.
@@ -187,11 +182,7 @@ def _skills(folders: Sequence[str | Path]) -> SkillSet | None:
 
 
 def _admitted(middleware: Sequence[Any]) -> list[AdmittedMiddleware]:
-    """Take middleware apart.
-
-    Raises:
-        ConfigError: If two have the same name.
-    """
+    """Take middleware apart; raise `ConfigError` if two have the same name."""
     if not middleware:
         return []
     # Imported here: it loads the `langchain` package, which a program without middleware does not need.

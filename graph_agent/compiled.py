@@ -310,21 +310,13 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         return isinstance(self.checkpointer, BaseCheckpointSaver)
 
     def _check_input(self, given: Any, configurable: dict[str, Any]) -> None:
-        """Refuse an input that no run can use.
-
-        Raises:
-            InputError: With the reason and the right call, or with the own field and the type of its value.
-        """
+        """Refuse an input that no run can use, by an `InputError` with the right call, or with the faulty field."""
         fields = self.builder.input_schema.__annotations__
         check_input(given, fields, stored=self._saver_of(configurable) is not None)
         self._check_custom_state(given)
 
     def _check_custom_state(self, given: Any) -> None:
-        """Refuse values of own state fields that are not plain, in an input or an update.
-
-        Raises:
-            InputError: With the field and the type of the value.
-        """
+        """Refuse values of own state fields that are not plain, in an input or an update."""
         update = given.update if isinstance(given, Command) else given
         if self.builder.own.names and isinstance(update, Mapping):
             self.builder.own.check(update)
@@ -338,11 +330,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         )
 
     async def _check_session(self, given: Any, configurable: dict[str, Any]) -> None:
-        """Refuse an input that continues nothing, and own fields that a reducer cannot combine with the session's.
-
-        Raises:
-            InputError: With the right call, or with the field and its value.
-        """
+        """Refuse an input that continues nothing, and own fields that a reducer cannot combine with the session's."""
         own = self.builder.own
         update, saver = given.update if isinstance(given, Command) else given, self._saver_of(configurable)
         fields = self.builder.input_schema.__annotations__
@@ -394,11 +382,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         return {**ensure_config(self.config)["configurable"], **(config or {}).get("configurable", {})}
 
     def _checked_configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
-        """Return `_configurable` if it names a session.
-
-        Raises:
-            InputError: When the run is to be stored and names no session, or the id is no Unicode text.
-        """
+        """Return `_configurable` if it names a session by Unicode text; `InputError` if it must and does not."""
         configurable = self._configurable(config)
         if lacks_thread(self.checkpointer, configurable):
             raise InputError(
@@ -474,9 +458,6 @@ def _check_open(state: StateSnapshot) -> None:
     """Refuse decisions on calls of a checkpoint whose requests all have an answer.
 
     LangGraph would use the stored answer again, so that a rejected call runs if it was approved before.
-
-    Raises:
-        InputError: With the way to ask again.
     """
     asked = [task for task in state.tasks if any(is_approval_request(each.value) for each in task.interrupts)]
     if asked and all(task.result is not None for task in asked):

@@ -76,11 +76,9 @@ class DelegationResult(CallResult):
 def started_in_background(
     delegation: Delegation, delegate: str, session_id: str, context: list[AnyMessage]
 ) -> DelegationResult:
-    """Return the result of a delegation whose task has been started in the background.
+    """Return the result of a delegation whose task runs in the background, in a session or a remote agent's task.
 
-    Args:
-        session_id: The session, or the task of a remote agent.
-        context: The messages that a repeated start needs.
+    `context` has the messages that a repeated start needs.
     """
     task: BackgroundTask = {
         "delegate": delegate,

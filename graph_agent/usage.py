@@ -145,11 +145,7 @@ def metered() -> Iterator[ExtraUsage]:
 
 
 def record_replies(replies: Sequence[AIMessage], *, uncalled: int = 0) -> None:
-    """Record replies that the request does not return.
-
-    Args:
-        uncalled: Number of returned replies that did not come from a model.
-    """
+    """Record replies that the request does not return; `uncalled` returned ones did not come from a model."""
     if (extra := _extra_usage.get()) is not None:
         extra.replies += replies
         extra.uncalled += uncalled
@@ -164,9 +160,7 @@ def record_cut_off(
 ) -> AIMessage | None:
     """Record a call that was cut off; return the part of its reply, with its usage, or None outside `metered`.
 
-    Args:
-        text: The received text of its reply.
-        reported: Usage that the provider has reported so far; None if there is none.
+    `text` is what was received, `reported` the usage so far, if any.
     """
     if (extra := _extra_usage.get()) is None:
         return None
@@ -187,12 +181,7 @@ def with_usage(
     settings: LoopConfig,
     tools: Sequence[dict[str, Any]] | None = None,
 ) -> AIMessage:
-    """Complete the usage of a reply: estimated if it reports none, or zeros, and a budget needs it.
-
-    Args:
-        settings: Usage is estimated only with a `max_tokens_total` or a `max_cost`.
-        tools: The offered tools; None if there are none.
-    """
+    """Complete the usage of a reply: estimated if it reports none, or zeros, and a budget needs it."""
     reported: Mapping[str, Any] | None = reply.usage_metadata
     if reported is not None and not reported.keys() >= _COUNTS.keys():
         # LangChain gives a reply from a model's cache only its cost.
@@ -217,11 +206,7 @@ def cut_off_reply(
 ) -> AIMessage:
     """Build the partial message of a reply that was cut off, with its usage as reported so far, else estimated.
 
-    Args:
-        text: The reply's text so far; empty if unknown.
-        reported: The provider's figures so far; None if there is none. They cover at most the start of the reply.
-        model: The model's name, for its price; empty if unknown.
-        tools: The offered tools; None if there are none.
+    The provider's figures cover at most the start of the reply. The model's name is for its price.
     """
     used = estimated_usage(request, AIMessage(text), tools)
     asked = (reported["input_tokens"] if reported else 0) or used["input_tokens"]
@@ -304,11 +289,7 @@ def has_budget(settings: LoopConfig) -> bool:
 
 
 def budget_met(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, float] | None:
-    """Return the budget that cannot hold another plan and the answer, and its size; None if each can.
-
-    Args:
-        settings: The budgets, and the share of each that is kept for the answer.
-    """
+    """Return the budget that cannot hold another plan and the answer, and its size; None if each can."""
     if settings.deadline_s is not None and spent.seconds >= work_s(settings.deadline_s, settings):
         return "deadline", settings.deadline_s
     limit = settings.max_tokens_total
@@ -352,11 +333,7 @@ def budget_for_delegates(spent: BudgetUsage, settings: LoopConfig) -> RemainingB
 
 
 def tighten_limits(settings: LoopConfig, left: Mapping[str, Any] | None) -> LoopConfig:
-    """Lower a run's budgets to the remaining budget of the delegating run.
-
-    Args:
-        left: The delegating run's `RemainingBudget.as_json`; None for a run without one.
-    """
+    """Lower a run's budgets to what is left of the delegating run's, as `RemainingBudget.as_json`, if there is one."""
     values: dict[str, Any] = {}
     for name, key, least in _TIGHTENED:
         given, own = (left or {}).get(key), getattr(settings, name)
@@ -395,11 +372,7 @@ def price_of(model: str, prices: Mapping[str, Price]) -> Price:
 
 
 def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usage:
-    """Return the usage of one model call, as reported by the provider; 0 for unreported figures.
-
-    Args:
-        prices: Prices of models; empty or None to leave out the cost.
-    """
+    """Return the usage of one model call, 0 for unreported figures; without prices, the cost is left out."""
     used = reply.usage_metadata
     usage: Usage = {
         "input_tokens": used["input_tokens"] if used else 0,
@@ -420,11 +393,7 @@ class LimitMetError(Exception):
 
 
 def limit_met(step: int, turn: int, settings: LoopConfig) -> tuple[StopReason, int] | None:
-    """Return the step or turn limit that forbids another plan, and its size; None if there is none.
-
-    Args:
-        turn: Phase-1 model calls of the session.
-    """
+    """Return the limit of steps or of the session's turns that forbids another plan, and its size; None without one."""
     if step >= settings.max_steps:
         return "step_limit", settings.max_steps
     if settings.max_turns is not None and turn >= settings.max_turns:

@@ -154,17 +154,10 @@ def read_decisions(calls: Sequence[HeldCall], answer: Any, edit_fault: EditFault
 
 
 def split_decisions(requests: Mapping[str, Mapping[str, Any]], answer: Any) -> dict[str, Any]:
-    """Divide one answer to several requests into one for each request that it decides on.
+    """Divide one answer to several requests, by interrupt id, into one for each request that it decides on.
 
-    Args:
-        requests: Interrupt id → request.
-        answer: Same as for `read_decisions`, on the calls of all requests in their order (see `joined_calls`).
-
-    Returns:
-        The answers, by interrupt id; their decisions are not validated yet.
-
-    Raises:
-        DecisionError: When the answer does not fit the requests.
+    It is as for `read_decisions`, on the calls of all requests in their order (see `joined_calls`). The decisions are
+    not validated yet. Raises `DecisionError` when the answer does not fit the requests.
     """
     joined = joined_calls([*requests.values()])
     by_id, ids = _given_by_id(joined, answer), iter([call["id"] for call in joined])
@@ -178,11 +171,7 @@ def split_decisions(requests: Mapping[str, Mapping[str, Any]], answer: Any) -> d
 
 
 def listed_decisions(calls: Sequence[HeldCall], decided: Sequence[Decided]) -> list[Decision]:
-    """Return decisions as LangChain's middleware requires them: one for each call, in the order of the request.
-
-    Raises:
-        DecisionError: When a call is undecided.
-    """
+    """Return decisions as LangChain's middleware requires them: one for each call, in order; `DecisionError` if not."""
     undecided = {call["id"] for call in calls} - {each.call["id"] for each in decided}
     if undecided:
         raise DecisionError(

@@ -107,15 +107,11 @@ def elicitation_text(request: Mapping[str, Any]) -> str:
 
 
 def read_elicitation_answer(request: Mapping[str, Any], answer: Any) -> ElicitationAnswer:
-    """Validate a person's answer.
+    """Validate a person's answer; raise `DecisionError` if it does not fit the question.
 
-    Args:
-        answer: A mapping with `action`; the content alone, which accepts; or text. `yes`, `no` and `cancel` and similar
-            words count as actions, JSON as its value, and any other text as the form's only field, or its only required
-            one. `yes` fills in a form whose only field is a boolean.
-
-    Raises:
-        DecisionError: If the answer does not fit the question.
+    It is a mapping with `action`; the content alone, which accepts; or text. `yes`, `no` and `cancel` and similar words
+    count as actions, JSON as its value, and any other text as the form's only field, or its only required one. `yes`
+    fills in a form whose only field is a boolean.
     """
     if isinstance(answer, str):
         answer = _answer_in_text(request, answer.strip())

@@ -34,14 +34,10 @@ class Review:
 
 
 def read_review(value: Any, where: str) -> Review | None:
-    """Convert a mark's value, or the result of a policy function.
+    """Convert a mark's value, or the result of a policy function; raise `ConfigError` for any other value.
 
-    Args:
-        value: True for approval with every decision; False or None for no approval; a text for a description; a list
-            of decisions; or a mapping with `allowed_decisions` and `description`, each optional.
-
-    Raises:
-        ConfigError: For any other value.
+    True is for approval with every decision; False or None for no approval; a text is a description, a list is of
+    decisions; a mapping has `allowed_decisions` and `description`, each optional.
     """
     if value is None or value is False:
         return None
@@ -86,15 +82,10 @@ def signature_fault(rule: Callable[..., Any]) -> str | None:
 
 
 async def review_of(call: Call, mark: Any, rules: Sequence[Rule]) -> Review | None:
-    """Return the review of a call; None if it needs no approval.
+    """Return the review of a call, references resolved, by its mark and the rules; None if it needs no approval.
 
     A call that several rules select is decided by the decisions that all of them allow; if there are none, it can only
     be rejected. A rule that raises selects the call.
-
-    Args:
-        call: The call, references resolved.
-        mark: The tool's mark `approve`; None if there is none.
-        rules: The rules of the agent and of the run.
     """
     found = [_checked(lambda: read_review(mark, f"the mark approve of the tool {call['name']!r}"))]
     for rule in rules:

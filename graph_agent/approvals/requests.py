@@ -68,11 +68,7 @@ class ApprovalRequest(TypedDict):
 
 
 def request_for(calls: Sequence[HeldCall], error: str | None = None) -> ApprovalRequest:
-    """Return the request for decisions on some calls.
-
-    Args:
-        error: Why the previous answer was not accepted; None if there is none.
-    """
+    """Return the request for decisions on some calls, with the error of the previous answer, if any."""
     request: ApprovalRequest = {
         "action_requests": [_action(call) for call in calls],
         "review_configs": [

@@ -66,15 +66,9 @@ def how_to_answer(calls: Sequence[HeldCall]) -> str:
 
 
 def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
-    """Read a person's decisions from a message; see `how_to_answer`, or JSON as for `read_decisions`.
+    """Read a person's decisions from a message, for `read_decisions`; see `how_to_answer`, or as JSON.
 
-    Only complete decisions count: "yes, but use another file" is none.
-
-    Returns:
-        The decisions, for `read_decisions`.
-
-    Raises:
-        DecisionError: When the message is not a decision.
+    Only complete decisions count: "yes, but use another file" is none. Raises `DecisionError` when there is none.
     """
     text = text.strip()
     if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) >= 2 * len(_FENCE):

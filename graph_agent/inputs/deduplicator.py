@@ -57,12 +57,7 @@ async def find_recent(
 async def inputs_before(
     saver: BaseCheckpointSaver[Any], newest: CheckpointTuple | None, mark: InputId | None
 ) -> Mapping[str, str] | str | None:
-    """Return what a run's checkpoints store of the inputs before it (see `Run.inputs_before`).
-
-    Args:
-        newest: The session's newest checkpoint; None if there is none.
-        mark: The run's input mark; None if there is none.
-    """
+    """Return what a run's checkpoints store of the inputs before it (see `Run.inputs_before`)."""
     if newest is None:
         return {} if mark is not None else None
     before, stored = input_id_in(newest.metadata), newest.metadata.get(RECENT_INPUTS)
@@ -127,10 +122,9 @@ _LISTS = ("messages", "events")
 
 
 def pruned_state(answer: CheckpointTuple) -> StateSnapshot:
-    """Return the state at the end of an input whose checkpoints were pruned; it has the input's own messages only.
+    """Return the state at the end of an input whose checkpoints were pruned, from its checkpoint among the answers.
 
-    Args:
-        answer: The checkpoint in the namespace of answers.
+    It has the input's own messages only.
     """
     at, stored = answer.config["configurable"], answer.checkpoint["channel_values"]
     values = {name: getattr(value, "value", value) if name in _LISTS else value for name, value in stored.items()}
@@ -139,11 +133,7 @@ def pruned_state(answer: CheckpointTuple) -> StateSnapshot:
 
 
 def stored_chunks(state: StateSnapshot, outputs: str | Sequence[str], options: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the values of a state, and its open interrupts; other stream modes have no chunks.
-
-    Args:
-        options: The arguments of `stream`: `stream_mode`, `output_keys`, `subgraphs`, `version`.
-    """
+    """Yield the values of a state, and its open interrupts, by `stream`'s options; other modes have no chunks."""
     modes = options.get("stream_mode") or "values"
     is_list = not isinstance(modes, str)
     keys = options.get("output_keys") or outputs
@@ -182,14 +172,8 @@ async def admit_input(
 ) -> Any:
     """Return the input of a graph's run, decided while the session is locked; set the run's input mark.
 
-    Args:
-        given: The input that the run was called with.
-        configurable: The complete `configurable` of the run.
-        resumes: Whether the run continues a checkpoint instead of storing new input.
-
-    Raises:
-        InputStoredError: If the run has an input id, and the input has its result.
-        InputError: If the input does not fit its id.
+    `configurable` is complete; a run that `resumes` continues a checkpoint instead of storing new input. Raises
+    `InputStoredError` if the run has an input id, and the input has its result, `InputError` if it does not fit its id.
     """
     input_id = configurable.get(INPUT_ID)
 
@@ -236,19 +220,11 @@ class InputDeduplicator:
     thread_id: str
 
     async def admit(self, given: Any, mark: InputId, run: Run) -> Any:
-        """Return the graph's input; call it while the session is locked.
+        """Return `given` if it is new, None to resume an input without a result; the session is locked.
 
-        Args:
-            given: New input, or a `Command` that answers interrupts.
-
-        Returns:
-            `given` if it is new; None to resume one that has no result yet.
-
-        Raises:
-            InputStoredError: If it has its result.
-            InputConflictError: If the id belongs to a different input of the session, unless that is an answer that a
-                delegate has refused.
-            InputSupersededError: If a later input came before this one had its result.
+        Raises `InputStoredError` if it has its result, `InputConflictError` if the id belongs to a different input of
+        the session, unless that is an answer that a delegate has refused, and `InputSupersededError` if a later input
+        came before this one had its result.
         """
         newest = await load(self.saver, self.thread)
         run.fence.expect(self.thread_id, newest.checkpoint["id"] if newest is not None else None)
@@ -269,12 +245,8 @@ class InputDeduplicator:
         """Return the graph's input for an answer that a server dispatches; None to resume a run delivered before.
 
         LangGraph itself resumes an input that is delivered again, but would use an answer for the next question.
-
-        Args:
-            delivery: The run's id, which LangGraph stores in the metadata of its checkpoints.
-
-        Raises:
-            InputStoredError: If the run was delivered before and waits for the answer to another question.
+        `delivery` is the run's id in the metadata of its checkpoints. Raises `InputStoredError` if the run waits for
+        the answer to another question.
         """
         newest = await load(self.saver, self.thread)
         if newest is None or given.resume is None:
@@ -290,11 +262,7 @@ class InputDeduplicator:
         return None
 
     async def seen(self, mark: InputId) -> Literal["stored", "recorded"] | None:
-        """Return what the session has of an id; None if it is new.
-
-        Returns:
-            `stored`: checkpoints; `recorded`: the record of an answer, whose run may not have used it.
-        """
+        """Return what the session has of an id: `stored` checkpoints, or a `recorded` answer; None if new."""
         newest = await load(self.saver, self.thread)
         if newest is None:
             return None
@@ -303,11 +271,7 @@ class InputDeduplicator:
         return "recorded" if self._record(mark, newest) is not None else None
 
     async def check(self, given: Any, mark: InputId) -> None:
-        """Check, before a run begins, that it may have an input.
-
-        Raises:
-            InputConflictError, InputSupersededError: Same as for `admit`.
-        """
+        """Check, before a run begins, that it may have an input; errors as `admit`."""
         newest = await load(self.saver, self.thread)
         if newest is None:
             return
@@ -321,8 +285,7 @@ class InputDeduplicator:
     async def runs_before(self, run_id: str) -> tuple[str, ...]:
         """Return the ids of the runs that a server dispatched to the session before a run.
 
-        Raises:
-            InputSupersededError: If the run was delivered before, and a later run has followed it.
+        Raises `InputSupersededError` if the run was delivered before, and a later run has followed it.
         """
         newest = await load(self.saver, self.thread)
         recent = runs_until(newest.metadata) if newest is not None else ()
@@ -334,11 +297,7 @@ class InputDeduplicator:
         return tuple(each for each in recent if each != run_id)
 
     async def inherited(self, configurable: Mapping[str, Any]) -> InputId | None:
-        """Return the mark of the input that a run without new input continues; None for an input without an id.
-
-        Args:
-            configurable: The run's `configurable`; a `checkpoint_id` in it names the checkpoint to continue.
-        """
+        """Return the mark of the input that a run without new input continues, at its `checkpoint_id` if any."""
         at = {name: configurable[name] for name in ("checkpoint_id",) if configurable.get(name)}
         continued = await load(self.saver, {"configurable": {**self.thread["configurable"], **at}})
         return input_id_in(continued.metadata) if continued is not None else None
@@ -409,11 +368,7 @@ class InputDeduplicator:
         await put_writes(self.saver, at, [(ANSWER, record)], f"{ANSWER}:{mark.id}")
 
     def _record(self, mark: InputId, newest: CheckpointTuple) -> Mapping[str, Any] | None:
-        """Return the newest checkpoint's record of an answer; None if there is none.
-
-        Raises:
-            InputConflictError: If the record is of a different answer.
-        """
+        """Return the newest checkpoint's record of an answer, if any; `InputConflictError` for a different answer."""
         for _, channel, value in newest.pending_writes or ():
             if channel == ANSWER and mark.names(InputId(value["id"], value["digest"]), self.thread_id):
                 return dict(value)

@@ -41,11 +41,7 @@ _FIXES |= dict.fromkeys((errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EI
 
 
 def check_names(database: Path) -> None:
-    """Check that a database has one name: under each, SQLite would write a log, and this package lock sessions, apart.
-
-    Raises:
-        ConfigError: If it has hard links.
-    """
+    """Check that a database has one name, no hard links: SQLite and this package would lock each name apart."""
     with suppress(OSError):
         found = os.stat(database)
         if (names := found.st_nlink) > 1 and stat.S_ISREG(found.st_mode):
@@ -60,9 +56,6 @@ class LockFile:
 
     The system drops all locks of a process on a file when the process closes any descriptor of the file, so a process
     must have one object per file at a time.
-
-    Args:
-        descriptor: An open descriptor of it.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -75,9 +68,7 @@ class LockFile:
     def open(cls, database: Path) -> LockFile:
         """Open the lock file of a database; create it with the database's mode and group if it is missing.
 
-        Raises:
-            ConfigError: If the database has hard links.
-            SessionLockError: When it cannot be opened.
+        Raises `ConfigError` if the database has hard links, `SessionLockError` when it cannot be opened.
         """
         path = _lock_path(database)
         check_names(database)
@@ -99,11 +90,7 @@ class LockFile:
 
     @classmethod
     def open_read_only(cls, database: Path) -> LockFile | None:
-        """Open the lock file of a database to inspect its locks; None if there is no file, and so no lock.
-
-        Raises:
-            SessionLockError: When it cannot be opened.
-        """
+        """Open the lock file of a database to inspect its locks; None if there is no file, and so no lock."""
         path = _lock_path(database)
         try:
             return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
@@ -121,22 +108,14 @@ class LockFile:
             return False
 
     def lock(self, session_id: str) -> bool:
-        """Lock a session's byte; False when another process has it.
-
-        Raises:
-            SessionLockError: When the system call fails.
-        """
+        """Lock a session's byte; False when another process has it. `SessionLockError` when the system call fails."""
         if not self._set(fcntl.LOCK_EX | fcntl.LOCK_NB, session_id):
             return False
         self.locked.add(session_id)
         return True
 
     def is_free(self, session_id: str) -> bool:
-        """Whether no other process has a session's byte, which this process must not have locked.
-
-        Raises:
-            SessionLockError: When the system call fails.
-        """
+        """Whether no other process has a session's byte, which this process must not have locked."""
         if not self._set(fcntl.LOCK_SH | fcntl.LOCK_NB, session_id):
             return False
         self._set(fcntl.LOCK_UN, session_id)

@@ -69,8 +69,7 @@ class SessionLocks:
     def take(self, place: Hashable, session_id: str) -> Future[bool]:
         """Acquire a session's lock for one run; False when another run has it, here or in another process.
 
-        Raises:
-            SessionLockError: When its file lock cannot be acquired for another reason.
+        Raises `SessionLockError` when its file lock cannot be acquired for another reason.
         """
         with self._guard:
             if not self._take(place, session_id):
@@ -82,11 +81,7 @@ class SessionLocks:
         return taken
 
     def is_free(self, place: Hashable, session_id: str) -> Future[bool]:
-        """Whether no run holds a session's lock, here or in another process.
-
-        Raises:
-            SessionLockError: When its file lock cannot be inspected.
-        """
+        """Whether no run holds a session's lock, in any process; `SessionLockError` when that cannot be inspected."""
         with self._guard:
             if (place, session_id) in self._held:
                 return _done(False)
@@ -95,13 +90,10 @@ class SessionLocks:
             return _done(not (HAS_LOCKS and isinstance(place, Path)) or self._is_free_byte(place, session_id))
 
     def confirmation(self, place: Hashable, *, at_once: bool = False) -> Callable[[], Future[None]] | None:
-        """Return a function that verifies the locks held in a place, unless they were verified recently.
+        """Return a function that verifies the locks held in a place; `at_once` also if that was done recently.
 
         When its future is done, `lost` was called for each session whose lock was lost. None for a place whose locks
         cannot be lost while the process lives.
-
-        Args:
-            at_once: Whether it verifies them also if they were verified recently.
         """
         if not isinstance(place, PostgresAddress):
             return None
@@ -209,11 +201,7 @@ _DATABASES = "PRAGMA database_list"
 
 
 async def database_key(saver: BaseCheckpointSaver[Any]) -> Hashable:
-    """Return the identity of a saver's database.
-
-    Returns:
-        The `Path` of an SQLite file, the `PostgresAddress` of a PostgreSQL database, else the `id` of the saver.
-    """
+    """Return a database's identity: an SQLite file's `Path`, a `PostgresAddress`, else the saver's `id`."""
     if (known := _known.get(id(saver))) is not None:
         return known
     connection: Any = getattr(saver, "conn", None)

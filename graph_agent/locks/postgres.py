@@ -34,20 +34,11 @@ ANSWER_S = 10.0
 
 
 def first_row(connection: Connection[Any], query: str, *values: str) -> list[str] | None:
-    """Return the first row of a query, as text; None without one. On a timeout the connection is closed.
+    """Return the first row of a query with `$1`, `$2`, … as texts, empty for NULL; None without one.
 
-    The timeout is needed because a stalled proxy accepts data, so the system reports no error for a long time.
-
-    Args:
-        connection: The connection, with no other query running.
-        query: The query, with `$1`, `$2`, … for its values.
-        values: The values, as text.
-
-    Returns:
-        Each column as text, empty for NULL.
-
-    Raises:
-        psycopg.OperationalError: When the query fails or times out.
+    On a timeout the connection, which has no other query, is closed. The timeout is needed because a stalled proxy
+    accepts data, so the system reports no error for a long time. Raises `psycopg.OperationalError` when the query
+    fails.
     """
     from psycopg import OperationalError
     from psycopg.pq import ExecStatus
@@ -253,11 +244,7 @@ class AdvisoryLocks:
                 del job
 
     def _is_woken(self) -> bool:
-        """Wait for a job, for data on the connection that holds locks, or until its next check is due.
-
-        Returns:
-            Whether there may be a job.
-        """
+        """Wait for a job, data on the connection with locks, or its next check; return whether there may be a job."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._waking, selectors.EVENT_READ)
             if self._held and self._open is not None and not self._open.closed:
@@ -325,11 +312,7 @@ class AdvisoryLocks:
         return first_row(self._connected(), query, self._key(session_id))
 
     def _connected(self, broken_by: Exception | None = None) -> Connection[Any]:
-        """Return the connection; a new one, with the locks acquired again, if the old one is closed.
-
-        Args:
-            broken_by: The error of the old one, if known.
-        """
+        """Return the connection; a new one, with the locks acquired again, if the old one is closed."""
         if self._open is None or self._open.closed:
             self._open = None
             connection: Connection[Any] | None = None

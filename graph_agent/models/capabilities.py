@@ -68,15 +68,11 @@ call tools or have variants that do, so they do not match.
 
 
 def choose_tool_calling(model: Any, configured: Literal["auto", "native", "text", "wave"]) -> ToolCalling:
-    """Choose how a model is offered tools, without a request to the provider.
+    """Choose how a model, bare or wrapped (e.g. `bind`), is offered tools, without a request to the provider.
 
-    Args:
-        model: a chat model, bare or wrapped (`bind`, `with_config`, `with_retry`, `with_fallbacks`).
-        configured: the configured mode; returned unless it is `auto`.
-
-    Returns:
-        Under `auto`: `native` or `text` by the `tool_calling` entry of the model's profile. Without an entry: `text`
-        for a model that cannot bind tools or belongs to a family without tool calling, else `native`.
+    A configured mode other than `auto` is returned. Under `auto`, it is `native` or `text` by the `tool_calling` entry
+    of the model's profile; without one, `text` for a model that cannot bind tools or belongs to a family without tool
+    calling, else `native`.
     """
     if configured != "auto":
         return configured
@@ -88,22 +84,17 @@ def choose_tool_calling(model: Any, configured: Literal["auto", "native", "text"
 
 
 def lacks_tools(model: Any) -> bool:
-    """Whether a chat model belongs to a family without tool calling; False if unknown.
-
-    Args:
-        model: A chat model, unwrapped.
-    """
+    """Whether an unwrapped chat model belongs to a family without tool calling; False if unknown."""
     names = (getattr(model, field, None) for field in _NAME_FIELDS)
     name = next((name for name in names if isinstance(name, str) and name), "")
     return name_lacks_tools(name)
 
 
 def name_lacks_tools(name: str) -> bool:
-    """Whether a model of this name cannot call tools.
+    """Whether a model of this name, in any case, cannot call tools.
 
-    Args:
-        name: As Ollama (`gemma:2b`), Hugging Face (`microsoft/Phi-3-mini-4k-instruct`), LiteLLM (`ollama/phi3`), LM
-            Studio or a file name (`phi-2.Q4_K_M.gguf`) writes it; case does not matter.
+    Names are read as Ollama (`gemma:2b`), Hugging Face (`microsoft/Phi-3-mini-4k-instruct`), LiteLLM (`ollama/phi3`),
+    LM Studio or a file name (`phi-2.Q4_K_M.gguf`) writes them.
     """
     last = re.split(r"[/\\]", name.strip().lower().rstrip("/\\"))[-1]
     if _FOR_TOOLS.search(last):
@@ -139,14 +130,11 @@ _NOT_CLIENTS = frozenset({"core", "classic", "tests"})
 
 
 def may_download_images(model: BaseChatModel | str) -> bool:
-    """Whether a model's client may download images by URL from this process.
+    """Whether the client of a model, or of its name, may download images by URL from this process.
 
     LangChain's clients for OpenAI, Anthropic and compatible providers send the URL to the provider. Others, such as
     Google's, download it in this process, where the URL may point to the internal network. A client outside LangChain's
     packages is assumed to send it.
-
-    Args:
-        model: A chat model, `provider:name`, or `module:factory`.
     """
     if isinstance(model, str):
         provider = model.partition(":")[0].strip()

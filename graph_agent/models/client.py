@@ -55,13 +55,10 @@ _TOOL_CHOICE = re.compile(r"tool[_ ]choice", re.IGNORECASE)
 
 
 class ToolSchemas(Sequence[dict[str, Any]]):
-    """Tools in OpenAI's function format, which are converted when the first of them is read.
+    """Tools in OpenAI's function format, which `make` converts when the first of them is read.
 
-    The conversion of 1,000 functions takes ten times as long as the rest of building an agent.
-
-    Args:
-        names: The tools' names, in order; they are known without the schemas.
-        make: Returns the schemas, in the same order.
+    The conversion of 1,000 functions takes ten times as long as the rest of building an agent. The names, in the same
+    order, are known without the schemas.
     """
 
     def __init__(self, names: Sequence[str], make: Callable[[], list[dict[str, Any]]]) -> None:
@@ -102,13 +99,8 @@ class ToolSchemas(Sequence[dict[str, Any]]):
 class ModelClient:
     """A chat model with its offered tools, under aliases that its provider accepts.
 
-    Args:
-        schemas: The tools in OpenAI's function format, under their own names.
-        tool_choice: The tool choice of every plan: a tool's name, or `any`; None leaves it to the model. A tool that is
-            not offered has no effect.
-
-    Raises:
-        ConfigError: If two tool names have the same alias.
+    `tool_choice` is that of every plan: a tool's name, or `any`; None leaves it to the model. A tool that is not
+    offered has no effect. Raises `ConfigError` if two tool names have the same alias.
     """
 
     def __init__(
@@ -125,11 +117,7 @@ class ModelClient:
         self._schema_mode = SchemaMode(model)
 
     def offer(self, schemas: Sequence[dict[str, Any]]) -> None:
-        """Offer these tools from now on.
-
-        Raises:
-            ConfigError: If two tool names have the same alias.
-        """
+        """Offer these tools from now on; raise `ConfigError` if two tool names have the same alias."""
         self.schemas = ToolSchemas.of(schemas)
         """The offered tools, under their own names."""
         # Earlier names are kept: the history may hold calls of tools that are no longer offered.
@@ -143,15 +131,9 @@ class ModelClient:
     def with_overrides(
         self, schemas: Sequence[dict[str, Any]], options: Mapping[str, Any], *, tool_choice: str | None = None
     ) -> ModelClient:
-        """Return a client of the same model with other tools, further options and a tool choice.
+        """Return a client of the same model with other tools, overriding options and, if given, a tool choice.
 
-        Args:
-            schemas: The tools under their own names.
-            options: Options that override those of this client.
-            tool_choice: As for the constructor; None keeps that of this client.
-
-        Raises:
-            ConfigError: If two tool names have the same alias.
+        Raises `ConfigError` if two tool names have the same alias.
         """
         other = copy.copy(self)
         other.offer(schemas)
@@ -215,11 +197,7 @@ class ModelClient:
         return self._schema_mode.form(schema) is not None
 
     async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
-        """Return an answer that did not come from a model; middleware overrides this to rewrite it.
-
-        Args:
-            request: The request that a model would have received.
-        """
+        """Return an answer that no model gave to the request; middleware overrides this to rewrite it."""
         return answer
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> ModelCall:
@@ -236,14 +214,10 @@ class ModelClient:
         recover: Callable[[Exception], ModelCall | None],
         watch: StreamWatch,
     ) -> tuple[AIMessage, Exception | None]:
-        """Request an answer below a fixed sentence, streamed as one message.
+        """Request an answer below a fixed sentence, streamed before it, as one message.
 
-        Args:
-            sentence: The start of the message; it is streamed before the model call.
-            recover: Returns another model call after one has failed before its first token; None to give up.
-
-        Returns:
-            The message, and the model's error if the message is the sentence alone.
+        `recover` returns another model call after one has failed before its first token; None to give up. Returns the
+        message, and the model's error if the message is the sentence alone.
         """
         model_call = self.answering(request, settings, mode=mode)
         model = PrefixedChatModel(
@@ -431,25 +405,13 @@ class ModelPool:
         """The model of runs that do not select another."""
 
     async def chain(self, settings: LoopConfig) -> list[BoundModel]:
-        """Return the distinct models of a run: its model, then the fallbacks in order.
-
-        Raises:
-            ConfigError: If the run names a model that cannot be built.
-        """
+        """Return the distinct models of a run: its model, then the fallbacks in order."""
         found = [await self.ready(settings.model or self._own, "model")]
         found += [await self.ready(given, "fallback_models") for given in settings.fallback_models]
         return list(dict.fromkeys(found))
 
     async def ready(self, given: Any, field: str) -> BoundModel:
-        """Build a model, or return it from the cache.
-
-        Args:
-            given: A chat model, or a name that the agent's resolver accepts.
-            field: The setting that names it, for the error.
-
-        Raises:
-            ConfigError: If it cannot be built.
-        """
+        """Build the model of a setting, or return it from the cache; raise `ConfigError` if it cannot be built."""
         key = _key(given)
         ready = self._built.get(key) or self._run_models.get(key)
         if ready is None:
@@ -483,11 +445,7 @@ class ModelPool:
 
 
 def require_chat_model(given: Any) -> BaseChatModel:
-    """Return a chat model unchanged.
-
-    Raises:
-        ConfigError: For anything else, e.g. a name.
-    """
+    """Return a chat model unchanged; raise `ConfigError` for anything else, e.g. a name."""
     if isinstance(given, BaseChatModel):
         return given
     raise ConfigError(

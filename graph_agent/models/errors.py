@@ -194,11 +194,7 @@ def classify_model_error(exc: BaseException) -> ModelErrorKind:
 
 
 def is_raised_by_model(error: BaseException, *, within: Collection[str] = _MODELS) -> bool:
-    """Whether an exception left a chat model; False for one of middleware, or of another function of the user.
-
-    Args:
-        within: Folders of code that calls models only.
-    """
+    """Whether an exception left a chat model, or code that calls models only (`within`), not e.g. middleware."""
     found = False
     for frame, _ in traceback.walk_tb(error.__traceback__):
         folder = os.path.dirname(frame.f_code.co_filename)
@@ -210,8 +206,7 @@ def is_raised_by_model(error: BaseException, *, within: Collection[str] = _MODEL
 def describe_model_error(exc: BaseException, *, public: bool = False) -> str:
     """Describe the error and its fix in one sentence for a user; text that looks like a secret is masked.
 
-    Args:
-        public: Whether to omit the provider's words, as in the state of a session.
+    With `public`, as in the state of a session, the provider's words are omitted.
     """
     if isinstance(exc, HookError):
         return str(exc)
@@ -223,8 +218,7 @@ def describe_model_error(exc: BaseException, *, public: bool = False) -> str:
 def brief_model_error(exc: BaseException, *, public: bool = False) -> str:
     """Return the provider's status and message, for use inside a sentence; text that looks like a secret is masked.
 
-    Args:
-        public: Whether to return the status alone, if a model raised the error; empty without a status.
+    With `public`, a model's own error has the status alone.
     """
     if public and is_raised_by_model(exc) and not _OWN_CLASSES & _class_names(exc):
         return f"HTTP {status}" if (status := _status(exc)) is not None else ""
@@ -463,12 +457,7 @@ def cut_off(reply: AIMessage) -> CutOff | None:
 
 
 def cause_of(cut: CutOff, reply: AIMessage, max_tokens: int | None = None) -> str:
-    """Return the cause as the end of a sentence that starts with "was cut off".
-
-    Args:
-        cut: The result of `cut_off`.
-        max_tokens: Maximum tokens of one reply; None if unknown.
-    """
+    """Return the cause, as `cut_off` found it, as the end of a sentence that starts with "was cut off"."""
     match cut:
         case "length":
             if max_tokens is not None:
@@ -492,12 +481,9 @@ def cut_off_warning(cut: CutOff, answer: AIMessage, max_tokens: int | None = Non
 
 
 def mark_incomplete(reply: AIMessage, arguments: Iterable[str], *, streamed: bool = True) -> AIMessage:
-    """Mark a reply as incomplete if its stream ended inside a call.
+    """Mark a streamed reply as incomplete if its stream ended inside a call.
 
     LangChain completes the arguments of streamed calls, so the reply itself does not show it.
-
-    Args:
-        streamed: Whether the reply was streamed.
     """
     given = any(True for _ in _reasons(reply.response_metadata))
     if any(_ends_inside_value(raw) or (not given and not _is_whole(raw)) for raw in arguments):
@@ -527,9 +513,8 @@ def _ends_with_reason(reply: AIMessage) -> bool:
 def text_cut_off(reply: AIMessage, *, unclosed: bool, partial: bool) -> CutOff | None:
     """Return the cause of a cut-off reply whose calls are in its text; None if it is complete.
 
-    Args:
-        unclosed: Whether the text ends in an unclosed call; repaired, except in a stream without a finish reason.
-        partial: Whether the text ends inside a value of a call.
+    An `unclosed` call is repaired, except in a stream without a finish reason; `partial` is a text that ends inside a
+    value of a call.
     """
     ended = partial or (unclosed and bool(reply.response_metadata.get(UNENDED)))
     return cut_off(reply) or ("interrupted" if ended else None)
@@ -538,11 +523,7 @@ def text_cut_off(reply: AIMessage, *, unclosed: bool, partial: bool) -> CutOff |
 def refusal_text(reply: AIMessage, *, visible: bool) -> str | None:
     """Return the text to the user for a reply that refuses; None if the reply does not refuse.
 
-    Args:
-        visible: Whether the user sees the reply's text; that of a plan is hidden.
-
-    Returns:
-        The provider's text if it gives one, else one sentence, below the visible text so far.
+    It is the provider's if it gives one, else a sentence, below the text so far if that is `visible` to the user.
     """
     if text := _refusal_of(reply):
         return text

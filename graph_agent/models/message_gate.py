@@ -22,12 +22,8 @@ Entry = tuple[Any, ...]
 class MessageGate:
     """Releases the entries of one reply in order, up to the end of the text that may be shown.
 
-    An entry without text, such as a chunk of a call, waits for the text before it.
-
-    Args:
-        send: Receives a released entry.
-        seen: Ids of messages that the stream has already emitted. The id of a dropped message is removed, so that
-            LangGraph emits the message when a node returns it.
+    An entry without text, such as a chunk of a call, waits for the text before it. The id of a dropped message is
+    removed from those `seen` in the stream, so that LangGraph emits the message when a node returns it.
     """
 
     def __init__(self, send: Callable[[Entry], None], seen: set[int | str]) -> None:

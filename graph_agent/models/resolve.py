@@ -119,16 +119,11 @@ _REFUSED = {401: "auth", 403: "permission"}
 
 
 async def endpoint_state(model: Any) -> tuple[str, str]:
-    """Return whether a model's endpoint answers and accepts its key, and a remark.
+    """Return whether a model's endpoint answers and accepts its key, and what is wrong with its list of models.
 
     Lists the endpoint's models. If that fails, it sends an empty completion request, which an endpoint that works
-    refuses: some servers have no list of models, or a broken one.
-
-    Args:
-        model: The chat model; a model without an OpenAI client counts as `ok`, because it could be built.
-
-    Returns:
-        `ok`, `auth`, `permission` or `unreachable`; and what is wrong with the list of models, empty for nothing.
+    refuses: some servers have no list of models, or a broken one. The state is `ok`, `auth`, `permission` or
+    `unreachable`; a model without an OpenAI client is `ok`, because it could be built.
     """
     client: Any = getattr(model, "root_async_client", None)
     if not callable(getattr(client, "with_options", None)):

@@ -45,13 +45,10 @@ logger = get_logger(__name__)
 
 
 class TokenRelay(AsyncCallbackManagerForLLMRun):
-    """The callback manager of a request without callbacks.
+    """The callback manager of a request without callbacks; its watch, if any, records what the reader receives.
 
     Events other than tokens take LangChain's way. Tokens without a chunk, which a model that does not stream reports
     itself, take it too.
-
-    Args:
-        watch: Records what the reader receives; None for a request whose tokens no reader receives.
     """
 
     def __init__(
@@ -137,10 +134,8 @@ def unobserved_model(
 ) -> UnobservedModel | None:
     """Return the model of a request that nothing observes but the message stream of the run; else None.
 
-    Args:
-        runnable: The receiver of the request; None is returned for one that is no chat model, and for a chat model
-            whose entry points are its own, or replaced by a program that instruments LangChain.
-        config: The request's config; None for that of the surrounding run.
+    None is for a receiver that is no chat model, and for one whose entry points are its own, or replaced by a program
+    that instruments LangChain.
     """
     if not isinstance(runnable, BaseChatModel) or has_own_entry_point(runnable):
         return None
@@ -174,12 +169,7 @@ async def request_unobserved(
     limit: TokenTimeout,
     watch: StreamWatch | None,
 ) -> AIMessage:
-    """Send one request as `model.ainvoke` does, with its cache and its rate limit.
-
-    Args:
-        limit: Receives each token.
-        watch: Receives each token; None for a request whose tokens no reader receives.
-    """
+    """Send one request as `model.ainvoke` does, with its cache and rate limit; `limit` and `watch` get each token."""
     model, manager, streams = unobserved
     if watch is not None:
         streams = [watch.gated_stream(stream) for stream in streams]
@@ -288,8 +278,7 @@ class _Attempt(TokenTimeout):
 async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
     """Await a request; a cancellation counts even if the model suppresses it or raises another exception.
 
-    Raises:
-        asyncio.CancelledError: If the task was cancelled meanwhile, in the form that AnyIO's scopes recognize.
+    The `CancelledError` has the form that AnyIO's scopes recognize.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -322,10 +311,7 @@ def _with_callbacks(config: RunnableConfig | None, added: list[BaseCallbackHandl
 async def pause_before_retry(error: Exception, attempt: int, retries: int) -> bool:
     """Wait before the next attempt and return True; return False at once if there is none.
 
-    Args:
-        error: The error of the attempt; only a transient one is retried.
-        attempt: Number of the failed attempt, from 0.
-        retries: Attempts after the first.
+    Only a transient error is retried; attempts are counted from 0, retries are those after the first.
     """
     if attempt >= retries or classify_model_error(error) != "transient":
         return False
@@ -354,11 +340,8 @@ def without_client_retries(model: BaseChatModel) -> BaseChatModel:
 
     The copy shares the connections of the original, which is unchanged. The limit on the time between two chunks is
     removed if it is the client's default, because `model_timeout_s` replaces it and may be longer. An explicit limit
-    applies in addition.
-
-    Args:
-        model: The chat model. An existing client is replaced if it has `with_options`, as in the packages of OpenAI,
-            Anthropic and Groq; other classes read `max_retries` on each call.
+    applies in addition. An existing client is replaced if it has `with_options`, as in the packages of OpenAI,
+    Anthropic and Groq; other classes read `max_retries` on each call.
     """
     fields = type(model).model_fields
     if "max_retries" not in fields:
@@ -387,11 +370,7 @@ def _once(client: Any) -> Any | None:
 
 
 class Meter(BaseCallbackHandler):
-    """A callback handler that reports each model reply.
-
-    Args:
-        on_reply: Receives each reply.
-    """
+    """A callback handler that reports each model reply."""
 
     run_inline = True
 
@@ -416,14 +395,7 @@ def side_call_context(on_reply: Callable[[AIMessage], None]) -> Iterator[context
 
 
 async def run_side_call(method: Callable[..., Any], *args: Any, on_reply: Callable[[AIMessage], None]) -> Any:
-    """Call a function or coroutine function; a function runs in a thread, so it may block.
-
-    Args:
-        on_reply: Receives the reply of each model call that it makes.
-
-    Raises:
-        BaseException: Any exception of the function.
-    """
+    """Call a function, which may block, in a thread, or a coroutine function; report each reply of its model calls."""
     with side_call_context(on_reply) as context:
         if inspect.iscoroutinefunction(method):
             return await _in_task(method(*args), context)

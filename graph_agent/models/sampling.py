@@ -25,14 +25,9 @@ class Sampler(Protocol):
         temperature: float | None = None,
         stop: Sequence[str] | None = None,
     ) -> AIMessage:
-        """Send one request, without tools.
+        """Send one request, without tools; the run's own limit of tokens also applies.
 
-        Args:
-            max_tokens: Maximum tokens of the reply; the run's own limit also applies.
-
-        Raises:
-            LimitMetError: If a budget of the input is used up.
-            Exception: The provider's error.
+        Raises `LimitMetError` if a budget of the input is used up, or the provider's error.
         """
         ...
 

@@ -34,11 +34,7 @@ def sanitized(message: M) -> M:
 
 
 class SafeMessages(list[AnyMessage]):
-    """Sanitized messages, so that a request of a long history is not sanitized again.
-
-    Args:
-        is_text: Whether the content of each is a text.
-    """
+    """Sanitized messages, all with text or not, so that a request of a long history is not sanitized again."""
 
     def __init__(self, messages: Iterable[AnyMessage] = (), *, is_text: bool = True) -> None:
         super().__init__(messages)
@@ -199,11 +195,7 @@ def alias_of(name: str) -> str:
 class ToolAliases:
     """A bidirectional map between tool names and the aliases sent to a provider.
 
-    Args:
-        names: the tools' own names, in any order; none may be empty or occur twice.
-
-    Raises:
-        ConfigError: if two tools have the same alias; names both.
+    No name may be empty or occur twice. Raises `ConfigError`, with both names, if two have the same alias.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

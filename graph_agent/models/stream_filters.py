@@ -82,10 +82,7 @@ def without_sentinel(text: str) -> str:
 def visible_begin(text: str) -> int | None:
     """Return the index where the visible part of an incomplete reply starts; None while it may be the sentinel.
 
-    Reasoning in `<think>` is withheld until text follows it.
-
-    Args:
-        text: The reply so far; more text does not change an index once found.
+    Reasoning in `<think>` is withheld until text follows it. More text does not change an index once found.
     """
     rest = after_reasoning(text).lstrip()
     line, ended, following = rest.partition("\n")
@@ -101,12 +98,9 @@ def visible_begin(text: str) -> int | None:
 
 
 def visible_end(text: str) -> int:
-    """Return the index where the visible part of an incomplete reply ends.
+    """Return the index where the visible part of an incomplete reply, which has begun, ends.
 
     A last line that is blank or may become the sentinel is excluded.
-
-    Args:
-        text: The reply so far, with an index from `visible_begin`.
     """
     tail = text[-2 * _LONGEST :]
     kept = tail.rstrip()
@@ -144,11 +138,7 @@ class CallOpening:
         """Pattern that closes the open block of program code; None outside a block."""
 
     def before(self, text: str) -> int:
-        """Return the index up to which `text` holds no call, independent of later text.
-
-        Args:
-            text: The text so far; it starts with the text of the previous call.
-        """
+        """Return the index up to which `text`, which extends that of the last call, certainly holds no call."""
         while True:
             if self._code is not None:
                 if (closing := self._code.search(text, self._at)) is None:
@@ -275,8 +265,7 @@ class LeadingCallFilter(CallFilter):
 class AnswerFilter(SentinelFilter):
     """Shows an answer at once, except the sentinel, unless it starts with a possible call or plan after its reasoning.
 
-    Args:
-        prefix: A fixed beginning of the reply, which is shown at once.
+    A fixed beginning of the reply, the `prefix`, is shown at once.
     """
 
     def __init__(self, prefix: str = "") -> None:

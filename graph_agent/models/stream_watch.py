@@ -30,11 +30,8 @@ class ModelTimeoutError(TimeoutError):
 class TokenTimeout(AsyncCallbackHandler):
     """Limits the time of one model request; pass it as a callback, and send the request within `bounded()`.
 
-    A reply that is not streamed has no tokens before its end, so `token_s` limits all of it.
-
-    Args:
-        token_s: Seconds to the first token and between tokens; None for no limit.
-        total_s: Seconds from the request to the end of its reply; None for no limit.
+    `token_s` limits the seconds to the first token and between tokens; without streaming, to the end of the reply.
+    `total_s` limits all of it. None is no limit.
     """
 
     run_inline = True
@@ -63,21 +60,13 @@ class TokenTimeout(AsyncCallbackHandler):
         self._tokens = 0
 
     def bounded(self) -> AbstractAsyncContextManager[None]:
-        """Start the limits, and cancel the body, which receives the whole reply, if a limit is exceeded.
-
-        Raises:
-            ModelTimeoutError: Instead of the cancellation.
-        """
+        """Start the limits; a body, which receives the whole reply, that exceeds one raises `ModelTimeoutError`."""
         self.begin()
         return self.waiting()
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """Cancel the body, which waits for the next token after `begin()`, if a limit is exceeded.
-
-        Raises:
-            ModelTimeoutError: Instead of the cancellation.
-        """
+        """Limit a body that waits for the next token after `begin()`; `ModelTimeoutError` if it exceeds a limit."""
         assert self._loop is not None
         self._since = self._loop.time()
         task = asyncio.current_task()
@@ -180,9 +169,7 @@ class Visibility(Protocol):
 class StreamWatch(AsyncCallbackHandler):
     """Records the part of a reply that has reached the reader, in case the reply is cut off.
 
-    Args:
-        visibility: Creates the filter that withholds a part of a reply; None to show each token at once. With a filter,
-            call `finish` for the complete reply.
+    `visibility` makes a filter that withholds a part; call `finish` then for the complete reply. None shows each token.
     """
 
     run_inline = True
@@ -308,13 +295,7 @@ class StreamWatch(AsyncCallbackHandler):
             gate.show(begin, begin + self._shown_length)
 
     async def finish(self, reply: str, shown: str | None, id_: str | None = None) -> None:
-        """Show the rest of a complete reply, or drop it.
-
-        Args:
-            reply: The whole text of the reply.
-            shown: The part for the reader; None to show nothing, including its calls.
-            id_: Id of the message; None if unknown.
-        """
+        """Show the rest of a complete reply, up to its part for the reader; None drops it, including its calls."""
         if self._visibility is None:
             return
         if shown is None:
@@ -357,10 +338,8 @@ def _common_prefix_length(text: str, other: str) -> int:
 class ReplyForwarder(StreamWatch):
     """Forwards the text of a reply to a reader that the graph's own stream does not serve.
 
-    A reply that is not streamed is forwarded at its end; the reader receives the same text as of a streamed one.
-
-    Args:
-        reader: Receives the text; a slow reader delays the reply.
+    A reply that is not streamed is forwarded at its end; the reader receives the same text as of a streamed one. A slow
+    reader delays the reply.
     """
 
     def __init__(self, reader: Reader, visibility: Callable[[], Visibility] | None = None) -> None:
@@ -417,11 +396,7 @@ def reasoning_text(message: AIMessage) -> str:
 
 
 class ReasoningReader(AsyncCallbackHandler):
-    """Passes on the reasoning of the agent's model calls, without those of its delegates, hooks and tools.
-
-    Args:
-        emit: Receives each piece.
-    """
+    """Passes on the reasoning of the agent's model calls, without those of its delegates, hooks and tools."""
 
     run_inline = True
     """Avoids a task per token."""

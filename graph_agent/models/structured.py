@@ -55,11 +55,7 @@ def unwrap_binding(runnable: Any) -> Binding:
 
 
 def openai_response_format(model: BaseChatModel, schema: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """Return the option that enforces a schema on an OpenAI model; None if its profile does not support one.
-
-    Args:
-        schema: JSON schema of the reply.
-    """
+    """Return the option that enforces a JSON schema on an OpenAI model; None if its profile does not support one."""
     if model._llm_type != "openai-chat" or not (model.profile or {}).get("structured_output"):
         return None
     # Strict schemas forbid objects with arbitrary keys, such as a tool's arguments.
@@ -75,14 +71,10 @@ _SCHEMA = re.compile(r"response_format|json_schema|structured output|guided", re
 
 
 class StructuredPlanner:
-    """Requests plans from a chat model.
+    """Requests plans of a schema from a chat model; `tool` receives a plan in the method `tool`.
 
     The temperature is 0 unless configured. If a model refuses a temperature, later requests omit it. If a provider
     refuses a schema or a tool, later requests use the next simpler method.
-
-    Args:
-        schema: JSON schema of a plan.
-        tool: Name of the tool that receives a plan, for the method `tool`.
     """
 
     def __init__(self, model: BaseChatModel, schema: dict[str, Any], tool: str) -> None:
@@ -105,13 +97,9 @@ class StructuredPlanner:
     async def plan(
         self, request: Sequence[AnyMessage], settings: LoopConfig, *, offered: Sequence[dict[str, Any]] = ()
     ) -> AIMessage:
-        """Request one plan, without tokens in the message stream.
+        """Request one plan, without tokens in the message stream; raise the error if no simpler method remains.
 
-        Args:
-            offered: OpenAI schemas of the tools in the system prompt, for subclasses that wrap the planner.
-
-        Raises:
-            Exception: The provider's error, if no simpler method remains.
+        `offered` are schemas of the tools in the system prompt, for subclasses that wrap the planner.
         """
         rendered = as_plans(sanitized_all(request))
         while True:
@@ -209,12 +197,7 @@ class SchemaMode:
         return next(iter(self._remaining(schema)), None)
 
     def options(self, form: ResponseFormat, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of the model call that enforce a schema.
-
-        Args:
-            form: The result of `form`.
-            given: The call's other options, including its tools.
-        """
+        """Return the options of the model call that enforce the schema of a `form`, given the call's other ones."""
         if not self._is_openai or uses_responses_api(self._model, given):
             return {"response_format": form}
         # With the `response_format` option OpenAI's client refuses tools that are not strict, and raises on a reply

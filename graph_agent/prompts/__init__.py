@@ -86,21 +86,12 @@ class Prompts:
         }
 
     def render(self, prompt: str, **values: Any) -> str:
-        """Render one prompt.
-
-        Args:
-            prompt: Its name, a key of `VARIABLES`.
-            values: A value for each of its variables.
-        """
+        """Render one prompt, a key of `VARIABLES`, with a value for each of its variables."""
         return self._templates[prompt].render(**values)
 
 
 def read_prompt_file(path: Path) -> str:
-    """Read the template from a prompt's YAML file, whose only key is `template`.
-
-    Raises:
-        ConfigError: If the file is missing, is not YAML, or has another shape.
-    """
+    """Read the `template`, the only key, from a prompt's YAML file; raise `ConfigError` if that fails."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -23,13 +23,8 @@ Content: TypeAlias = str | list[str | dict[Any, Any]]
 def system_prompt_source(given: object, state: Callable[[], dict[str, Any]] = dict) -> Content | Callable[[], Content]:
     """Return the system prompt, or a function that provides that of each request.
 
-    Args:
-        given: Text or a `SystemMessage`, or a function that returns one, without parameters or with one, which receives
-            the state.
-        state: Returns the state of the running node.
-
-    Raises:
-        ConfigError: If it is neither. The returned function raises it if the given function fails or returns no text.
+    It is text, a `SystemMessage`, or a function that returns one, without parameters or with one, which receives the
+    running node's state. Raises `ConfigError` for anything else, or if the function fails or returns no text.
     """
     if (fixed := _content(given)) is not None:
         return fixed
@@ -94,11 +89,7 @@ M = TypeVar("M", bound=BaseMessage)
 
 
 def tools_in_text(prompts: Prompts, schemas: Sequence[Mapping[str, Any]], *, plan: bool) -> str:
-    """Render the descriptions of tools; empty without tools.
-
-    Args:
-        plan: Whether the model writes its calls as structured plans.
-    """
+    """Render the descriptions of tools, called in structured plans with `plan`; empty without tools."""
     if not schemas:
         return ""
     # A caller's function may lack these keys.
@@ -107,11 +98,7 @@ def tools_in_text(prompts: Prompts, schemas: Sequence[Mapping[str, Any]], *, pla
 
 
 def replace_tools_text(messages: Sequence[M], before: str, after: str) -> list[M]:
-    """Replace the descriptions of tools in the system prompt of a request; unchanged if they do not occur.
-
-    Args:
-        before: The descriptions in its system prompt; not empty.
-    """
+    """Replace the descriptions of tools, if they occur, in the system prompt of a request."""
     return [
         _replace_in(message, before, after) if isinstance(message, SystemMessage) else message for message in messages
     ]

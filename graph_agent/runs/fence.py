@@ -56,19 +56,11 @@ class CheckpointFence:
         self._why_lost = ""
 
     def close(self, why: str) -> None:
-        """Refuse all further writes, because the run's process no longer holds the session.
-
-        Args:
-            why: A sentence for the person whose input it was.
-        """
+        """Refuse all further writes, because the run's process lost the session; `why` is for the input's sender."""
         self._why_lost = why
 
     def check_open(self) -> None:
-        """Check that the fence was not closed, before the database is queried.
-
-        Raises:
-            SessionLostError: When it was closed.
-        """
+        """Raise `SessionLostError` if the fence was closed, before the database is queried."""
         if self._why_lost:
             raise SessionLostError(self._why_lost)
 
@@ -77,26 +69,18 @@ class CheckpointFence:
         return (thread_id, namespace) in self._branches
 
     def expect(self, thread_id: str, newest: str | None) -> None:
-        """Require a newest checkpoint in a thread's root namespace when the run loads its base.
+        """Require a newest checkpoint, or none, in a thread's root namespace when the run loads its base.
 
         Call it when something is decided by that checkpoint before the run loads it, such as that an input is new: a
         process may be paused in between, and lose its lock.
-
-        Args:
-            newest: The id of the newest checkpoint; None if there is none.
         """
         self._expected[thread_id] = newest
 
     def load(self, thread_id: str, namespace: str, newest: str | None, owner: str, writes: int | None) -> None:
         """Record the newest checkpoint of a namespace as the run's base; only the first call has an effect.
 
-        Args:
-            newest: The id of the newest checkpoint; None if there is none.
-            owner: That checkpoint's owner; empty if there is none.
-            writes: Number of its stored writes; None if not counted.
-
-        Raises:
-            SessionLostError: When the newest checkpoint is not the expected one.
+        `owner` is that checkpoint's, if any; `writes` is the number of its stored writes, if counted. Raises
+        `SessionLostError` when it is not the expected one.
         """
         if (
             namespace == ""
@@ -109,18 +93,11 @@ class CheckpointFence:
     def admit(
         self, thread_id: str, namespace: str, newest: str | None, owner: str, new_ids: Sequence[str] = ()
     ) -> bool:
-        """Check writes against the newest checkpoint, within their transaction.
+        """Check writes against the newest checkpoint and its owner, if any, within their transaction.
 
-        Args:
-            newest: The id of the newest checkpoint; None if there is none.
-            owner: That checkpoint's owner; empty if there is none.
-            new_ids: The ids of the checkpoints to store, in order; empty for writes of an existing one.
-
-        Returns:
-            Whether to record this run as the newest checkpoint's owner now, after `check_untouched`.
-
-        Raises:
-            SessionLostError: When another run has continued the session.
+        `new_ids` are ids of the checkpoints to store, in order; empty for writes of an existing one. Returns whether to
+        record this run as the newest checkpoint's owner now, after `check_untouched`. Raises `SessionLostError` when
+        another run has continued the session.
         """
         self.check_open()
         self.load(thread_id, namespace, newest, owner, None)
@@ -149,15 +126,8 @@ class CheckpointFence:
         A saver may check this in the statement of the write, and call `admit` if the check fails. Only `admit` accepts
         a run without a committed checkpoint, and a checkpoint id not above the run's highest.
 
-        Args:
-            new_ids: The ids of the checkpoints to store, in order; empty for writes of an existing one.
-
-        Returns:
-            The last committed checkpoint of this run, and the highest one that it has tried to store; empty if the
-            saver must call `admit`.
-
-        Raises:
-            SessionLostError: When it was closed.
+        The ids are of the last committed checkpoint of this run, and the highest one that it has tried to store; empty
+        if the saver must call `admit`. `new_ids` are as of `admit`. Raises `SessionLostError` when it was closed.
         """
         self.check_open()
         branch = self._branches.get((thread_id, namespace))
@@ -172,13 +142,9 @@ class CheckpointFence:
         return candidates
 
     def check_untouched(self, thread_id: str, namespace: str, writes: int) -> None:
-        """Check that no writes were added to the base between its loading and this run's first write.
+        """Check by their number that no writes were added to the base between its loading and this run's first write.
 
-        Args:
-            writes: Number of the newest checkpoint's stored writes now.
-
-        Raises:
-            SessionLostError: When another run has added writes.
+        Raises `SessionLostError` when another run has added writes.
         """
         branch = self._branches[thread_id, namespace]
         if branch.base_writes is not None and writes != branch.base_writes:
@@ -200,14 +166,8 @@ class CheckpointFence:
     def end_before(self, thread_id: str, newest: str | None) -> str | None:
         """Return the last checkpoint that this run has stored in a thread's root namespace, if others follow it.
 
-        Args:
-            newest: The id of the newest checkpoint; None if there is none.
-
-        Returns:
-            Its id; None if the newest checkpoint is the run's own or its base, or if the saver has no fence.
-
-        Raises:
-            SessionLostError: When others follow, and the run has stored none.
+        None if the newest checkpoint is the run's own or its base, or if the saver has no fence. Raises
+        `SessionLostError` when others follow, and the run has stored none.
         """
         branch = self._branches.get((thread_id, ""))
         if branch is None or newest in branch.own or newest == branch.base:
@@ -258,11 +218,7 @@ class DeferredWrites:
     _done: int = 0
 
     def queue(self, commit: Callable[[], Awaitable[None]]) -> None:
-        """Record that a write was queued.
-
-        Raises:
-            BaseException: The error of an earlier write of the run.
-        """
+        """Record that a write was queued; raise the error of an earlier write of the run."""
         if self.error is not None:
             raise self.error
         self._commit = commit
@@ -271,8 +227,7 @@ class DeferredWrites:
     def waits(self, source: str | None) -> bool:
         """Whether a checkpoint must be committed before the saver returns; true once for each `must_commit`.
 
-        Args:
-            source: The checkpoint's source. LangGraph's `input` is committed with the next one, before the first plan.
+        LangGraph's source `input` is committed with the next one, before the first plan.
         """
         if source == "input":
             return False
@@ -289,11 +244,7 @@ class DeferredWrites:
             self.error = error
 
     async def flush(self) -> None:
-        """Wait until all queued writes are committed.
-
-        Raises:
-            BaseException: The error of a write of the run; it and all later ones are not stored.
-        """
+        """Wait until all queued writes are committed; raise the error of one; it and later ones are not stored."""
         if self._commit is not None and self._queued != self._done:
             await self._commit()
         if self.error is not None:

@@ -133,12 +133,9 @@ def _namespace(kind: str, session_id: str) -> tuple[str, ...]:
 
 
 class StoreInbox:
-    """An `Inbox` in a Store.
+    """An `Inbox` in a Store; one with blocking methods only is called in a thread.
 
-    Args:
-        store: The store; one with blocking methods only is called in a thread.
-        kind: The first label of its namespaces; inboxes of different kinds are separate.
-        stopped_for_s: Returns the seconds since the run of the session was stopped.
+    Inboxes of different kinds are separate. `stopped_for_s` returns the seconds since the session's run was stopped.
     """
 
     def __init__(

@@ -55,11 +55,7 @@ class InputId:
         return {INPUT_ID: self.id, INPUT_DIGEST: self.digest}
 
     def names(self, other: InputId | None, session_id: str) -> bool:
-        """Whether another mark of the same session has the same id; False without one.
-
-        Raises:
-            InputConflictError: If it has the same id, and belongs to a different input.
-        """
+        """Whether another mark of the same session has the same id; `InputConflictError` if for a different input."""
         if other is None or other.id != self.id:
             return False
         if other.digest != self.digest:
@@ -77,11 +73,7 @@ def input_id_in(metadata: Mapping[str, Any]) -> InputId | None:
 
 
 def check_input_id(input_id: Any) -> str:
-    """Return an input id that is valid.
-
-    Raises:
-        InputError: If it is no text of 1 to 255 printable characters.
-    """
+    """Return an input id; raise `InputError` if it is no text of 1 to 255 printable characters."""
     valid = isinstance(input_id, str) and 0 < len(input_id) <= MAX_LENGTH and input_id.isprintable()
     if not valid:
         raise InputError(f"input_id={input_id!r}: an input id is a text of 1 to {MAX_LENGTH} printable characters.")
@@ -89,11 +81,7 @@ def check_input_id(input_id: Any) -> str:
 
 
 def digest_of(given: Any) -> str:
-    """Return the digest of an input.
-
-    Args:
-        given: Plain JSON with messages in any place; ids of messages do not count.
-    """
+    """Return the digest of an input, plain JSON with messages in any place; ids of messages do not count."""
     text = json.dumps(_comparable(given), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -87,11 +87,7 @@ class Maintenance:
     """Why the hold was lost; empty if it was not."""
 
     async def confirm(self) -> None:
-        """Verify that runs are still excluded, and have been since the beginning.
-
-        Raises:
-            SessionLostError: If they are not.
-        """
+        """Verify that runs are still excluded, and have been since the beginning; raise `SessionLostError` if not."""
         if self.verify is not None:
             await await_thread_future(self.verify())
         if self.lost:
@@ -189,11 +185,7 @@ async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
 
 @asynccontextmanager
 async def lock_idle_session(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[None]:
-    """Lock a session without a run, so that no run begins, in this process or in another on the same database.
-
-    Raises:
-        SessionBusyError: When a run is under way.
-    """
+    """Lock a session so that no run begins in any process on the database; `SessionBusyError` if one is under way."""
     async with _session(await database_key(saver), Run(session_id=session_id)):
         yield
 
@@ -204,11 +196,7 @@ async def sees_other_processes(saver: BaseCheckpointSaver[Any]) -> bool:
 
 
 def refuse_within(session_id: str) -> None:
-    """Refuse a run of a session from inside that session's own run, such as from one of its tools.
-
-    Raises:
-        SessionBusyError: When the calling code is part of the session's run.
-    """
+    """Raise `SessionBusyError` inside the session's own run, such as from one of its tools."""
     run: Run | None = ensure_config().get("configurable", {}).get(RUN)
     while run is not None:
         if run.session_id == session_id:
@@ -222,11 +210,7 @@ async def running(
 ) -> AsyncIterator[Run]:
     """Lock the session and register the run of an asynchronous entry point; yields the run.
 
-    Args:
-        configurable: The complete `configurable` of the run.
-
-    Raises:
-        SessionBusyError: When a run of the session is under way.
+    `configurable` is complete. Raises `SessionBusyError` when a run of the session is under way.
     """
     use_daemon_threads()
     run = _new_run(configurable)
@@ -262,12 +246,9 @@ async def running(
 
 @contextmanager
 def _ended_in_time(run: Run) -> Iterator[None]:
-    """Cancel the run's task if the run has not ended `2 * GRACE_S` seconds after it was stopped.
+    """Cancel the run's task, with a `RunHungError`, if it has not ended `2 * GRACE_S` seconds after its stop.
 
     Parts of nodes end earlier, see `Run.stoppable`. LangGraph itself always waits for the checkpointer.
-
-    Raises:
-        RunHungError: If the task was cancelled for that reason.
     """
     loop, task = asyncio.get_running_loop(), run.task
     assert task is not None
@@ -353,11 +334,7 @@ def _has_session(run: Run) -> bool:
 
 @asynccontextmanager
 async def maintained(place: Hashable, session_id: str) -> AsyncIterator[Maintenance]:
-    """Exclude runs of a session for a moment; a run that begins meanwhile waits, up to `_MAINTENANCE_S` seconds.
-
-    Yields:
-        The hold on the session.
-    """
+    """Exclude runs of a session for a moment; a run that begins meanwhile waits, up to `_MAINTENANCE_S` seconds."""
     marker, key = _marker(place, session_id), (place, session_id)
     held = [each for each in (marker,) if await _take(each)]
     maintenance = Maintenance(session_id, _locks.confirmation(place, at_once=True))

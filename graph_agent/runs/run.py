@@ -138,11 +138,7 @@ class Run:
         """Refuses its writes when another run has continued the session."""
 
     def plan_calls(self, ids: Iterable[str], *, stored_first: bool) -> None:
-        """Record calls as made ready in this run; a model may reuse the ids of earlier calls.
-
-        Args:
-            stored_first: Whether their plan must be committed before they run.
-        """
+        """Record calls as made ready in this run, if `stored_first` once their plan is committed; ids may be reused."""
         if self.deferred is not None and stored_first:
             self.deferred.must_commit = True
         new = set(ids)
@@ -198,20 +194,12 @@ class Run:
             child.abort()
 
     def end_lost(self, why: str) -> None:
-        """Abort the run because its process no longer holds the session; nothing more is stored.
-
-        Args:
-            why: A sentence for the person whose input it was.
-        """
+        """Abort the run, and store nothing more, because its process lost the session; `why` is for the sender."""
         self.fence.close(why)
         self.abort()
 
     def check_held(self) -> None:
-        """Check that no loss of the session's lock was recorded.
-
-        Raises:
-            SessionLostError: When the lock is lost.
-        """
+        """Raise `SessionLostError` if a loss of the session's lock was recorded."""
         self.fence.check_open()
         if self.parent is not None:
             self.parent.check_held()
@@ -226,13 +214,10 @@ class Run:
         self.check_held()
 
     def process_aborts(self, notes: Iterable[ControlMessage]) -> list[str]:
-        """Abort the run if a note requests it.
+        """Abort the run if a note requests it; return the keys of all aborts, which can now be removed.
 
         At the first call, aborts sent before the run's start are ignored, as they were meant for an earlier run. Aborts
         that appear later always count, for any clock of their sender.
-
-        Returns:
-            Keys of all aborts among the notes, which can now be removed.
         """
         aborts = {note.key: note for note in notes if note.kind == "abort"}
         if self._old_aborts is None:
@@ -242,12 +227,9 @@ class Run:
         return list(aborts)
 
     def interruptible(self, seconds: float | None = None) -> AbstractContextManager[anyio.CancelScope]:
-        """Return a cancel scope that an abort or a timeout cancels.
+        """Return a cancel scope that an abort, or a timeout if given, cancels.
 
         The scope suppresses the cancellation; `cancelled_caught` is true if the work inside was cancelled.
-
-        Args:
-            seconds: The timeout; None for no limit.
         """
         return _Interruptible(self, seconds)
 
@@ -257,18 +239,11 @@ class Run:
         """Await work that calls a user's code: a tool, hook, middleware, policy, delegate, cache, model or Store.
 
         An abort, a timeout and a cancellation of the caller end the wait, also if that code suppresses cancellations
-        (see `end_or_abandon`).
+        (see `end_or_abandon`); `contained` work does so itself (see `await_within`) and needs no task here. `what` is
+        the work, as the subject of a sentence. The timeout None is what is left of the input's deadline.
 
-        Args:
-            what: The work, as the subject of a sentence.
-            seconds: The timeout; None for what is left of the input's deadline.
-            contained: Whether the work itself does so (see `await_within`) and needs no task here.
-
-        Returns:
-            Its result, also one that it returns after it was stopped.
-
-        Raises:
-            WorkStoppedError: If an abort or the timeout stopped it.
+        Returns its result, also one that it returns after it was stopped; raises `WorkStoppedError` if an abort or the
+        timeout stopped it.
         """
         with self.interruptible(self.left_s if seconds is None else seconds) as scope:
             if scope.cancel_called:
@@ -301,11 +276,7 @@ class Run:
                 self.parent._children.discard(self)
 
     async def once(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
-        """Return a value that several tasks of this run need, computed at the first request.
-
-        Args:
-            make: Computes it; the cancellation of one caller does not cancel it for the others.
-        """
+        """Return a value that several tasks of this run need, computed at the first request; no caller cancels it."""
         if key not in self._shared:
             self._shared[key] = asyncio.ensure_future(make())
         value: T = await asyncio.shield(self._shared[key])
@@ -339,11 +310,7 @@ class Run:
         return queued_s
 
     def worked_s(self, before_s: float) -> float:
-        """Return the working seconds of this input, without the time between its runs.
-
-        Args:
-            before_s: Seconds of earlier runs of the same input, from the state.
-        """
+        """Return the working seconds of this input, after those of its earlier runs, without the time between them."""
         if self._worked_s is None:
             self._worked_s = before_s
         return self._worked_s + time.monotonic() - self._since
@@ -351,11 +318,7 @@ class Run:
 
 @asynccontextmanager
 async def observed(run: Run, name: str) -> AsyncIterator[None]:
-    """Report a run to the observer of this process, if there is one.
-
-    Args:
-        name: Name of the agent.
-    """
+    """Report a run of the named agent to the observer of this process, if there is one."""
     if telemetry.observer is None:
         yield
         return
@@ -479,12 +442,10 @@ async def listen(
     step: int,
     check: Callable[[LoopState], Coroutine[Any, Any, None]] | None = None,
 ) -> ReceivedNotes:
-    """Process the new notes of some kinds; aborts are always processed.
+    """Process the new notes of some kinds, which change the loop state; aborts are always processed.
 
-    Args:
-        loop: The loop state, which is updated: keys of processed notes, and changed configuration.
-        kinds: Kinds of notes to process; the others stay in the inbox.
-        check: Raises `ConfigError` for an impossible configuration; the change is then left out, with a warning.
+    Other notes stay in the inbox. `check` raises `ConfigError` for an impossible configuration; the change is then left
+    out, with a warning.
     """
     received = ReceivedNotes()
     for note in await _new_notes(run, loop):
@@ -503,11 +464,7 @@ async def listen(
 
 
 async def take_follow_ups(run: Run, loop: LoopState, messages: Iterable[HumanMessage]) -> None:
-    """Record the follow-ups among new input as processed.
-
-    Args:
-        loop: The loop state, which is updated.
-    """
+    """Record in the loop state the follow-ups among new input as processed."""
     keys = [message.id.removeprefix(_NOTE) for message in messages if message.id and message.id.startswith(_NOTE)]
     if keys:
         # Read the inbox first: this drops the keys that an earlier run has stored, and these are not stored yet.
@@ -581,11 +538,7 @@ async def _reconfigure(
 
 
 def checked_fields(fields: Any) -> dict[str, Any]:
-    """Validate changes of a session's configuration; return them as plain JSON.
-
-    Raises:
-        ConfigError: On an unknown field, an invalid value, or credentials, which are never stored.
-    """
+    """Return changes of a session's configuration as plain JSON; `ConfigError` for bad ones, and for credentials."""
     if not isinstance(fields, dict):
         raise ConfigError(f"A change of the configuration is a mapping of field → value, not {fields!r}.")
     if "credentials" in fields:

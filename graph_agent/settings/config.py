@@ -371,11 +371,7 @@ class RunContext(AgentContext):
 
 
 def field_names(schema: Any) -> frozenset[str]:
-    """Return the fields of a pydantic class, a dataclass or a `TypedDict` class.
-
-    Raises:
-        ConfigError: For anything else.
-    """
+    """Return the fields of a pydantic class, a dataclass or a `TypedDict` class; `ConfigError` for anything else."""
     if isinstance(schema, type) and issubclass(schema, BaseModel):
         return frozenset(schema.model_fields)
     if isinstance(schema, type) and dataclasses.is_dataclass(schema):
@@ -424,11 +420,8 @@ def user_context(context: Any) -> Any:
 def checked_context(given: Any, *, own: bool = True) -> Any:
     """Return the context that a caller passes to a run, in the form that LangGraph accepts.
 
-    Args:
-        own: Whether the agent's `context_schema` is `AgentContext` or a subclass; the run checks any other.
-
-    Raises:
-        ConfigError: When it is neither an `AgentContext` nor a mapping of its fields.
+    A `context_schema` that is not its `own`, `AgentContext` or a subclass, is checked by the run. Raises `ConfigError`
+    when it is neither an `AgentContext` nor a mapping of its fields.
     """
     if given is None or isinstance(given, AgentContext) or not own:
         return given
@@ -442,9 +435,6 @@ def coerce_context(given: Any, schema: type[AgentContext] = AgentContext) -> Age
     """Convert a run's context: an `AgentContext`, a mapping of its fields, None, or a parent graph's own context.
 
     LangGraph passes a parent's context unchanged to a subgraph's run. One of a foreign type becomes None.
-
-    Args:
-        schema: The agent's own context schema.
     """
     if isinstance(given, AgentContext):
         return given
@@ -462,12 +452,9 @@ def with_credentials(
     config: "RunnableConfig | None" = None,
     schema: type[AgentContext] = AgentContext,
 ) -> Any:
-    """Add the agent's own credentials to a run's context; the run's credentials win.
+    """Add the agent's own credentials to a run's context, or the surrounding run's; the run's credentials win.
 
-    Args:
-        given: The run's context; None for the context of the surrounding run. A value of another type is returned
-            unchanged, to be refused later.
-        schema: The agent's own context schema.
+    A value of another type is returned unchanged, to be refused later.
     """
     if given is None:
         from graph_agent._compat import surrounding_context  # imports LangGraph, which a run has imported already
@@ -491,13 +478,8 @@ def effective_config(
 ) -> LoopConfig:
     """Apply a run's context to the configuration that the graph was built with.
 
-    Args:
-        schema: The agent's own context schema.
-        changed: Fields changed by `Session.configure`, which win.
-        approve: Approval patterns of the input's first run.
-
-    Raises:
-        ConfigError: When a value is not valid in this version, or the agent has no node for approvals.
+    Fields `changed` by `Session.configure` win; `approve` has patterns of the input's first run. Raises `ConfigError`
+    when a value is not valid in this version, or the agent has no node for approvals.
     """
     context = coerce_context(given, schema)
     own = {} if context is None else set_fields(context)

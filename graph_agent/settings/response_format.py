@@ -85,13 +85,9 @@ class ResponseSchema:
             raise ConfigError(f"response_format: two classes of {given!r} have one name; rename one.")
 
     def correction(self, error: ValueError, reply: AIMessage) -> str | None:
-        """Return the message that sends an invalid answer back; None if the strategy handles no such error.
+        """Return the message that sends an invalid answer back, by the error of `read`; None if it is not handled.
 
-        Args:
-            error: The error of `read`.
-
-        Raises:
-            ConfigError: If the strategy's own function fails.
+        Raises `ConfigError` if the strategy's own function fails.
         """
         handle, fix = self._handle_errors, f"That does not fit: {error} Send the corrected object."
         if isinstance(handle, bool | str):
@@ -138,11 +134,7 @@ class ResponseSchema:
             return value
 
     def _class_of(self, value: Any) -> tuple[str, Any]:
-        """Return the name of an answer's class, and its fields.
-
-        Raises:
-            ValueError: If the answer names none of several classes.
-        """
+        """Return the name of an answer's class, and its fields; `ValueError` if it names none of several classes."""
         if not self._tag:
             return next(iter(self._adapters)), value
         name = value.get(self._tag) if isinstance(value, dict) else None

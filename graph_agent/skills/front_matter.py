@@ -34,11 +34,7 @@ class UnreadableFileError(Exception):
 
 
 def parts_of(path: str) -> list[str]:
-    """Return the parts of a relative path.
-
-    Raises:
-        UnreadableFileError: If the path is empty or absolute, leads upward, or is no path.
-    """
+    """Return the parts of a relative path; raise `UnreadableFileError` if it is none, or leads upward."""
     if "\0" in path or any("\ud800" <= char <= "\udfff" for char in path):
         raise UnreadableFileError(f"{path!r} is no path; name a file of the skill.")
     # A backslash is a separator on Windows only, and no file of a skill needs one.
@@ -53,15 +49,10 @@ def parts_of(path: str) -> list[str]:
 
 
 def read_bytes(folder: Path, path: str, most: int) -> bytes:
-    """Return the content of a file in a folder.
+    """Return the content of a file, of at most `most` bytes, in a folder that may be a link itself.
 
-    Args:
-        folder: The folder; it may be a link itself.
-        path: Relative path of the file.
-        most: Maximum size in bytes.
-
-    Raises:
-        UnreadableFileError: If the path leads out of the folder or through a link, or is no regular file, or too large.
+    Raises `UnreadableFileError` if the path leads out of the folder or through a link, or is no regular file, or too
+    large.
     """
     parts = parts_of(path)
     try:
@@ -81,11 +72,7 @@ def read_bytes(folder: Path, path: str, most: int) -> bytes:
 
 
 def read_text(folder: Path, path: str) -> str:
-    """Return the text of a file in a folder.
-
-    Raises:
-        UnreadableFileError: Same as for `read_bytes`; also for a file that is no text, with its kind and size.
-    """
+    """Return the text of a file in a folder; errors as `read_bytes`, and, with kind and size, for no text."""
     content = read_bytes(folder, path, MOST_TEXT_BYTES)
     with suppress(UnicodeDecodeError):
         if b"\0" not in content:

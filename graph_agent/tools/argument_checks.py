@@ -23,22 +23,14 @@ _PLAIN_GENERICS = frozenset({list, dict, Union, UnionType})
 
 
 def checked_tools(given: object) -> list[BaseTool]:
-    """Convert a list of LangChain tools and callables to tools.
-
-    Raises:
-        ConfigError: If the value is not a list, or an item cannot become a tool.
-    """
+    """Convert a list of LangChain tools and callables to tools; raise `ConfigError` if that is not possible."""
     if isinstance(by_name := getattr(given, "tools_by_name", None), Mapping):
         given = by_name.values()  # a `ToolNode`
     return [checked_tool(each, f"tools[{at}]") for at, each in enumerate(_listed(given, "tools"))]
 
 
 def checked_delegates(given: object) -> list[Delegate]:
-    """Return the delegates unchanged.
-
-    Raises:
-        ConfigError: If the value is not a list, or an item is not a delegate.
-    """
+    """Return the delegates unchanged; raise `ConfigError` if the value is no list of delegates."""
     delegates = _listed(given, "delegates")
     for at, each in enumerate(delegates):
         if not all(hasattr(each, name) for name in _DELEGATE):
@@ -50,20 +42,12 @@ def checked_delegates(given: object) -> list[Delegate]:
 
 
 def checked_hooks(given: object, name: str = "hooks") -> list[Any]:
-    """Return the hooks unchanged; each is validated on registration.
-
-    Raises:
-        ConfigError: If the value is not a list.
-    """
+    """Return the hooks, which are validated on registration, unchanged; raise `ConfigError` if they are no list."""
     return _listed(given, name)
 
 
 def openai_schema(tool: BaseTool) -> dict[str, Any]:
-    """Return a tool's schema in OpenAI's function format.
-
-    Raises:
-        ConfigError: If its arguments have no JSON schema.
-    """
+    """Return a tool's schema in OpenAI's function format; raise `ConfigError` if its arguments have no JSON schema."""
     try:
         return convert_to_openai_tool(tool)
     except Exception as error:
@@ -76,11 +60,7 @@ def openai_schema(tool: BaseTool) -> dict[str, Any]:
 def check_schema(tool: BaseTool, hidden: Collection[str]) -> None:
     """Check that a tool can be offered; by its parameters' types where they suffice, because a conversion is slow.
 
-    Args:
-        hidden: Parameters that are injected and have no part in its schema.
-
-    Raises:
-        ConfigError: If its arguments have no JSON schema.
+    `hidden` parameters are injected. Raises `ConfigError` if the arguments have no JSON schema.
     """
     schema: Any = tool.args_schema
     is_class = type(tool) is StructuredTool and isinstance(schema, type) and issubclass(schema, BaseModel)
@@ -115,11 +95,7 @@ def _listed(given: object, name: str) -> list[Any]:
 
 
 def checked_tool(given: object, where: str) -> BaseTool:
-    """Convert a LangChain tool or a callable to a tool.
-
-    Raises:
-        ConfigError: If it cannot become a tool.
-    """
+    """Convert a LangChain tool or a callable to a tool; raise `ConfigError` if it cannot become one."""
     if isinstance(given, BaseTool):
         return given
     if not callable(given):

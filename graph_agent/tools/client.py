@@ -31,11 +31,7 @@ class ClientResult(TypedDict):
 
 
 def call_client_tool(call: Call) -> CallResult:
-    """Interrupt the graph for a client tool call; on resume, return the client's result.
-
-    Raises:
-        GraphInterrupt: Until the result is available.
-    """
+    """Interrupt the graph for a client tool call; on resume, return the client's result."""
     answer = interrupt({"type": CLIENT_CALL, "id": call["id"], "name": call["name"], "arguments": call["arguments"]})
     if not isinstance(answer, dict) or "content" not in answer:
         return CallResult(as_text(answer))
@@ -47,12 +43,7 @@ def call_client_tool(call: Call) -> CallResult:
 
 
 def fault_further_client_calls(calls: Sequence[Call], names: Collection[str]) -> list[Call]:
-    """Return a plan's calls with a fault on each client tool call after the first.
-
-    Args:
-        calls: The calls, in the model's order.
-        names: Names of the client tools.
-    """
+    """Return a plan's calls, in order, with a fault on each call of a client's tool after the first."""
     client_ids = [call["id"] for call in calls if call["name"] in names and "fault" not in call]
     further = {*client_ids[1:]}
     return [{**call, "fault": _NOT_FIRST, "skipped": True} if call["id"] in further else call for call in calls]

@@ -52,11 +52,7 @@ class CommandScope:
 
     @classmethod
     def of(cls, own: CustomState, config: RunnableConfig) -> CommandScope:
-        """Return the scope of a task of an agent.
-
-        Args:
-            own: The agent's own state fields.
-        """
+        """Return the scope of a task of an agent with these own state fields."""
         return cls(own, "|" in config.get("configurable", {}).get("checkpoint_ns", ""))
 
 
@@ -181,13 +177,9 @@ _LONGEST = 1_000
 
 
 def check_finite(tool: BaseTool, arguments: Mapping[str, Any]) -> None:
-    """Refuse text arguments that the tool's schema parses as NaN or an infinity.
+    """Refuse text arguments that the schema, if it is a pydantic class, parses as NaN or an infinity.
 
-    Args:
-        tool: The tool; no check if its schema is not a pydantic class.
-
-    Raises:
-        ToolArgumentsError: With the names of those arguments.
+    Raises `ToolArgumentsError` with their names.
     """
     suspects = [name for name, value in arguments.items() if _may_be_not_finite(value)]
     if not suspects:
@@ -267,16 +259,10 @@ class Invoker:
         self._direct = _Direct(tool) if isinstance(tool, StructuredTool) and _is_plain(tool) else None
 
     async def __call__(self, arguments: dict[str, Any], call_id: str, config: RunnableConfig) -> Any:
-        """Run the tool.
+        """Run the tool with the model's arguments and the injected ones.
 
-        Args:
-            arguments: The model's arguments and the injected ones.
-
-        Returns:
-            The text a tool returned, a `ToolMessage`, or the messages and commands that the tool created.
-
-        Raises:
-            Exception: The tool's exception, or pydantic's `ValidationError` for arguments that do not fit.
+        Returns the text a tool returned, a `ToolMessage`, or the messages and commands that the tool created. Raises
+        the tool's exception, or pydantic's `ValidationError` for arguments that do not fit.
         """
         if self._direct is not None and not _has_callbacks(config):
             return await self._direct(arguments, call_id, config)
@@ -427,11 +413,7 @@ def _has_callbacks(config: RunnableConfig) -> bool:
 def tool_runtime(
     call_id: str, state: Any, config: RunnableConfig, runtime: Runtime[Any], tools: Iterable[BaseTool]
 ) -> ToolRuntime[Any, Any]:
-    """Build the `ToolRuntime` of a call, for the tool and for middleware.
-
-    Args:
-        tools: All tools of the agent.
-    """
+    """Build the `ToolRuntime` of a call, with all tools of the agent, for the tool and for middleware."""
     return ToolRuntime(
         state=state,
         tool_call_id=call_id,
@@ -462,13 +444,10 @@ def read_output(
 ) -> CallResult:
     """Parse a tool's result: text, a message for its call, or a `Command` or list that holds that message.
 
-    A command may also write own state fields, add messages of the user or the system, which follow the results of the
-    wave, and go to a node of a parent graph. Anything else becomes an error: results of other calls and messages of the
-    model would be an order that providers refuse, and other state updates would bypass the loop.
-
-    Args:
-        given: The return value of the tool's own code; None if it was not recorded.
-        scope: The effects that commands may have.
+    A command may also, within its scope, write own state fields, add messages of the user or the system, which follow
+    the results of the wave, and go to a node of a parent graph. Anything else becomes an error: results of other calls
+    and messages of the model would be an order that providers refuse, and other state updates would bypass the loop.
+    `given` is what the tool's own code returned, if recorded.
     """
     if isinstance(returned, str):
         return CallResult(clean(returned))
@@ -504,10 +483,7 @@ def with_value_of(outputs: Sequence[CallResult], output: CallResult) -> CallResu
     """Return middleware's output with the value of the call's own output, which a message does not hold.
 
     If middleware changed the content and not the artifact, the value comes from the content alone, so that text removed
-    from the content does not reappear through the artifact.
-
-    Args:
-        outputs: The outputs of the call's runs, oldest first.
+    from the content does not reappear through the artifact. The outputs of the call's runs are oldest first.
     """
     for ran in reversed(outputs):
         if (ran.content, ran.artifact) == (output.content, output.artifact):
@@ -553,14 +529,9 @@ class ToolRetry(BaseModel):
 
     @classmethod
     def of(cls, tool: str, marks: Mapping[str, Any]) -> Self:
-        """Return the policy in a tool's marks; one attempt without a mark.
+        """Return the policy in a tool's mark `retry`, a mapping of this class's fields; one attempt without it.
 
-        Args:
-            tool: The tool's name, for the error message.
-            marks: The tool's marks; `retry` is a mapping of this class's fields.
-
-        Raises:
-            ConfigError: If the mark is not such a mapping.
+        Raises `ConfigError` if the mark is not such a mapping.
         """
         given = marks.get("retry")
         if given is None:
@@ -581,11 +552,9 @@ class ToolRetry(BaseModel):
         return longest * random.uniform(0.5, 1) if self.jitter else longest
 
     def again(self, error: BaseException, attempt: int, *, cut_off: bool, marks: Mapping[str, Any]) -> bool:
-        """Whether to retry after a failed attempt.
+        """Whether to retry after a failed attempt, counted from 1.
 
-        Args:
-            attempt: The failed attempt, counted from 1.
-            cut_off: Whether it may have taken effect: it was stopped at its time limit, or its server was lost.
+        One that was `cut_off`, at its time limit or with its server, may have taken effect.
         """
         if attempt >= self.max_attempts or isinstance(error, CallError) or not isinstance(error, Exception):
             return False

@@ -25,14 +25,9 @@ def misfit(tool: BaseTool, error: BaseException) -> bool:
 
 
 def misfit_text(tool: BaseTool, error: ValidationError, hidden: Collection[str] = ()) -> str:
-    """Return the validation error of a tool's arguments as text for the model.
+    """Return the validation error of a tool's arguments as text for the model; empty if no fault counts.
 
-    Args:
-        hidden: Injected arguments, which are not known yet: their faults, and those of the arguments as a whole, do not
-            count.
-
-    Returns:
-        The text; empty if no fault counts.
+    The faults of `hidden` arguments, which are injected later, and those of the arguments as a whole do not count.
     """
     errors = [one for one in error.errors() if not hidden or (one["loc"] and one["loc"][0] not in hidden)]
     if not errors:
@@ -49,12 +44,7 @@ def may_have_run(error: BaseException) -> bool:
 
 
 def fault(tool: BaseTool, error: BaseException, *, writes: bool, unfit: bool) -> str:
-    """Return the text of an exception, for the model.
-
-    Args:
-        writes: Whether the tool may change something.
-        unfit: Whether the arguments do not fit the tool, which has not run.
-    """
+    """Return the text of an exception, for the model; with `unfit` arguments, the tool has not run."""
     if isinstance(error, CallError):
         return str(error)
     if isinstance(error, ToolException):
@@ -69,12 +59,7 @@ def fault(tool: BaseTool, error: BaseException, *, writes: bool, unfit: bool) ->
 
 
 def cut_short(cause: Cause, *, started: bool, writes: bool) -> CallResult:
-    """Return the result of a call that an abort or a deadline stopped.
-
-    Args:
-        started: Whether the call had started.
-        writes: Whether the call may change something.
-    """
+    """Return the result of a call that an abort or a deadline stopped."""
     because = _BECAUSE[cause]
     if not started:
         return CallResult(f"Not run: {because} before this call had started.", "skipped")
@@ -83,24 +68,17 @@ def cut_short(cause: Cause, *, started: bool, writes: bool) -> CallResult:
 
 
 def effect_text(*, writes: bool) -> str:
-    """Return one sentence on the possible effect of a call that was stopped before its end.
-
-    Args:
-        writes: Whether the call may change something.
-    """
+    """Return one sentence on the possible effect of a call that was stopped before its end."""
     if not writes:
         return "It only reads, so nothing was changed."
     return "It is not known whether it took effect; check before repeating it."
 
 
 def fenced(content: str | list[Any], source: str) -> str | list[Any]:
-    """Enclose untrusted text in markers that it cannot contain.
+    """Enclose the untrusted text of `source`, e.g. `the agent 'researcher'`, in markers that it cannot contain.
 
-    The marker contains the text's digest, so a text cannot close its own fence, and equal texts have equal fences.
-
-    Args:
-        content: Text, or content blocks; only the text in them is fenced.
-        source: The text's source, for the model, e.g. `the agent 'researcher'`.
+    The marker contains the text's digest, so a text cannot close its own fence, and equal texts have equal fences. Of
+    content blocks, only the text is fenced.
     """
     if isinstance(content, str):
         return fenced_text(content, source)

@@ -31,11 +31,7 @@ _Events = Annotated[Any, InjectedState("events")]
 
 
 def with_read_result(tools: Sequence[BaseTool], config: LoopConfig) -> Sequence[BaseTool]:
-    """Return the agent's tools, followed by `read_result` if outputs are offloaded.
-
-    Raises:
-        ConfigError: If one of the user's tools has that name.
-    """
+    """Return the tools, with `read_result` if outputs are offloaded; raise `ConfigError` if another has that name."""
     if config.offload_over_chars is None:
         return tools
     for tool in tools:
@@ -55,29 +51,15 @@ def with_read_result(tools: Sequence[BaseTool], config: LoopConfig) -> Sequence[
 
 
 def read_on_hint(id_: str, offset: int) -> str:
-    """Return the hint of a truncation marker: the `read_result` call for the missing part.
-
-    Args:
-        id_: The id of the call whose output was truncated.
-        offset: Start of the missing part, in characters.
-    """
+    """Return a truncation marker's hint: the `read_result` call for what is missing from a character on."""
     return f"read on with {READ_RESULT}(id={json.dumps(id_, ensure_ascii=False)}, offset={offset})"
 
 
 def read_part(events: Sequence[StoredEvent], id_: str, offset: int, length: int) -> str:
-    """Return a part of a call's whole output, preceded by a line with its range.
+    """Return a part of a call's whole output, or concatenated text, preceded by a line with its range.
 
-    Args:
-        events: The stored history, newest last.
-        id_: The call's id; if repeated, the newest call.
-        offset: Characters before the part.
-        length: Maximum characters of the part.
-
-    Returns:
-        The part; for content blocks, a part of their concatenated text.
-
-    Raises:
-        ToolException: If no call with that id has a result, or its output ends before the offset.
+    Offset and maximum length are in characters. Of several calls with the id, the newest in the history counts. Raises
+    `ToolException` if none has a result, or its output ends before the offset.
     """
     results = (entry for entry in reversed(events) if entry["type"] in ("tool_result", "delegation_response"))
     ids: dict[str, None] = {}

@@ -77,13 +77,10 @@ class ToolSource(Protocol):
 
 
 class LiveTools:
-    """The tools given to an agent, with the tools of each source kept current.
+    """The tools given to an agent, with unique names, with those of each source kept current.
 
     New tools of a source are added only if all its tools were given. A list filtered by the user keeps its names; their
     definitions are kept current.
-
-    Args:
-        tools: The tools; names are unique.
     """
 
     def __init__(self, tools: Sequence[BaseTool]) -> None:
@@ -116,11 +113,7 @@ class LiveTools:
         await asyncio.gather(*(source.wait_for_changes() for source in self._sources if source.pending))
 
     def current(self, taken: Collection[str]) -> list[BaseTool]:
-        """Return the current tools, those of sources last.
-
-        Args:
-            taken: Names of delegates; a source's tool with such a name, or a given tool's name, is left out.
-        """
+        """Return the current tools, those of sources last, without a source's tool whose name is taken."""
         tools = {tool.name: tool for tool in self._fixed}
         for source, chosen in zip(self._sources, self._chosen, strict=True):
             for tool in list(source):
@@ -231,11 +224,7 @@ class Toolbox:
         return other
 
     def replace_tools(self, replace: Callable[[BaseTool], BaseTool]) -> None:
-        """Run all calls with other tools from now on; the offer is unchanged, and sources are no longer followed.
-
-        Args:
-            replace: Returns the tool that runs in place of a tool, of the agent or of middleware.
-        """
+        """Run all calls with other tools from now on; the offer is unchanged, and sources are no longer followed."""
         self._replace = replace
         for tool in list(self.tools.values()):
             self._add(tool)
@@ -246,11 +235,9 @@ class Toolbox:
         return bool(self.names)
 
     def with_client_tools(self, schemas: Sequence[dict[str, Any]], called: Mapping[str, str]) -> Toolbox:
-        """Return a copy that also offers client tools.
+        """Return a copy that also offers client tools, as OpenAI functions with names that are free.
 
-        Args:
-            schemas: The client tools as OpenAI functions; no name is taken.
-            called: Earlier calls of client tools that may be withdrawn by now: call id → the tool's name.
+        `called` has the tool's name of earlier calls, by id, whose client tools may be withdrawn by now.
         """
         both = copy.copy(self)
         names = [schema["function"]["name"] for schema in schemas]
@@ -325,11 +312,7 @@ class Toolbox:
         return self._invokers[name]
 
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
-        """Cancel remote tasks that wait for a person, as no answer will come.
-
-        Args:
-            tasks: Call id → the task.
-        """
+        """Cancel remote tasks, by call id, that wait for a person, as no answer will come."""
         withdrawn = []
         for task in tasks.values():
             delegate: Any = self.delegates.get(delegation_name(task["delegate"]))

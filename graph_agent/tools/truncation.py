@@ -163,11 +163,7 @@ def _start_of_last_lines(text: str, lines: int, limit: int) -> int:
 def cuts_for(messages: Sequence[AnyMessage], excess: int) -> dict[str, int]:
     """Choose cuts that remove at least `excess` characters: the longest results first, all to the same length.
 
-    Args:
-        excess: Characters to remove.
-
-    Returns:
-        Message id → characters to keep; empty if no result is worth cutting.
+    Returns message id → characters to keep; empty if no result is worth cutting.
     """
     sizes = {message.id: _size(message) for message in messages if isinstance(message, ToolMessage) and message.id}
     if not sizes:
@@ -185,12 +181,7 @@ def cuts_for(messages: Sequence[AnyMessage], excess: int) -> dict[str, int]:
 
 
 def with_cuts(messages: Sequence[AnyMessage], cuts: Mapping[str, int]) -> list[AnyMessage]:
-    """Return the messages with the cuts applied.
-
-    Args:
-        messages: A request, or a history.
-        cuts: Message id → characters to keep.
-    """
+    """Return the messages, each with as many characters as `cuts` keeps of its id."""
     return [_cut(message, keep) if (keep := cuts.get(message.id or "")) else message for message in messages]
 
 
@@ -223,9 +214,8 @@ def truncated_content(
 ) -> str | list[Any] | None:
     """Truncate text or content blocks; None if the content is within the limits.
 
-    Args:
-        content: Text, or content blocks. The limits apply to the text of all blocks together; a block whose whole text
-            is cut is dropped, and blocks without text stay.
+    The limits apply to the text of all blocks together; a block whose whole text is cut is dropped, and blocks without
+    text stay.
     """
     blocks = [content] if isinstance(content, str) else content
     texts = [text_of([block]) for block in blocks]
@@ -249,18 +239,10 @@ def _with_text(block: Any, text: str | None) -> Any:
 def truncate_output(
     content: str | list[Any], settings: LoopConfig, marks: Mapping[str, Any], call: Call
 ) -> tuple[str | list[Any], bool]:
-    """Truncate an output to the limits of its tool, of the tool's kind, or of the run (see `output_limits`).
+    """Truncate an output to `output_limits`; return the content to show, and whether it was truncated.
 
     If outputs are offloaded, `offload_over_chars` is an upper bound too, and every marker names the `read_result` call
-    for the rest.
-
-    Args:
-        content: Text, or content blocks. The limits apply to the text of all blocks together; a block whose whole text
-            is cut is dropped, and blocks without text stay.
-        marks: The tool's marks: `kind`, `max_output_chars`, `max_output_lines`, `truncate`; empty for a delegate.
-
-    Returns:
-        The content to show, and whether it was truncated.
+    for the rest. Blocks are cut as by `truncated_content`. `marks` are the tool's; empty for a delegate.
     """
     limits = output_limits(call["name"], marks, settings)
     threshold = settings.offload_over_chars if call["name"] != READ_RESULT else None

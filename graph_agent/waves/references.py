@@ -21,11 +21,7 @@ class BadReferenceError(CallError):
 
 
 def referenced_ids(arguments: Any) -> Iterator[str]:
-    """Yield the call ids in a value's references, in order, including repeats.
-
-    Raises:
-        BadReferenceError: For a reference that is not of the form `${id.path[0]}`.
-    """
+    """Yield the call ids in a value's references, in order, with repeats; `BadReferenceError` for a bad reference."""
     for text in _strings(arguments):
         for found in _REFERENCE.finditer(text):
             if found[1] is not None:
@@ -33,17 +29,11 @@ def referenced_ids(arguments: Any) -> Iterator[str]:
 
 
 def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
-    """Return the value with its references resolved.
+    """Return plain JSON with its references resolved to results, plain JSON by call id.
 
     A string that consists of one reference becomes the referenced value, with its type; within a longer string a
-    reference becomes text. A path may also lead into a text that contains JSON.
-
-    Args:
-        arguments: Plain JSON; not modified.
-        results: Call id → result, plain JSON.
-
-    Raises:
-        BadReferenceError: If a reference resolves to nothing.
+    reference becomes text. A path may also lead into a text that contains JSON. Raises `BadReferenceError` if a
+    reference resolves to nothing.
     """
 
     def replace(found: re.Match[str]) -> str:
@@ -57,11 +47,7 @@ def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
 
 
 def resolve_some(arguments: Any, results: Mapping[str, Any]) -> Any:
-    """Behaves like `resolve`, for the references to these results only; `resolve` can resolve the others later.
-
-    Raises:
-        BadReferenceError: If a reference to one of the results leads to nothing in it.
-    """
+    """Behaves like `resolve`, for the references to these results only; `resolve` can resolve the others later."""
 
     def is_known(found: re.Match[str] | None) -> bool:
         return found is not None and found[1] is not None and _parse(found[1])[0] in results
@@ -77,21 +63,12 @@ def resolve_some(arguments: Any, results: Mapping[str, Any]) -> Any:
 
 
 def escaped(arguments: Any) -> Any:
-    """Return the value with each `${` escaped, so that `resolve` returns the given value.
-
-    Args:
-        arguments: Plain JSON; not modified.
-    """
+    """Return plain JSON with each `${` escaped, so that `resolve` returns the given value."""
     return _map_texts(arguments, lambda text: text.replace("${", "$${"))
 
 
 def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
-    """Return the value with the ids in its references replaced.
-
-    Args:
-        arguments: Plain JSON; not modified.
-        names: Old id → new id; other ids stay.
-    """
+    """Return plain JSON with the ids in its references replaced by new `names`; other ids stay."""
 
     def rename(found: re.Match[str]) -> str:
         id_ = _PATH.fullmatch((found[1] or "").strip())

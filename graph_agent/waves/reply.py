@@ -29,13 +29,9 @@ _decoder = json.JSONDecoder(strict=False)
 
 
 def answer_of_plans(text: str) -> str | None:
-    """Return the answer of a text that begins with a structured plan, also fenced, damaged or cut off.
+    """Return the answer of a text, without reasoning, that begins with a plan, also fenced, damaged or cut off.
 
-    Args:
-        text: The text, without reasoning.
-
-    Returns:
-        The plan's `answer` and the prose after the plan; empty without both. None if the text begins with no plan.
+    It is the plan's `answer` and the prose after the plan; empty without both. None if the text begins with no plan.
     """
     parts, rest = list[str](), text.strip()
     for count in range(_MOST_PLANS):
@@ -58,8 +54,7 @@ def answer_of_plans(text: str) -> str | None:
 def partial_answer(text: str) -> str | None:
     """Return the answer that a cut-off plan without calls has begun; None if it has begun none.
 
-    Args:
-        text: The text, without reasoning. Its list of calls must be closed: the end of an open one is unknown.
+    The text has no reasoning. Its list of calls must be closed: the end of an open one is unknown.
     """
     plan = _completed(_FENCE.sub("", text.strip()))
     if plan is None or plan.get("status") not in _STATUS or plan.get("tools") != []:
@@ -125,10 +120,7 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     """Return the plan in a reply: a call of `PLAN_TOOL`, calls of the tools themselves, or JSON in the text.
 
     Prose becomes a plan with status `done`, without calls, and with the prose as answer. A plan without calls whose
-    answer was cut off by the length keeps the partial answer.
-
-    Raises:
-        PlanError: For JSON that is not a plan; the text is for the model.
+    answer was cut off by the length keeps the partial answer. JSON that is not a plan is a `PlanError`, for the model.
     """
     if (cut := cut_off(reply)) is not None:
         if cut == "length" and (partial := partial_answer(reply.text.rpartition("</think>")[2])) is not None:

@@ -164,10 +164,7 @@ def check_wave(plan: PlanningResult, max_calls: int, answered: Collection[str] =
 def fill_in_earlier(calls: Sequence[Call], earlier_results: Callable[[], Mapping[str, Any]]) -> list[Call]:
     """Return the calls of a wave with the results of earlier waves filled in, and needs within the wave only.
 
-    A call that needs an earlier call without a result gets a fault.
-
-    Args:
-        earlier_results: Returns the results of the input's earlier calls, by id; called only if a call needs one.
+    A call that needs an earlier call without a result gets a fault. Earlier results, by id, are read only if needed.
     """
     ids = {call["id"] for call in calls}
     if all(need in ids for call in calls for need in call.get("needs", ())):
