@@ -1,8 +1,9 @@
 """Makes the questions that a server asks during a call interrupts of the graph, and answers its sampling.
 
-The call stays open on the server while its session waits, and the answer is delivered to it. If it is lost before the
-answer arrives, because its process or its server has ended, then a call that may be repeated is made again, and its
-questions receive the answers that people gave to equal questions. The outcome of any other call is unknown.
+The call stays open on the server while its session waits, and the answer is delivered to it, with a Store also from
+another process. If it is lost before the answer arrives, because its process or its server has ended, then a call that
+may be repeated is made again, and its questions receive the answers that people gave to equal questions. The outcome of
+any other call is unknown.
 """
 
 from __future__ import annotations
@@ -37,9 +38,19 @@ from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.loop_bridge import LoopBridge
 from graph_agent.mcp.messages import McpCallError, UrlsRequiredError
 from graph_agent.mcp.server import Server, is_repeatable
-from graph_agent.mcp.suspended import NO_SAMPLING, UNSUPPORTED, Asked, OpenQuestion, Reply, SuspendedCall
+from graph_agent.mcp.suspended import (
+    HANDOVER,
+    NO_SAMPLING,
+    UNSUPPORTED,
+    Asked,
+    OpenQuestion,
+    Reply,
+    SuspendedCall,
+    answer_elsewhere,
+)
 from graph_agent.models.sampling import Sampler, current_sampler
 from graph_agent.parsing.call import key_of_current_call, running_call
+from graph_agent.runs.inbox import StoreInbox
 from graph_agent.runs.run import run_of
 from graph_agent.types import NO_USAGE, Call
 from graph_agent.usage import LimitMetError, add_usage
@@ -158,7 +169,7 @@ async def call_and_ask(
             answers.setdefault(digest, []).append(interrupt(before, response_schema=response_schema(before)))
             asked.append(Asked(before))
         if not before["repeatable"]:
-            raise McpCallError(_lost(server, tool), may_have_run=True)
+            return await _continue_elsewhere(server, tool, key, before, answers[before["questions"][-1]][-1])
     continued = suspended is not None
     if suspended is None:
         suspended = await bridge.run(start)
@@ -193,6 +204,30 @@ async def _call(
             suspended.refused = False
 
 
+async def _continue_elsewhere(
+    server: Server, tool: types.Tool, key: str, asked: ElicitationRequest, answer: Any
+) -> types.CallToolResult:
+    """Have the process that made a call continue it, and return its result.
+
+    Raises:
+        GraphInterrupt: To ask the person the call's next question.
+        McpCallError: If no process holds the call, or no answer of the server will arrive.
+        ToolException: If the answer of the server is a protocol error.
+    """
+    store = get_runtime().store
+    while store is not None:
+        found = await answer_elsewhere(StoreInbox(store, HANDOVER), key, asked["questions"][-1], answer)
+        if "result" in found:
+            return types.CallToolResult.model_validate(found["result"])
+        if "error" in found:
+            raise McpCallError(found["error"], may_have_run=True) if found["lost"] else ToolException(found["error"])
+        if "question" not in found:
+            break
+        asked = found["question"]
+        answer = interrupt(asked, response_schema=response_schema(asked))
+    raise McpCallError(_lost(server, tool), may_have_run=True)
+
+
 class _Conversation:
     """One task's part of a call: asks a person, and gives the answers to the server."""
 
@@ -205,6 +240,8 @@ class _Conversation:
         self._call = call
         self._suspended = suspended
         self._sampler = current_sampler.get()
+        self._store = get_runtime().store
+        suspended.continue_for = self._continue_for
         self._can_ask = server.asks_people and checkpointer_of(get_config()) is not None
 
     async def run(self, *, continued: bool) -> types.CallToolResult:
@@ -241,6 +278,36 @@ class _Conversation:
 
     async def _leave(self) -> None:
         self._server.suspended.leave(self._suspended)
+        if self._store is not None:
+            self._server.suspended.watch(StoreInbox(self._store, HANDOVER))
+
+    async def _continue_for(self, digest: str, answer: Any) -> dict[str, Any]:
+        """Continue the call with the answer to a question; return as `answer_elsewhere` does."""
+        given, error = [answer], ""
+        try:
+            while isinstance(outcome := await self._suspended.step(), OpenQuestion):
+                if isinstance(outcome.params, types.CreateMessageRequestParams):
+                    self._suspended.answer(outcome, NO_SAMPLING)  # the run whose model could answer has ended
+                    continue
+                asked = next((each for each in self._suspended.asked if each.question is outcome), None)
+                if asked is not None and asked.value["questions"][-1] == digest and given:
+                    asked.question = None
+                    try:
+                        valid = read_elicitation_answer(asked.value, given.pop())
+                    except DecisionError as misfit:
+                        asked, error = None, str(misfit)
+                    else:
+                        result = types.ElicitResult(action=valid.action, content=valid.content)
+                        self._suspended.answer(outcome, result)
+                        continue
+                if asked is None:
+                    value = self._request(outcome)
+                    asked = Asked({**value, "error": error} if error else value, outcome)
+                    self._suspended.asked.append(asked)
+                return {"question": asked.value}
+        except ToolException as failure:
+            return {"error": str(failure), "lost": isinstance(failure, McpCallError)}
+        return {"result": outcome.model_dump(mode="json", by_alias=True)}
 
     async def _end(self) -> None:
         self._server.suspended.end(self._suspended)

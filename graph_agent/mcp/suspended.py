@@ -1,22 +1,28 @@
 """Keeps calls open whose server asks a person, until an answer arrives.
 
 LangGraph runs a node again after an interrupt. A call that waits for an answer therefore lives longer than the task
-that made it: the interrupted task leaves it here, and the task of the resumed run finds it by its key.
+that made it: the interrupted task leaves it here, and the task of the resumed run finds it by its key. In another
+process, that task sends its answer through the Store, and the process of the call returns the next question or the end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import mcp.types as types
 from mcp.shared.session import ProgressFnT
 
 from graph_agent._internal.failure_log import get_logger
+from graph_agent._internal.polling import poll_forever
 from graph_agent.approvals.elicitation import ElicitationRequest
 from graph_agent.mcp.messages import McpCallError
+from graph_agent.runs.inbox import ControlMessage, StoreInbox, new_note
+from graph_agent.runs.registry import POLL_S
 from graph_agent.types import NO_USAGE, Usage
 
 logger = get_logger("graph_agent.mcp")
@@ -67,6 +73,8 @@ class SuspendedCall:
     """Number of requests to the agent's model."""
     usage: Usage = field(default_factory=lambda: NO_USAGE)
     """Usage of these requests that no task has reported yet."""
+    continue_for: Callable[[str, Any], Awaitable[dict[str, Any]]] | None = None
+    """Continues it with the answer to a question, by its digest, of another process; see `answer_elsewhere`."""
     on_progress: ProgressFnT | None = None
     """Receives the progress of the call, in the newest task."""
     _task: asyncio.Task[types.CallToolResult] | None = None
@@ -143,6 +151,9 @@ class SuspendedCalls:
     def __init__(self, keep_s: float) -> None:
         self._keep_s = keep_s
         self._calls: dict[str, SuspendedCall] = {}
+        self._watching: asyncio.Task[Any] | None = None
+        self._handed: set[asyncio.Task[None]] = set()
+        """Calls that are continued for other processes."""
 
     def take(self, key: str) -> SuspendedCall | None:
         """Return the call of a key to continue it; None if there is none."""
@@ -169,15 +180,95 @@ class SuspendedCalls:
         """Remove a call, and cancel it if it still runs."""
         call.cancel()
         self._calls.pop(call.key, None)
+        if not self._calls and self._watching is not None:
+            self._watching.cancel()
 
     def close(self) -> None:
         """End all calls."""
+        for task in self._handed:
+            task.cancel()
         for call in [*self._calls.values()]:
             self.end(call)
+
+    def watch(self, inbox: StoreInbox) -> None:
+        """Continue calls that wait with the answers of other processes, until none waits."""
+        if self._watching is None or self._watching.done():
+            look = partial(self._look, inbox)
+            self._watching = asyncio.create_task(poll_forever(look, POLL_S, logger, "Reading answers from the Store"))
+
+    async def _look(self, inbox: StoreInbox) -> None:
+        notes = await inbox.read(_BOX)
+        for note in notes:
+            call = self._calls.get(note.content.get("key", ""))
+            if call is not None and call.expires is not None:
+                self.take(call.key)
+                task = asyncio.create_task(self._hand_over(inbox, note, call))
+                self._handed.add(task)
+                task.add_done_callback(self._handed.discard)
+        # A process that was killed leaves its notes behind.
+        oldest_ns = time.time_ns() - _STALE_NS
+        if stale := [note.key for note in notes if note.sent_ns < oldest_ns]:
+            await inbox.forget(_BOX, stale)
+
+    async def _hand_over(self, inbox: StoreInbox, note: ControlMessage, call: SuspendedCall) -> None:
+        """Continue a call with the answer in a note, and send back its next question or its end."""
+        assert call.continue_for is not None, "the task that left it has set it"
+        work = asyncio.ensure_future(call.continue_for(note.content["question"], note.content["answer"]))
+        found: dict[str, Any] = {}
+        try:
+            while not (await asyncio.wait({work}, timeout=_SILENT_S / 3))[0]:
+                if note.key not in {each.key for each in await inbox.read(_BOX)}:
+                    return  # the run of the other process was stopped
+                await inbox.add(_BOX, new_note("configure", {"to": note.key}))
+            found = work.result()
+            await inbox.add(_BOX, new_note("configure", {"to": note.key, **found}))
+            await inbox.forget(_BOX, [note.key])
+        finally:
+            work.cancel()
+            if "question" in found:
+                self.leave(call)
+            else:
+                self.end(call)
 
     def _expire(self, call: SuspendedCall) -> None:
         logger.warning("A call was cancelled, because its question had no answer within %g s", self._keep_s)
         self.end(call)
+
+
+HANDOVER = "mcp"
+"""Kind of the `StoreInbox` through which processes continue each other's calls."""
+_BOX = "calls"
+_SILENT_S = 3.0
+"""Seconds after which the process of a call that sends nothing has ended."""
+_STALE_NS = 86_400 * 10**9
+
+
+async def answer_elsewhere(inbox: StoreInbox, key: str, question: str, answer: Any) -> dict[str, Any]:
+    """Have the process that holds a call continue it with the answer to a question; cancelling this cancels the call.
+
+    Args:
+        key: Idempotency key of the call.
+        question: Digest of the question.
+
+    Returns:
+        The next `question` of the call as the value of its interrupt, its `result`, or its `error`, which is `lost` if
+        there is no answer of the server; empty if no process holds the call.
+    """
+    note = new_note("configure", {"key": key, "question": question, "answer": answer})
+    await inbox.add(_BOX, note)
+    until = time.monotonic() + _SILENT_S
+    try:
+        while time.monotonic() < until:
+            for reply in [each for each in await inbox.read(_BOX) if each.content.get("to") == note.key]:
+                await inbox.forget(_BOX, [reply.key])
+                if len(reply.content) > 1:
+                    found: dict[str, Any] = reply.content
+                    return found
+                until = time.monotonic() + _SILENT_S
+            await asyncio.sleep(POLL_S)
+    finally:
+        await inbox.forget(_BOX, [note.key])
+    return {}
 
 
 UNSUPPORTED = types.ErrorData(code=types.INVALID_REQUEST, message="Elicitation not supported")

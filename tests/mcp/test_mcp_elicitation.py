@@ -15,6 +15,7 @@ import pytest_asyncio
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import ToolException
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
 from graph_agent import RunResult, ScriptedChatModel, Session, create_graph_agent
@@ -187,6 +188,50 @@ async def test_after_a_crash_only_calls_that_may_run_twice_are_repeated(tmp_path
 
         refused = await again("connect").resume("accept")
         assert refused.results == {"c": "connected"}
+
+
+@asynccontextmanager
+async def two_processes(folder: Path, *scripts: list[Any]) -> AsyncIterator[list[Session]]:
+    """One session in two agents, each with servers of its own, as worker processes have them."""
+    saver, store = InMemorySaver(), InMemoryStore()
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(open_mcp_tools({"hotel": asking(folder)})) for _ in scripts]
+        graphs = [
+            create_graph_agent(ScriptedChatModel(script), tools=tools, checkpointer=saver, store=store)
+            for script, tools in zip(scripts, opened, strict=True)
+        ]
+        yield [Session(graph, "s1") for graph in graphs]
+
+
+async def test_an_answer_that_another_process_receives_continues_the_open_call(tmp_path: Path) -> None:
+    async with two_processes(tmp_path, [book("1")], ["Done."]) as (first, second):
+        waiting = await first.run("go")
+        result = await second.resume("yes")
+    assert (messages(waiting), result.results) == (["Book room 1?"], {"c1": "booked 1"})
+    assert effects(tmp_path, "1") == ["begin", "booked"]
+
+
+@pytest.mark.parametrize("last", [0, 1], ids=["where it was made", "elsewhere"])
+async def test_questions_of_a_call_are_answered_in_any_process(tmp_path: Path, last: int) -> None:
+    swap = asks(("c", "swap", {"room": "1"}))
+    async with two_processes(tmp_path, [swap, *["Done."] * (1 - last)], ["Done."] * last) as sessions:
+        await sessions[0].run("go")
+        waiting = await sessions[1].resume({"sure": True})
+        result = await sessions[last].resume({"sure": False})
+    assert (messages(waiting), result.results) == (["Sure?"], {"c": "True False"})
+    assert effects(tmp_path, "1") == ["begin", "swapped"]
+
+
+async def test_a_call_that_no_process_holds_any_more_is_lost(tmp_path: Path) -> None:
+    saver, store = InMemorySaver(), InMemoryStore()
+    results = []
+    for script in ([book("1")], ["Done."]):
+        async with open_mcp_tools({"hotel": asking(tmp_path)}) as tools:
+            graph = create_graph_agent(ScriptedChatModel(script), tools=tools, checkpointer=saver, store=store)
+            agent = Session(graph, "s1")
+            results.append(await (agent.resume("yes") if results else agent.run("go")))
+    assert results[1].results == {"c1": LOST}
+    assert store.search(("graph_agent", "mcp")) == []
 
 
 async def test_a_call_whose_question_expired_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

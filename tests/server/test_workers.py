@@ -18,8 +18,9 @@ import pytest
 from graph_agent.server.admission.gate import Limits
 from graph_agent.server.admission.worker_folder import SharedLimits
 from graph_agent.server.problems import ProblemError
-from tests.server.process import Served, eventually, refused, serving
+from tests.server.process import PARROT, Served, eventually, refused, serving
 from tests.support.chat_client import chat, events, is_up
+from tests.support.mcp_servers.running import asking
 
 CHAT = "/v1/chat/completions"
 CALLERS = ["held", "rated", "killed", *(f"scout{i}" for i in range(40))]
@@ -69,6 +70,27 @@ def one_client_each(server: Served) -> Iterator[tuple[dict[int, httpx.Client], i
     finally:
         for http in found.values():
             http.close()
+
+
+def test_an_answer_to_an_mcp_server_reaches_the_worker_of_the_call(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("".join(f"{name}:{key(name)['x-api-key']}\n" for name in CALLERS))
+    options = ["--workers", "2", "--keys-file", str(tmp_path / "keys")]
+    agent = {**PARROT, "mcp_servers": {"hotel": asking(tmp_path)}}
+    with serving(tmp_path, *options, agent=agent) as server, stopped(server), one_client_each(server) as (clients, _):
+        first, second = clients.values()
+        body: dict[str, Any] = {
+            "model": "parrot",
+            "messages": [{"role": "user", "content": '!call swap {"room": "1"}'}],
+        }
+        first.post(CHAT, json={**body, "metadata": {"session_id": "s"}}, headers=key("held"))
+        waiting, ended = (
+            second.post("/sessions/s/resume", json={"answer": {"sure": sure}}, headers=key("held")).json()
+            for sure in (True, False)
+        )
+
+    assert (waiting["interrupts"][0]["value"]["message"], ended["status"]) == ("Sure?", "COMPLETED")
+    assert ended["answer"].endswith("swap said: True False")
+    assert (tmp_path / "effects").read_text() == "begin 1\nswapped 1\n"
 
 
 def counted(http: httpx.Client, name: str) -> float:

@@ -71,6 +71,15 @@ async def look(room: str, context: Ctx) -> str:
 
 
 @server.tool(structured_output=False)
+async def swap(room: str, context: Ctx) -> str:
+    """Swap a room, after the same question twice."""
+    note(f"begin {room}")
+    answers = [await context.elicit("Sure?", Confirmation) for _ in range(2)]
+    note(f"swapped {room}")
+    return " ".join(str(each.data.sure) if each.action == "accept" else each.action for each in answers)
+
+
+@server.tool(structured_output=False)
 async def furnish(context: Ctx) -> str:
     """Ask with fields of each kind."""
     fields: dict[str, Any] = {
