@@ -25,7 +25,7 @@ from graph_agent.server.parameters import (
     Server,
     chat_endpoint,
 )
-from graph_agent.server.problems import ProblemError, anthropic_error
+from graph_agent.server.problems import InvalidRequestError, ProblemError, anthropic_error
 from graph_agent.server.response_models import AnthropicError, AnthropicMessage, TokenCount, error_responses
 from graph_agent.server.sse import frame
 
@@ -185,19 +185,19 @@ def _content_block(block: Block) -> dict[str, Any]:
     if block.type == "text":
         return {"type": "text", "text": block.text or ""}
     if block.source is None:
-        raise ProblemError("invalid", f"A block of type {block.type} has no source.", param="messages")
+        raise InvalidRequestError(f"A block of type {block.type} has no source.", "messages")
     if block.type == "document":
         return _document(block.source, block.title)
     if block.source.type == "url":
         return schemas.image(url=block.source.url)
     if block.source.type == "text":
-        raise ProblemError("invalid", "An image is given by its address, or by its bytes in base64.", param="messages")
+        raise InvalidRequestError("An image is given by its address, or by its bytes in base64.", "messages")
     return schemas.image(mime_type=block.source.media_type, base64=block.source.data)
 
 
 def _document(source: Source, title: str | None) -> dict[str, Any]:
     if source.type == "url":
-        raise ProblemError("invalid", "A document is given by its bytes in base64, or as text.", param="messages")
+        raise InvalidRequestError("A document is given by its bytes in base64, or as text.", "messages")
     if source.type == "text":
         return {"type": "text", "text": f"{title}\n\n{source.data}" if title else source.data}
     return schemas.document(mime_type=source.media_type, base64=source.data, name=title)
@@ -205,19 +205,19 @@ def _document(source: Source, title: str | None) -> dict[str, Any]:
 
 def _simplify(blocks: list[dict[str, Any]]) -> str | list[Any]:
     if not blocks:
-        raise ProblemError("invalid", "A message of the user's has no content.", param="messages")
+        raise InvalidRequestError("A message of the user's has no content.", "messages")
     return schemas.simplify_blocks(blocks)
 
 
 def _call(block: Block) -> ToolCall:
     if not block.id or not block.name:
-        raise ProblemError("invalid", "A block of type tool_use has no id or no name.", param="messages")
+        raise InvalidRequestError("A block of type tool_use has no id or no name.", "messages")
     return ToolCall(id=block.id, name=block.name, args=block.input or {}, type="tool_call")
 
 
 def _result(block: Block) -> ToolMessage:
     if not block.tool_use_id:
-        raise ProblemError("invalid", "A block of type tool_result has no tool_use_id.", param="messages")
+        raise InvalidRequestError("A block of type tool_result has no tool_use_id.", "messages")
     content: str | list[Any] = block.content if isinstance(block.content, str) else ""
     if isinstance(block.content, list):
         blocks = [_content_block(part) for part in block.content if part.type in _CONTENT_TYPES]
@@ -241,7 +241,7 @@ def _tools(body: CountRequest) -> list[dict[str, Any]]:
 
 def _tool(tool: Tool) -> dict[str, Any]:
     if tool.input_schema is None or not re.fullmatch(schemas.TOOL_NAME, tool.name):
-        raise ProblemError("invalid", f"The tool {tool.name!r} has no input_schema, or no valid name.", param="tools")
+        raise InvalidRequestError(f"The tool {tool.name!r} has no input_schema, or no valid name.", "tools")
     function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
     return {"type": "function", "function": function}
 
@@ -253,7 +253,7 @@ def _choice(body: MessagesRequest) -> str | None:
     if choice.type == "any":
         return "any"
     if choice.name is None or choice.name not in {tool.name for tool in body.tools or [] if _is_function(tool)}:
-        raise ProblemError("invalid", f"tool_choice names {choice.name!r}, which is not among the tools.")
+        raise InvalidRequestError(f"tool_choice names {choice.name!r}, which is not among the tools.")
     return choice.name
 
 

@@ -38,7 +38,7 @@ from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.models.capabilities import may_download_images
 from graph_agent.models.sanitize import ToolAliases
 from graph_agent.runs.registry import lock_idle_session
-from graph_agent.server.problems import ProblemError
+from graph_agent.server.problems import InvalidRequestError
 from graph_agent.server.settings import A2A_DEFAULTS, ServerSettings
 from graph_agent.session.history import EventReader
 from graph_agent.state.events import StoredEvent
@@ -405,7 +405,7 @@ class Host:
         try:
             ToolAliases([*self.tool_names, *names])
         except ConfigError as error:
-            raise ProblemError("invalid", f"{error}", param="tools") from None
+            raise InvalidRequestError(f"{error}", "tools") from None
 
     def check_unsupported_tools(self, types: Sequence[str]) -> tuple[str, ...]:
         """Return warnings about a caller's tools that are no functions; refuse them if the settings do."""
@@ -413,7 +413,7 @@ class Host:
             return ()
         message = f"Tools of these types cannot be run here, only functions of the caller: {', '.join(types)}."
         if self.settings.unsupported_tools == "refuse":
-            raise ProblemError("invalid", f"{message} Leave them out.", param="tools")
+            raise InvalidRequestError(f"{message} Leave them out.", "tools")
         return (f"{message} They were ignored.",)
 
     def check_images(self, messages: Sequence[AnyMessage]) -> None:
@@ -422,21 +422,19 @@ class Host:
         if any(map(_has_image_url, messages)) and any(
             map(may_download_images, [builder.model, *builder.config.fallback_models])
         ):
-            raise ProblemError(
-                "invalid",
+            raise InvalidRequestError(
                 "An image is given by an address. The client of this agent's model would download it on this server, "
                 "which connects to no address that a request names. Send the image's bytes in base64.",
-                param="messages",
+                "messages",
             )
 
     def check_agentic_loops(self, limit: int | None) -> None:
         """Check that a request's limit of hook reruns is within the agent's configuration."""
         most = self.kept.builder.config.max_agentic_loops
         if limit is not None and limit > most:
-            raise ProblemError(
-                "invalid",
+            raise InvalidRequestError(
                 f"max_agentic_loops={limit}: this agent allows at most {most}; send {most} or less, or leave it out.",
-                param="max_agentic_loops",
+                "max_agentic_loops",
             )
 
     def credentials_of(self, request: HTTPConnection) -> dict[str, SecretStr]:
@@ -444,7 +442,7 @@ class Host:
         try:
             return credentials_of(request.headers, self.credential_headers)
         except InputError as error:
-            raise ProblemError("invalid", str(error)) from None
+            raise InvalidRequestError(str(error)) from None
 
     @property
     def tool_names(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from graph_agent.server.parameters import (
     Services,
     chat_endpoint,
 )
-from graph_agent.server.problems import ProblemError, openai_error
+from graph_agent.server.problems import InvalidRequestError, ProblemError, openai_error
 from graph_agent.server.response_models import Completion, Model, ModelList, OpenAIError, error_responses
 from graph_agent.server.sse import frame
 from graph_agent.settings.config import ReasoningEffort
@@ -208,13 +208,13 @@ def _message(message: Message) -> AnyMessage | None:
         case "user":
             content = _content(message)
             if not content:
-                raise ProblemError("invalid", "A message of the user's has no content.", param="messages")
+                raise InvalidRequestError("A message of the user's has no content.", "messages")
             return HumanMessage(content)
         case "assistant":
             return AIMessage(_text(message), tool_calls=[_call(call) for call in message.tool_calls or []])
         case "tool":
             if not message.tool_call_id:
-                raise ProblemError("invalid", "A tool's message names no tool_call_id.", param="messages")
+                raise InvalidRequestError("A tool's message names no tool_call_id.", "messages")
             return ToolMessage(_content(message), tool_call_id=message.tool_call_id)
 
 
@@ -227,12 +227,12 @@ def _content(message: Message) -> str | list[Any]:
 def _block(part: Part) -> dict[str, Any]:
     if part.type == "image_url":
         if part.image_url is None:
-            raise ProblemError("invalid", "A part of type image_url has no image_url.", param="messages")
+            raise InvalidRequestError("A part of type image_url has no image_url.", "messages")
         return schemas.image_at(part.image_url.url)
     if part.type == "file":
         found = schemas.DATA_URL.fullmatch(part.file.file_data or "") if part.file else None
         if part.file is None or found is None:
-            raise ProblemError("invalid", "A file is given by file_data: a data: URL with base64.", param="messages")
+            raise InvalidRequestError("A file is given by file_data: a data: URL with base64.", "messages")
         return schemas.document(mime_type=found[1], base64=found[2], name=part.file.filename)
     return {"type": "text", "text": (part.text if part.type == "text" else part.refusal) or ""}
 
@@ -251,7 +251,7 @@ def _call(call: CallInHistory) -> ToolCall:
 def _functions(body: ChatCompletionRequest) -> list[Function]:
     found = [tool.function for tool in body.tools or [] if tool.type == "function"]
     if None in found:
-        raise ProblemError("invalid", "A tool of type function has no function.", param="tools")
+        raise InvalidRequestError("A tool of type function has no function.", "tools")
     return [function for function in found if function is not None]
 
 
@@ -260,7 +260,7 @@ def _choice(body: ChatCompletionRequest) -> str | None:
         return "any" if body.tool_choice == "required" else None
     name = body.tool_choice.function.name
     if name not in {function.name for function in _functions(body)}:
-        raise ProblemError("invalid", f"tool_choice names {name!r}, which is not among the tools.", param="tool_choice")
+        raise InvalidRequestError(f"tool_choice names {name!r}, which is not among the tools.", "tool_choice")
     return name
 
 

@@ -134,6 +134,13 @@ class ProblemError(Exception):
         return headers
 
 
+class InvalidRequestError(ProblemError):
+    """The request, or its field `param`, cannot be used as it is."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__("invalid", message, param=param)
+
+
 class BusySessionError(ProblemError):
     """Another request runs or has continued the session."""
 
@@ -399,7 +406,7 @@ async def on_invalid(request: Request, error: Exception) -> Response:
     """Handle a request that does not fit the API's schema."""
     assert isinstance(error, RequestValidationError)
     message, param = describe_faults(error.errors())
-    return refusal(path_of(request.scope), ProblemError("invalid", message, param=param))
+    return refusal(path_of(request.scope), InvalidRequestError(message, param))
 
 
 async def on_http(request: Request, error: Exception) -> Response:
@@ -409,8 +416,8 @@ async def on_http(request: Request, error: Exception) -> Response:
         problem = ProblemError("not_found", _not_found_message(request.url.path))
         return refusal(path_of(request.scope), problem)
     if error.status_code == 400:
-        return refusal(path_of(request.scope), ProblemError("invalid", "The request's body is no JSON."))
-    response = refusal(path_of(request.scope), ProblemError("invalid", str(error.detail)), error.status_code)
+        return refusal(path_of(request.scope), InvalidRequestError("The request's body is no JSON."))
+    response = refusal(path_of(request.scope), InvalidRequestError(str(error.detail)), error.status_code)
     response.headers.update(error.headers or {})
     return response
 

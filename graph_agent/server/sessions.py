@@ -28,7 +28,7 @@ from graph_agent.server.chat.run_spec import RunSpec, client_interrupts
 from graph_agent.server.chat.schemas import SESSION_ID, clean_body
 from graph_agent.server.host import Feeds, Host, LiveRuns
 from graph_agent.server.parameters import Sender, Server
-from graph_agent.server.problems import BusySessionError, ProblemError
+from graph_agent.server.problems import BusySessionError, InvalidRequestError, ProblemError
 from graph_agent.server.sse import comment, frame
 from graph_agent.session.history import SessionMemory, list_threads, summarize_session
 from graph_agent.session.interrupts import checked_answers
@@ -452,10 +452,9 @@ async def follow_up_session(
 ) -> models.Accepted:
     """Queue a session's next input, to run after the current answer; its answer is in the events."""
     if brought := server.chat.runs.host.credentials_of(request):
-        raise ProblemError(
-            "invalid",
+        raise InvalidRequestError(
             f"A follow-up is stored until its turn comes, and credentials never are ({', '.join(sorted(brought))}). "
-            "Send it without their headers, or as a request of its own when the session is idle.",
+            "Send it without their headers, or as a request of its own when the session is idle."
         )
     # Counted as an input against the rate only: its run follows the current one of the session, so that the number of
     # concurrent runs does not grow.

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError
-from graph_agent.server.problems import Kind, ProblemError, path_of
+from graph_agent.server.problems import InvalidRequestError, Kind, ProblemError, path_of
 
 COLLECT_BYTES = 64_000_000
 """Bytes of answered requests after which garbage is collected: the collector counts objects, not bytes, and some of the
@@ -90,10 +90,9 @@ class BodyLimits:
         if announced.isdigit() and int(announced) > self._max_bytes:
             raise self._too_large()
         if (encoding := headers.get(b"content-encoding", b"identity").strip().lower()) not in (b"identity", b""):
-            raise ProblemError(
-                "invalid",
+            raise InvalidRequestError(
                 f"The request's body is encoded as {encoding.decode('latin-1')[:40]!r}, which this server does not "
-                "decode. Send it without a content-encoding.",
+                "decode. Send it without a content-encoding."
             )
         meter = JsonMeter(self._json)
         chunks: list[bytes] = []

@@ -24,7 +24,7 @@ from graph_agent.approvals.requests import HeldCall, calls_of_request, request_o
 from graph_agent.models.errors import public_text
 from graph_agent.server.chat.run_spec import answers_to_approvals, is_client_call
 from graph_agent.server.chat.schemas import document, image
-from graph_agent.server.problems import ProblemError
+from graph_agent.server.problems import InvalidRequestError, ProblemError
 from graph_agent.state.events import StoredEvent
 from graph_agent.state.messages import CONTEXT_MARK
 from graph_agent.types import HIDDEN_ID_PREFIX
@@ -104,8 +104,8 @@ def conversation_of(messages: Sequence[core.Message]) -> list[AnyMessage]:
 def user_message(message: core.UserMessage) -> HumanMessage:
     """Return a user's message for the session, with the client's id, which must not be a reserved one."""
     if message.id.startswith(HIDDEN_ID_PREFIX):
-        raise ProblemError(
-            "invalid", f"messages: an id may not begin with {HIDDEN_ID_PREFIX!r}: {message.id!r}.", param="messages"
+        raise InvalidRequestError(
+            f"messages: an id may not begin with {HIDDEN_ID_PREFIX!r}: {message.id!r}.", "messages"
         )
     content = message.content
     if isinstance(content, str):
@@ -126,13 +126,11 @@ def _block(part: core.ContentPart) -> dict[str, Any]:
         return {"type": "text", "text": part.text}
     source = part.source
     if isinstance(source, core.FileSource):
-        raise ProblemError(
-            "invalid", "A file at a provider cannot be read here; send its bytes in base64.", param="messages"
-        )
+        raise InvalidRequestError("A file at a provider cannot be read here; send its bytes in base64.", "messages")
     if isinstance(source, core.UrlSource):
         if isinstance(part, core.ImagePart):
             return image(url=source.value)
-        raise ProblemError("invalid", "Only an image may be given by an address; send the bytes.", param="messages")
+        raise InvalidRequestError("Only an image may be given by an address; send the bytes.", "messages")
     match part:
         case core.ImagePart():
             return image(mime_type=source.mime_type, base64=source.value)
@@ -433,7 +431,7 @@ def answers_of(
     """
     entries = {entry.interrupt_id: entry for entry in resume}
     if len(entries) < len(resume):
-        raise ProblemError("invalid", "resume: an interrupt has two answers; send one.", param="resume")
+        raise InvalidRequestError("resume: an interrupt has two answers; send one.", "resume")
     open_ids = [id_ for each in interrupts for id_ in ids_of(each)]
     decided = {each["id"] for each in events if each["type"] == "approval_decision"}
     ignored = [id_ for id_ in entries if id_ not in open_ids and _is_received(id_, decided, bool(events), open_ids)]
@@ -481,11 +479,10 @@ def _decision(entry: ResumeEntry, name: str) -> Decision:
     reason, response = given.get("reason"), given.get("response")
     texts_fit = all(text is None or isinstance(text, str) for text in (reason, response))
     if not isinstance(approved, bool) or not texts_fit or not (arguments is None or isinstance(arguments, Mapping)):
-        raise ProblemError(
-            "invalid",
+        raise InvalidRequestError(
             f"resume: the payload for {entry.interrupt_id} ({name}) does not fit the interrupt's "
             'responseSchema; send for example {"approved": true}.',
-            param="resume",
+            "resume",
         )
     if approved:
         return approve() if arguments is None else edit(arguments)

@@ -44,7 +44,7 @@ from graph_agent.server.chat.run import RunEnded
 from graph_agent.server.chat.run_spec import RunSpec, is_client_call, merge_content, steering_notes
 from graph_agent.server.host import LOOK_S, Host
 from graph_agent.server.parameters import Sender, Server
-from graph_agent.server.problems import ProblemError, problem_of_failure, stopping
+from graph_agent.server.problems import InvalidRequestError, ProblemError, problem_of_failure, stopping
 from graph_agent.server.response_models import control_errors
 from graph_agent.server.sse import EventStream, comment, frame
 from graph_agent.session.built_agent import custom_state_of
@@ -167,7 +167,7 @@ def _shared_state(spec: RunSpec, body: AgentInput, values: Mapping[str, Any]) ->
         read = {name: TypeAdapter(types[name]).validate_python(value) for name, value in changed.items()}
         own.check(read)
     except (ValidationError, InputError) as error:
-        raise ProblemError("invalid", f"state: {error}", param="state") from None
+        raise InvalidRequestError(f"state: {error}", "state") from None
     # The client's value replaces that of the session, also for a field with a reducer.
     return {name: {_OVERWRITE: value} if name in own.reduced else value for name, value in read.items()}
 
@@ -176,8 +176,8 @@ def _mark(body: AgentInput) -> InputId:
     try:
         run_id = check_input_id(body.run_id)
     except InputError:
-        raise ProblemError(
-            "invalid", f"runId: {body.run_id!r} is no id; send 1 to 255 printable characters, such as a UUID."
+        raise InvalidRequestError(
+            f"runId: {body.run_id!r} is no id; send 1 to 255 printable characters, such as a UUID."
         ) from None
     if body.resume:
         # CopilotKit resumes under the run id of the interrupted run, which the input of that run has already.
@@ -190,11 +190,9 @@ def _context(host: Host, body: AgentInput, credentials: Mapping[str, SecretStr])
     tools = body.tools or ()
     for tool in tools:
         if re.fullmatch(schemas.TOOL_NAME, tool.name) is None:
-            raise ProblemError(
-                "invalid", f"tools: the name {tool.name!r} does not match {schemas.TOOL_NAME}.", param="tools"
-            )
+            raise InvalidRequestError(f"tools: the name {tool.name!r} does not match {schemas.TOOL_NAME}.", "tools")
         if not isinstance(tool.parameters, dict | None):
-            raise ProblemError("invalid", f"tools: the parameters of {tool.name!r} are no JSON schema.", param="tools")
+            raise InvalidRequestError(f"tools: the parameters of {tool.name!r} are no JSON schema.", "tools")
     host.check_client_tools([tool.name for tool in tools])
     functions = [schemas.function_tool(tool.name, tool.description, tool.parameters) for tool in tools]
     instructions = instructions_of(body.messages, [(each.description, each.value) for each in body.context or ()])
@@ -215,7 +213,7 @@ def _client_answers(body: AgentInput, state: StateSnapshot) -> dict[str, Any]:
     results = {name: result for name, result in given_results(body.messages).items() if name in waiting}
     if results and results.keys() != waiting.keys():
         missing = ", ".join(sorted(waiting.keys() - results.keys()))
-        raise ProblemError("invalid", f"Each open call needs a result; without one: {missing}.", param="messages")
+        raise InvalidRequestError(f"Each open call needs a result; without one: {missing}.", "messages")
     return {
         waiting[name].id: {"content": result_content(result), "status": "error" if result.error else "success"}
         for name, result in results.items()
@@ -228,7 +226,7 @@ def _answered(
     try:
         checked = checked_answers(answers, spec.graph, state, caller.person)
     except InputError as error:
-        raise ProblemError("invalid", str(error), param="resume") from None
+        raise InvalidRequestError(str(error), "resume") from None
     # Open calls are resumed even if this request no longer offers their tools.
     offered = {tool["function"]["name"] for tool in spec.context.get("client_tools", ())}
     waiting = [each.value for each in open_interrupts(state) if is_client_call(each)]

@@ -17,7 +17,7 @@ from graph_agent.approvals.text import decisions_in_text
 from graph_agent.errors import DecisionError
 from graph_agent.models.errors import public_text
 from graph_agent.server.chat.schemas import new_messages
-from graph_agent.server.problems import ProblemError
+from graph_agent.server.problems import InvalidRequestError
 from graph_agent.session.results import open_interrupts
 from graph_agent.state.events import StoredEvent
 from graph_agent.state.messages import is_user_input, new_user_messages
@@ -59,10 +59,9 @@ def continued_input(messages: Sequence[AnyMessage], state: StateSnapshot) -> lis
         while len(new) > 1 and _is_decision(new[0], failed.asked):
             new = new[1:]
         if _is_decision(new[0], failed.asked):
-            raise ProblemError(
-                "invalid",
+            raise InvalidRequestError(
                 "The calls of this question are decided, and the input has failed since. Send the input again.",
-                param="messages",
+                "messages",
             )
     for text in unanswered:
         # Without another message behind it, the input is sent again.

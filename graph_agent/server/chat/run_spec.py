@@ -42,7 +42,7 @@ from graph_agent.server.chat.schemas import (
     trailing_results,
 )
 from graph_agent.server.host import Host, new_token
-from graph_agent.server.problems import ProblemError
+from graph_agent.server.problems import InvalidRequestError
 from graph_agent.session.interrupts import checked_answers, joint_question
 from graph_agent.session.results import open_interrupts, since_last_input, waiting_for
 from graph_agent.tools.client import CLIENT_CALL, ClientResult
@@ -146,7 +146,7 @@ def with_key(request: ChatRequest, key: str | None) -> ChatRequest:
         checked = check_input_id(bare)
     except InputError:
         message = f"Idempotency-Key: {key!r} is not a key; send 1 to 255 printable characters, such as a UUID."
-        raise ProblemError("invalid", message, param="Idempotency-Key") from None
+        raise InvalidRequestError(message, "Idempotency-Key") from None
     content = [request.messages, request.instructions, request.options, request.client_tools, request.decisions]
     return replace(request, mark=InputId(checked, digest_of(content)))
 
@@ -201,11 +201,10 @@ def _check_tool_choice(request: ChatRequest) -> tuple[str, ...]:
     if request.offers_own_tools:
         return ("tool_choice requires a call; the model was free to choose, as it is for the agent's own tools.",)
     left_out = f" Left out: {', '.join(request.unsupported_tools)}." if request.unsupported_tools else ""
-    raise ProblemError(
-        "invalid",
+    raise InvalidRequestError(
         f"tool_choice requires a call, and the request has no function to call.{left_out} Send a function, or let the "
         "model choose.",
-        param="tool_choice",
+        "tool_choice",
     )
 
 
@@ -228,7 +227,7 @@ async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
         spec = RunSpec(host.kept, caller.pending_thread(token), None, {}, None, token)
         if resumed := await _resume(spec, caller, request, *trailing_results(request.messages)):
             return resumed
-        raise ProblemError("invalid", "The calls of these approval responses no longer wait.", param="messages")
+        raise InvalidRequestError("The calls of these approval responses no longer wait.", "messages")
     check_conversation(request.messages)
     results, user_messages = trailing_results(request.messages)
     if (token := pending_question(request.messages)) is not None:
@@ -266,15 +265,11 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
         return await _resolve(host, caller, replace(request, session_id=None))
     if new is None or is_answer:
         listed = ", ".join(result.tool_call_id for result in results) or "approval responses"
-        raise ProblemError(
-            "invalid", f"{request.session_label} waits for no result of these: {listed}.", param="messages"
-        )
+        raise InvalidRequestError(f"{request.session_label} waits for no result of these: {listed}.", "messages")
     if request.adds_all:
         check_conversation(new)
     elif not new or not all(isinstance(message, HumanMessage) for message in new):
-        raise ProblemError(
-            "invalid", "There is no new user message after the assistant's last message.", param="messages"
-        )
+        raise InvalidRequestError("There is no new user message after the assistant's last message.", "messages")
     if requests_of(open_interrupts(state)):
         return _decide(spec, caller, request, state)
     if (asked := open_question(state)) is not None:
@@ -289,11 +284,10 @@ def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSna
     """
     asked = [each for each in open_interrupts(state) if request_of(each) is not None]
     if not asked:
-        raise ProblemError(
-            "invalid",
+        raise InvalidRequestError(
             "The calls of this question no longer wait: they are decided, or the question has expired. Repeat the "
             "request for them in a new message, without the question.",
-            param="messages",
+            "messages",
         )
     content = merge_content([message for message in new_messages(request.messages) if message.type == "human"])
     answer: Any = {"decisions": content if isinstance(content, str) else "", "decided_by": caller.person}
@@ -329,7 +323,7 @@ async def _resume(
         return None
     if by_id and by_id.keys() != waiting.keys():
         listed = ", ".join(sorted(waiting.keys() ^ by_id.keys()))
-        raise ProblemError("invalid", f"One result for each open call is needed; these do not match: {listed}.")
+        raise InvalidRequestError(f"One result for each open call is needed; these do not match: {listed}.")
     answers = {**decided, **{waiting[id_].id: _answer(result) for id_, result in by_id.items()}}
     # Open calls are resumed even if this request no longer offers their tools.
     offered = {tool["function"]["name"] for tool in request.client_tools}
@@ -347,7 +341,7 @@ def _decided(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSn
         answers = answers_to_approvals(open_interrupts(state), request.decisions)
         return checked_answers(answers, spec.graph, state, caller.person) if answers else {}
     except InputError as error:
-        raise ProblemError("invalid", str(error), param="messages") from None
+        raise InvalidRequestError(str(error), "messages") from None
 
 
 def _has_received(spec: RunSpec, state: StateSnapshot, result_ids: Collection[str]) -> bool:
@@ -469,12 +463,11 @@ def answers_to_approvals(
         elif len(decided) == len(calls):
             answers[each.id] = {"decisions": list(decided.values())}
         else:
-            raise ProblemError("invalid", f"{len(calls)} calls wait together; decide all of them at once.")
+            raise InvalidRequestError(f"{len(calls)} calls wait together; decide all of them at once.")
     if remaining:
-        raise ProblemError(
-            "invalid",
+        raise InvalidRequestError(
             "An approval response belongs to no call that waits. The call is decided already, or the id is wrong; "
-            "GET /sessions/{id} lists the open questions of a session.",
+            "GET /sessions/{id} lists the open questions of a session."
         )
     return answers
 

@@ -18,7 +18,7 @@ from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooMa
 from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import ConfigError
 from graph_agent.runs.input_ids import InputId
-from graph_agent.server.problems import ProblemError
+from graph_agent.server.problems import InvalidRequestError, ProblemError
 from graph_agent.settings.response_format import ResponseSchema
 
 
@@ -108,16 +108,16 @@ def results_by_call(results: Sequence[ToolMessage]) -> dict[str, ToolMessage]:
 
 
 def _two_results(call_id: str) -> ProblemError:
-    return ProblemError("invalid", f"The call {call_id!r} has two results; send one.", param="messages")
+    return InvalidRequestError(f"The call {call_id!r} has two results; send one.", "messages")
 
 
 def check_conversation(messages: Sequence[AnyMessage]) -> None:
     """Check that a conversation ends with a message to answer, and that each result belongs to a call."""
     if not messages:
-        raise ProblemError("invalid", "There is no message to answer; send one of the user's.", param="messages")
+        raise InvalidRequestError("There is no message to answer; send one of the user's.", "messages")
     if isinstance(messages[-1], AIMessage):
-        raise ProblemError(
-            "invalid", "The last message must be the user's or a tool's result, not the assistant's.", param="messages"
+        raise InvalidRequestError(
+            "The last message must be the user's or a tool's result, not the assistant's.", "messages"
         )
     open_ids: set[str] = set()
     answered: set[str] = set()
@@ -129,9 +129,7 @@ def check_conversation(messages: Sequence[AnyMessage]) -> None:
             if message.tool_call_id in answered:
                 raise _two_results(message.tool_call_id)
             if message.tool_call_id not in open_ids:
-                raise ProblemError(
-                    "invalid", f"The result {message.tool_call_id!r} answers no call before it.", param="messages"
-                )
+                raise InvalidRequestError(f"The result {message.tool_call_id!r} answers no call before it.", "messages")
             open_ids.discard(message.tool_call_id)
             answered.add(message.tool_call_id)
         else:
@@ -142,7 +140,7 @@ def check_conversation(messages: Sequence[AnyMessage]) -> None:
 def _all_answered(open_ids: set[str]) -> None:
     if open_ids:
         listed = ", ".join(sorted(open_ids))
-        raise ProblemError("invalid", f"These calls have no result right behind them: {listed}.", param="messages")
+        raise InvalidRequestError(f"These calls have no result right behind them: {listed}.", "messages")
 
 
 TOOL_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
@@ -215,7 +213,7 @@ def clean_body(data: Any) -> Any:
 def checked_session_id(id_: str, param: str = "metadata.session_id") -> str:
     """Return a session id from a header or a field without a pattern; raise `ProblemError` if it is none."""
     if not re.fullmatch(SESSION_ID, id_):
-        raise ProblemError("invalid", f"{param}: {id_!r} does not match {SESSION_ID}.", param=param)
+        raise InvalidRequestError(f"{param}: {id_!r} does not match {SESSION_ID}.", param)
     return id_
 
 
@@ -272,7 +270,7 @@ def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None
                 param=param,
             ) from None
         except JsonBoundsError as error:
-            raise ProblemError("invalid", f"The arguments of the call {id_!r}: {error}", param=param) from None
+            raise InvalidRequestError(f"The arguments of the call {id_!r}: {error}", param) from None
 
 
 def parse_arguments(id_: str, text: str | None, param: str) -> dict[str, Any]:
@@ -283,7 +281,7 @@ def parse_arguments(id_: str, text: str | None, param: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
-        raise ProblemError("invalid", f"The arguments of the call {id_!r} are no JSON object.", param=param)
+        raise InvalidRequestError(f"The arguments of the call {id_!r} are no JSON object.", param)
     return arguments
 
 
@@ -315,7 +313,7 @@ def image(*, url: str | None = None, mime_type: str = "", base64: str = "") -> d
     """Return an image as a LangChain content block, from its http(s) URL or its bytes in base64."""
     if url is not None:
         if not url.startswith(("http://", "https://")):
-            raise ProblemError("invalid", "An image is given by an http(s) address, or by its bytes in base64.")
+            raise InvalidRequestError("An image is given by an http(s) address, or by its bytes in base64.")
         return {"type": "image", "url": url}
     _check_base64(base64, "An image's")
     return {"type": "image", "base64": base64, "mime_type": mime_type}
@@ -337,7 +335,7 @@ def _check_base64(data: str, kind: str) -> None:
     try:
         b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise ProblemError("invalid", f"{kind} data are no valid base64.", param="messages") from None
+        raise InvalidRequestError(f"{kind} data are no valid base64.", "messages") from None
 
 
 def answer_schema(
@@ -353,25 +351,21 @@ def answer_schema(
     if kind == "json_object":
         return {"type": "object"}
     if schema is None:
-        raise ProblemError("invalid", f"{param} has no {field_name}.", param=param)
+        raise InvalidRequestError(f"{param} has no {field_name}.", param)
     return checked_schema(schema, param)
 
 
 def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:
     """Return a JSON schema that answers can be validated with; refuse a long one, and external references."""
     if (size := len(json.dumps(schema))) > _SCHEMA_CHARS:
-        raise ProblemError(
-            "invalid", f"{param}: the schema has {size} characters; it may have {_SCHEMA_CHARS}.", param=param
-        )
+        raise InvalidRequestError(f"{param}: the schema has {size} characters; it may have {_SCHEMA_CHARS}.", param)
     for reference in _references(schema):
         if not (isinstance(reference, str) and reference.startswith("#")):
-            raise ProblemError(
-                "invalid", f"{param}: the reference {reference!r} leads outside the schema.", param=param
-            )
+            raise InvalidRequestError(f"{param}: the reference {reference!r} leads outside the schema.", param)
     try:
         ResponseSchema(schema)
     except ConfigError as error:
-        raise ProblemError("invalid", str(error), param=param) from None
+        raise InvalidRequestError(str(error), param) from None
     return schema
 
 

@@ -25,7 +25,7 @@ from graph_agent.server.chat.history import continued_input
 from graph_agent.server.chat.run_spec import pending_question, token_of_key, with_key
 from graph_agent.server.chat.schemas import ChatRequest, trailing_results
 from graph_agent.server.host import Host
-from graph_agent.server.problems import BusySessionError, ProblemError, key_reused
+from graph_agent.server.problems import BusySessionError, InvalidRequestError, ProblemError, key_reused
 from graph_agent.server.responses import schemas
 from graph_agent.server.responses.output import summary_wanted
 from graph_agent.server.responses.records import (
@@ -68,9 +68,7 @@ class Chains:
             label = f"The conversation of the response {previous['response']['id']!r}"
             request = replace(request, session_label=label)
             if previous["response"]["status"] in OPEN:
-                raise ProblemError(
-                    "invalid", "The previous response is still in progress.", param="previous_response_id"
-                )
+                raise InvalidRequestError("The previous response is still in progress.", "previous_response_id")
             if body.is_stored and not branches and await self._is_newest(previous):
                 return replace(
                     request,
@@ -83,11 +81,10 @@ class Chains:
                 request = await self._branch(previous, request)
         if body.is_stored:
             if request.decisions:
-                raise ProblemError(
-                    "invalid",
+                raise InvalidRequestError(
                     "The calls of these approval responses no longer wait: they are decided, or their response is not "
                     "stored for this API key. Name the session, or the response that asked.",
-                    param="input",
+                    "input",
                 )
             return replace(request, session_id=response_id(token))
         pending = _answered_token(content) if request.decisions else None
@@ -111,10 +108,10 @@ class Chains:
         decisions: dict[tuple[str, int], dict[str, Any]] = {}
         for id_, decision in content.decisions.items():
             if (place := place_of_approval(id_)) is None:
-                raise ProblemError("invalid", f"There is no approval request {id_!r}.", param="input")
+                raise InvalidRequestError(f"There is no approval request {id_!r}.", "input")
             if decisions.setdefault(place, decision) != decision:
                 message = f"The call of the approval request {id_!r} has two different responses; send one."
-                raise ProblemError("invalid", message, param="input")
+                raise InvalidRequestError(message, "input")
         return ChatRequest(
             messages=messages,
             instructions="\n\n".join(filter(None, [body.instructions, *system])),

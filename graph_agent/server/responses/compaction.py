@@ -28,7 +28,7 @@ from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.schemas import ChatRequest, new_messages
 from graph_agent.server.host import Host
 from graph_agent.server.parameters import Services
-from graph_agent.server.problems import ProblemError, problem_of_run
+from graph_agent.server.problems import InvalidRequestError, ProblemError, problem_of_run
 from graph_agent.server.responses.chain import Chains, items_of, messages_of
 from graph_agent.server.responses.output import usage_of as response_usage_of
 from graph_agent.server.responses.records import Records, item_id, new_token, response_id
@@ -138,7 +138,7 @@ async def _conversation(host: Host, records: Records, body: CompactResponse) -> 
         before = await Chains(host, records).history(await records.previous(body.previous_response_id))
     messages = [*before, *read_items(items).messages]
     if not messages:
-        raise ProblemError("invalid", "There is no conversation to compact; send input.", param="input")
+        raise InvalidRequestError("There is no conversation to compact; send input.", "input")
     return messages
 
 
@@ -232,4 +232,4 @@ async def count_input_tokens(host: Host, caller: Caller, request: ChatRequest) -
         return await estimate_request(builder.deps, state.values, messages, request.context(), thread)
     except ConfigError:
         message = "The tokens cannot be counted: the agent's system prompt depends on the state of a run."
-        raise ProblemError("invalid", message) from None
+        raise InvalidRequestError(message) from None

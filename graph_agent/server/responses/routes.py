@@ -25,7 +25,7 @@ from graph_agent.server.parameters import (
     open_part,
     services,
 )
-from graph_agent.server.problems import BusySessionError, ProblemError, openai_refusal
+from graph_agent.server.problems import BusySessionError, InvalidRequestError, ProblemError, openai_refusal
 from graph_agent.server.responses import schemas
 from graph_agent.server.responses.background import Background
 from graph_agent.server.responses.chain import Chains, Key, input_of, items_of
@@ -186,9 +186,7 @@ class ResponsesEndpoint:
                 (body.previous_response_id, "previous_response_id"),
             ):
                 if given is not None and given != named:
-                    raise ProblemError(
-                        "invalid", f"{field} and a session id exclude each other; send one.", param=field
-                    )
+                    raise InvalidRequestError(f"{field} and a session id exclude each other; send one.", field)
         return named or body.conversation_id
 
 
@@ -359,7 +357,7 @@ async def get_response(
     if not stream:
         return (await background.read(caller_records, token) or record)["response"]
     if not record["response"]["background"]:
-        raise ProblemError("invalid", "Only responses with background: true can be streamed again.", param="stream")
+        raise InvalidRequestError("Only responses with background: true can be streamed again.", "stream")
     return server.followed(sender, background.follow(caller_records, token, starting_after))
 
 
@@ -370,7 +368,7 @@ async def cancel_response(
     """Cancel a background response; one that has ended is returned unchanged."""
     record = await caller_records.get(response_id)
     if not record["response"]["background"]:
-        raise ProblemError("invalid", "Only responses with background: true can be cancelled.", param="response_id")
+        raise InvalidRequestError("Only responses with background: true can be cancelled.", "response_id")
     cancelled = await background.cancel(caller_records, str(token_of_response(response_id)), record)
     return models.ResponseObject(**cancelled["response"])
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from graph_agent._internal.text import text_of, to_json_safe
 from graph_agent.planning.compaction import summary_note
 from graph_agent.server.chat import schemas
-from graph_agent.server.problems import ProblemError
+from graph_agent.server.problems import InvalidRequestError, ProblemError
 from graph_agent.settings.config import ReasoningEffort
 
 MetadataText = Annotated[str, Field(max_length=512)]
@@ -225,21 +225,17 @@ ENCRYPTED_REASONING = "reasoning.encrypted_content"
 def check_supported(body: CreateResponse) -> None:
     """Check that a request has no field whose effect this server cannot provide; raise `ProblemError` if it has one."""
     if body.prompt is not None:
-        raise ProblemError("invalid", "There are no stored prompts here; send instructions and input.", param="prompt")
+        raise InvalidRequestError("There are no stored prompts here; send instructions and input.", "prompt")
     if body.generate is False:
-        raise ProblemError("invalid", "generate: nothing is prepared in advance; leave it out.", param="generate")
+        raise InvalidRequestError("generate: nothing is prepared in advance; leave it out.", "generate")
     if body.previous_response_id is not None and body.conversation is not None:
-        raise ProblemError(
-            "invalid", "previous_response_id and conversation exclude each other; send one.", param="conversation"
-        )
+        raise InvalidRequestError("previous_response_id and conversation exclude each other; send one.", "conversation")
     if not body.is_stored:
         for name in ("background", "conversation"):
             if getattr(body, name):
-                raise ProblemError(
-                    "invalid", f"{name} keeps the response, and store is false; send one of them.", param=name
-                )
+                raise InvalidRequestError(f"{name} keeps the response, and store is false; send one of them.", name)
     if any(tool.type == "function" and not tool.name for tool in body.tools or []):
-        raise ProblemError("invalid", "A tool has no name.", param="tools")
+        raise InvalidRequestError("A tool has no name.", "tools")
 
 
 def unsupported_tools_of(body: CreateResponse) -> list[str]:
@@ -302,11 +298,11 @@ def _choice(body: CreateResponse) -> str | None:
                     raise _not_among(tool.name)
             return "any" if choice.mode == "required" else None
         case _:
-            raise ProblemError("invalid", f"tool_choice: type {choice.type!r} is not supported.", param="tool_choice")
+            raise InvalidRequestError(f"tool_choice: type {choice.type!r} is not supported.", "tool_choice")
 
 
 def _not_among(name: str | None) -> ProblemError:
-    return ProblemError("invalid", f"tool_choice names {name!r}, which is not among the tools.", param="tool_choice")
+    return InvalidRequestError(f"tool_choice names {name!r}, which is not among the tools.", "tool_choice")
 
 
 _TYPES = ("reasoning", "thinking", "redacted_thinking")
@@ -358,10 +354,8 @@ def compaction_note(content: str | None) -> HumanMessage:
 
 
 def _foreign(kind: str) -> ProblemError:
-    return ProblemError(
-        "invalid",
-        f"The encrypted_content of a {kind} item is not from this server; send it as it was given.",
-        param="input",
+    return InvalidRequestError(
+        f"The encrypted_content of a {kind} item is not from this server; send it as it was given.", "input"
     )
 
 
@@ -383,7 +377,7 @@ class Conversation:
         """Add the decision on an approval request; raise `ProblemError` if the request has a different decision."""
         if self.decisions.setdefault(id_, decision) != decision:
             message = f"The approval request {id_!r} has two different responses; send one."
-            raise ProblemError("invalid", message, param="input")
+            raise InvalidRequestError(message, "input")
 
 
 def read_items(items: Sequence[InputItem]) -> Conversation:
@@ -419,7 +413,7 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
                 assistant.move_to(found.messages)
                 _add_message(item, found)
             case _:
-                raise ProblemError("invalid", f"Items of type {item.type!r} are not supported.", param="input")
+                raise InvalidRequestError(f"Items of type {item.type!r} are not supported.", "input")
     assistant.move_to(found.messages)
     return found
 
@@ -458,22 +452,22 @@ def _add_message(item: InputItem, found: Conversation) -> None:
         case "user":
             content = _content(item.content)
             if not content:
-                raise ProblemError("invalid", "A message of the user's has no content.", param="input")
+                raise InvalidRequestError("A message of the user's has no content.", "input")
             found.messages.append(HumanMessage(content))
         case _:
-            raise ProblemError("invalid", "An item of type message has no role.", param="input")
+            raise InvalidRequestError("An item of type message has no role.", "input")
 
 
 def _call(item: InputItem, id_: str | None) -> ToolCall:
     if not id_ or not item.name:
-        raise ProblemError("invalid", f"An item of type {item.type} has no id or no name.", param="input")
+        raise InvalidRequestError(f"An item of type {item.type} has no id or no name.", "input")
     arguments = schemas.parse_arguments(id_, item.arguments, "input")
     return ToolCall(id=id_, name=item.name, args=arguments, type="tool_call")
 
 
 def _result(item: InputItem, id_: str | None, *, error: str | dict[str, Any] | None = None) -> ToolMessage:
     if not id_:
-        raise ProblemError("invalid", f"An item of type {item.type} has no call_id.", param="input")
+        raise InvalidRequestError(f"An item of type {item.type} has no call_id.", "input")
     if error is not None:
         # Earlier versions of the API have the text alone.
         text = error if isinstance(error, str) else text_of(error.get("content") or error.get("message", ""))
@@ -488,8 +482,8 @@ def _is_output(item: InputItem) -> bool:
 
 def _decision(item: InputItem) -> tuple[str, dict[str, Any]]:
     if not item.approval_request_id or item.approve is None:
-        raise ProblemError(
-            "invalid", "An item of type mcp_approval_response needs approval_request_id and approve.", param="input"
+        raise InvalidRequestError(
+            "An item of type mcp_approval_response needs approval_request_id and approve.", "input"
         )
     if item.approve:
         return item.approval_request_id, {"type": "approve"}
@@ -507,10 +501,8 @@ def _block(part: Part) -> dict[str, Any]:
     match part.type:
         case "input_image":
             if part.image_url is None:
-                raise ProblemError(
-                    "invalid",
-                    "An image is given by image_url; files are not stored, so there is no file_id.",
-                    param="input",
+                raise InvalidRequestError(
+                    "An image is given by image_url; files are not stored, so there is no file_id.", "input"
                 )
             return schemas.image_at(part.image_url)
         case "input_file":
@@ -521,16 +513,15 @@ def _block(part: Part) -> dict[str, Any]:
 
 def _file(part: Part) -> dict[str, Any]:
     if part.file_data is None:
-        raise ProblemError(
-            "invalid",
+        raise InvalidRequestError(
             "A file is given by file_data: a data: URL with base64. No address is fetched, and no file is stored.",
-            param="input",
+            "input",
         )
     found = schemas.DATA_URL.fullmatch(part.file_data)
     mime_type = found[1] if found else schemas.media_type_of(part.filename)
     if mime_type is None:
-        raise ProblemError(
-            "invalid", "file_data is no data: URL with base64, and filename does not show its type.", param="input"
+        raise InvalidRequestError(
+            "file_data is no data: URL with base64, and filename does not show its type.", "input"
         )
     return schemas.document(mime_type=mime_type, base64=found[2] if found else part.file_data, name=part.filename)
 
@@ -545,7 +536,7 @@ def _text(content: str | list[Part] | None) -> str:
         elif part.type in _TEXTS:
             texts.append(part.text or "")
         else:
-            raise ProblemError("invalid", f"A part of type {part.type!r} is not supported here.", param="input")
+            raise InvalidRequestError(f"A part of type {part.type!r} is not supported here.", "input")
     return "".join(texts)
 
 

@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError
 from graph_agent.server.admission.body import SMALL_BYTES, ReplayedBody
-from graph_agent.server.problems import ProblemError, openai_error
+from graph_agent.server.problems import InvalidRequestError, ProblemError, openai_error
 from graph_agent.server.settings import ServerSettings
 
 CONNECTION_S = 3600.0
@@ -152,13 +152,13 @@ class ResponsesSocket:
         except TooManyValuesError as error:
             raise ProblemError("too_large", str(error)) from None
         except JsonBoundsError as error:
-            raise ProblemError("invalid", str(error)) from None
+            raise InvalidRequestError(str(error)) from None
         except (ValueError, RecursionError) as error:
-            raise ProblemError("invalid", f"The message is not valid JSON: {error}.") from None
+            raise InvalidRequestError(f"The message is not valid JSON: {error}.") from None
         if not isinstance(given, dict) or given.pop("type", None) != "response.create":
-            raise ProblemError("invalid", "A message is a JSON object of type 'response.create'.", param="type")
+            raise InvalidRequestError("A message is a JSON object of type 'response.create'.", "type")
         if given.pop("background", None):
-            raise ProblemError("invalid", "background is not supported over a WebSocket; use HTTP.", param="background")
+            raise InvalidRequestError("background is not supported over a WebSocket; use HTTP.", "background")
         for name in ("stream", "stream_options"):
             given.pop(name, None)
         return given
