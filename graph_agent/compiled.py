@@ -23,7 +23,6 @@ from typing_extensions import TypedDict, Unpack, is_typeddict
 
 from graph_agent._compat import (
     NO_PERSISTENCE,
-    ClockedStateGraph,
     checkpointer_of,
     inherits_durability,
     is_resuming,
@@ -31,6 +30,7 @@ from graph_agent._compat import (
     skip_unused_callbacks,
     surrounding_context,
 )
+from graph_agent._compat.checkpoints import ClockedStateGraph
 from graph_agent._internal.closing_stream import ClosingIterator, ClosingStream, ConsumerTracker
 from graph_agent._internal.sync_bridge import blocking, interruptible, refuse_running_loop
 from graph_agent._internal.text import check_session_id, html_table

@@ -1,4 +1,4 @@
-"""Imports every private name of LangGraph, LangChain and Python that this package uses, but those of models (`models`).
+"""Imports every private name of LangGraph, LangChain and Python that this package uses; `checkpoints` has more.
 
 Each has a test in `tests/internal/test_compat*.py` that fails when it moves. No other module of the package may import
 a name that begins with an underscore from another distribution.
@@ -10,9 +10,6 @@ import asyncio
 import copy
 import functools
 import sys
-import threading
-import time
-import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -21,26 +18,29 @@ from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackManager
+from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForLLMRun, BaseCallbackManager
+from langchain_core.globals import get_llm_cache
+from langchain_core.language_models._utils import _normalize_messages
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
+from langchain_core.utils._signature import _signature_parameters
+from langchain_core.utils.utils import LC_ID_PREFIX
 from langgraph._internal._constants import NULL_TASK_ID
 from langgraph._internal._runnable import RunnableCallable, RunnableSeq
-from langgraph.channels import DeltaChannel
-from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, DeltaChannelHistory
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.graph._branch import BranchSpec
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.pregel._checkpoint import _replay
 from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHandler  # other modules name the type
 from langgraph.pregel._write import ChannelWrite
 from langgraph.types import Send
 
 if TYPE_CHECKING:
-    # Imported in functions where they are called: only an agent with tools needs them.
+    # Imported in functions where they are called: only an agent with tools, or a request, needs them.
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.outputs import ChatResult
     from langchain_core.tools import BaseTool, StructuredTool
     from langgraph.types import Checkpointer, TracePolicy
 
@@ -59,7 +59,6 @@ _DURABILITY = "__pregel_durability"
 _RESUMING = "__pregel_resuming"
 _RUNTIME = "__pregel_runtime"
 _COORDINATES = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
-_REPLAY_STATE = "__pregel_replay_state"
 
 STRICT_RESUME = "__pregel_strict_resume"
 """Key in `configurable`: LangGraph refuses an answer that names an interrupt that is not open, before any write."""
@@ -137,67 +136,6 @@ def surrounding_context(config: RunnableConfig | None) -> Any:
 def is_resuming(config: RunnableConfig) -> bool:
     """Whether a graph that runs inside a node resumes from its own checkpoint, if it has one."""
     return bool(config["configurable"].get(_RESUMING))
-
-
-def loads_older_checkpoint(configurable: Mapping[str, Any]) -> bool:
-    """Whether a run names the checkpoint it starts from, which may not be the newest of its namespace."""
-    return bool(
-        configurable.get("checkpoint_id")
-        or configurable.get(_REPLAY_STATE)
-        or configurable.get("checkpoint_ns", "") in configurable.get("checkpoint_map", {})
-    )
-
-
-_ids = import_module("langgraph.checkpoint.base.id")
-_TICKS_AT_EPOCH = 0x01B21DD213814000
-"""100 ns intervals between the UUID epoch and the Unix epoch."""
-
-
-class _IdClock:
-    """The clock of LangGraph's checkpoint ids: the wall clock, which never falls below a floor.
-
-    LangGraph's own floor, `_last_v6_timestamp`, cannot be raised safely: `uuid6` reads and writes it without a lock.
-    """
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._floor_ns = 0
-
-    def time_ns(self) -> int:
-        return max(time.time_ns(), self._floor_ns)
-
-    def raise_to(self, floor_ns: int) -> None:
-        with self._guard:
-            self._floor_ns = max(self._floor_ns, floor_ns)
-
-
-_id_clock = _IdClock()
-
-
-def raise_checkpoint_id_floor(checkpoint_id: str) -> None:
-    """Raise the floor of LangGraph's checkpoint ids in this process above one of them; any other text is ignored.
-
-    The newest checkpoint of a thread is the one with the highest id, and ids are made from the wall clock: a process
-    whose clock is behind would otherwise store checkpoints below those of another.
-    """
-    try:
-        version, digits = uuid.UUID(checkpoint_id).version, checkpoint_id.replace("-", "")
-    except ValueError:
-        return
-    ticks = int(digits[:12] + digits[13:16], 16) + 1
-    if version != 6 or ticks >= 1 << 60:
-        return
-    _ids.time = _id_clock  # type: ignore[attr-defined]  # the module reads the clock by this name
-    _id_clock.raise_to((ticks - _TICKS_AT_EPOCH) * 100)
-
-
-class ClockedStateGraph(CompiledStateGraph[Any, Any, Any, Any]):
-    """A compiled graph that makes no checkpoint id below one that it has loaded, whichever saver it has."""
-
-    def _migrate_checkpoint(self, checkpoint: Checkpoint) -> None:
-        # LangGraph calls this with each checkpoint that a run, `update_state` or `get_state` starts from.
-        super()._migrate_checkpoint(checkpoint)
-        raise_checkpoint_id_floor(checkpoint["id"])
 
 
 def count_resume_values(config: RunnableConfig) -> int:
@@ -459,40 +397,8 @@ def parent_checkpoint(configurable: Mapping[str, Any]) -> tuple[str, str | None]
     return namespace, configurable.get("checkpoint_map", {}).get(namespace)
 
 
-_COPY_DUE = "is_copy_due"
-"""Method of a delta channel that decides itself, by the numbers of updates and supersteps since its last full copy."""
 _PENDING_INDEX = "_graph_agent_pending_index"
 """Attribute of a run's loop: the list of its pending writes, and a superset of the ids of their tasks."""
-_DECIDES = "delta_channels_to_snapshot"
-_pregel_modules: list[Any] = [import_module(f"langgraph.pregel.{name}") for name in ("_checkpoint", "_loop")]
-
-
-def let_channels_decide_on_copies(add_length: Callable[[dict[str, tuple[int, int]], str, list[Any]], None]) -> None:
-    """Make LangGraph ask the delta channels that have `is_copy_due` when to write a full copy of them.
-
-    LangGraph writes one after a fixed number of updates or of supersteps; it does so for all other channels.
-    `add_length` adds the lengths of the deciding channels to its counters, which it stores in the checkpoint's
-    metadata.
-    """
-    before = getattr(_pregel_modules[0], _DECIDES)
-    if hasattr(before, "__wrapped__"):
-        return
-
-    @functools.wraps(before)
-    def to_snapshot(
-        channels: Mapping[str, Any], counters: dict[str, tuple[int, int]], versions: Mapping[str, Any]
-    ) -> set[str]:
-        deciding = {name: channel for name, channel in channels.items() if hasattr(channel, _COPY_DUE)}
-        others = {name: channel for name, channel in channels.items() if name not in deciding}
-        due: set[str] = before(others, counters, versions)
-        written = [name for name in deciding if name in counters and name in versions]
-        for name in written:
-            if channels[name].is_available():
-                add_length(counters, name, channels[name].get())
-        return due | {name for name in written if channels[name].is_copy_due(*counters[name])}
-
-    for module in _pregel_modules:
-        setattr(module, _DECIDES, to_snapshot)
 
 
 def index_pending_writes() -> None:
@@ -502,7 +408,7 @@ def index_pending_writes() -> None:
     hidden from it if an index shows that none is the task's own. Decision 13 in the documentation proposes the change
     upstream.
     """
-    loop_class = _pregel_modules[1].AsyncPregelLoop
+    loop_class = import_module("langgraph.pregel._loop").AsyncPregelLoop
     original = loop_class.put_writes
     if hasattr(original, "__wrapped__"):
         return
@@ -528,16 +434,89 @@ def index_pending_writes() -> None:
     loop_class.put_writes = put_writes
 
 
-def replay_delta(channel: DeltaChannel[Any], history: DeltaChannelHistory) -> Any:
-    """Return a delta channel's value from its last full copy and the writes after it, as LangGraph rebuilds it."""
-    return _replay(channel, history).get()
+_ENTRY_POINTS = ("ainvoke", "agenerate_prompt", "agenerate", "_convert_input")
+"""Methods of a chat model between a caller and `_agenerate_with_cache`."""
+_TRACED_OPTIONS = ("ls_structured_output_format", "structured_output_format")
+"""Keyword arguments of a model that only traces receive."""
 
 
-def delta_snapshot(value: Any) -> Any:
-    """Return a full copy of a delta channel, as LangGraph stores it among a checkpoint's values."""
-    return _DeltaSnapshot(value)
+def traced_parameters(model: BaseChatModel, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metadata that LangChain adds to a request of a chat model."""
+    return model._get_ls_params_with_defaults(**{k: v for k, v in options.items() if k not in _TRACED_OPTIONS})
 
 
-def copied_list(stored: Any) -> list[Any] | None:
-    """Return the list of a full copy of a delta channel; None for any other value."""
-    return stored.value if isinstance(stored, _DeltaSnapshot) and isinstance(stored.value, list) else None
+def has_own_entry_point(model: BaseChatModel) -> bool:
+    """Whether a chat model, or a program that instruments LangChain, replaces one of `_ENTRY_POINTS`."""
+    own = vars(sys.modules["langchain_core.language_models.chat_models"])
+    functions = [getattr(type(model), name) for name in _ENTRY_POINTS]
+    return any(type(function) is not FunctionType or function.__globals__ is not own for function in functions)
+
+
+async def generate_reply(
+    model: BaseChatModel,
+    request: Sequence[BaseMessage],
+    options: Mapping[str, Any],
+    manager: AsyncCallbackManagerForLLMRun,
+    *,
+    is_text: bool,
+) -> ChatResult:
+    """Generate a reply as `BaseChatModel.agenerate` does, without the events of its begin and its end.
+
+    The manager receives the tokens. `is_text` is whether the content of each message is a text.
+    """
+    given = {name: value for name, value in options.items() if name not in _TRACED_OPTIONS}
+    # Only content blocks have a form to normalize.
+    messages = list(request) if is_text else _normalize_messages(request)
+    if _has_plain_generation(model) and not _streams(model, manager, given):
+        work = _generate(model, messages, manager, given)
+    else:
+        work = model._agenerate_with_cache(messages, run_manager=manager, **given)
+    # A task, as LangChain makes: the model's context variables stay its own.
+    return await asyncio.create_task(work)
+
+
+def _streams(model: BaseChatModel, manager: AsyncCallbackManagerForLLMRun, options: Mapping[str, Any]) -> bool:
+    """Whether `_agenerate_with_cache` would stream the reply."""
+    asked: dict[str, Any] = {"async_api": True, "run_manager": manager, **options}
+    return model._should_stream(**asked) or model._should_use_protocol_streaming(**asked)
+
+
+def _has_plain_generation(model: BaseChatModel) -> bool:
+    """Whether `_agenerate_with_cache`, if it does not stream, only calls `_agenerate` and completes the metadata."""
+    own = vars(sys.modules["langchain_core.language_models.chat_models"])
+    function = type(model)._agenerate_with_cache
+    if type(function) is not FunctionType or function.__globals__ is not own:
+        return False
+    has_cache = model.cache or (model.cache is None and get_llm_cache() is not None)
+    return not has_cache and model.rate_limiter is None and model.output_version != "v1"
+
+
+async def _generate(
+    model: BaseChatModel,
+    messages: list[BaseMessage],
+    manager: AsyncCallbackManagerForLLMRun,
+    options: Mapping[str, Any],
+) -> ChatResult:
+    """Generate as `_agenerate_with_cache` does for a plain generation; that inspects a signature for each reply."""
+    # Imported here: a process that sends no request does not need it.
+    from langchain_core.language_models.chat_models import _gen_info_and_msg_metadata
+
+    function = getattr(model._agenerate, "__func__", model._agenerate)
+    given = {"stop": None, **options}
+    if _takes_run_manager(function):
+        given["run_manager"] = manager
+    result = await model._agenerate(messages, **given)
+    for at, generation in enumerate(result.generations):
+        message = generation.message
+        if message.id is None:
+            message.id = f"{LC_ID_PREFIX}-{manager.run_id}-{at}"
+        message.response_metadata = {
+            **(result.llm_output or {} if len(result.generations) == 1 else {}),
+            **_gen_info_and_msg_metadata(generation),
+        }
+    return result
+
+
+@functools.lru_cache(maxsize=128)
+def _takes_run_manager(function: Callable[..., Any]) -> bool:
+    return "run_manager" in _signature_parameters(function)

@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from graph_agent._compat import copied_list, delta_snapshot
+from graph_agent._compat.checkpoints import copied_list, delta_snapshot
 from graph_agent._internal.garbage import paused_collection
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from psycopg.errors import DivisionByZero, InsufficientPrivilege, LockNotAvailab
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from graph_agent._compat import raise_checkpoint_id_floor
+from graph_agent._compat.checkpoints import raise_checkpoint_id_floor
 from graph_agent.checkpoints.fenced_writes import At, Statement, StatementRecorder, at_of, record_loaded
 from graph_agent.locks.postgres import OWNER
 from graph_agent.runs.fence import CheckpointFence, DeferredWrites

@@ -24,7 +24,8 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.runtime import Runtime
 
-from graph_agent._compat import checkpointer_of, loads_older_checkpoint, raise_checkpoint_id_floor
+from graph_agent._compat import checkpointer_of
+from graph_agent._compat.checkpoints import loads_older_checkpoint, raise_checkpoint_id_floor
 from graph_agent._internal.sync_bridge import in_blocking_run
 from graph_agent.checkpoints.format import with_format
 from graph_agent.runs.input_ids import RECENT_INPUTS

@@ -31,8 +31,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs, set_config_context, var_child_runnable_config
 from langchain_core.utils.uuid import uuid7
 
-from graph_agent._compat import message_handlers
-from graph_agent._compat.models import generate_reply, has_own_entry_point, traced_parameters
+from graph_agent._compat import generate_reply, has_own_entry_point, message_handlers, traced_parameters
 from graph_agent._internal.failure_log import get_logger, log_failure
 from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent.models.errors import classify_model_error, mark_incomplete, retry_after_s

@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, Checkpoint, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent._compat import delta_snapshot
+from graph_agent._compat.checkpoints import delta_snapshot
 from graph_agent._internal.text import check_session_id
 from graph_agent.checkpoints.history_cache import IMPORT_ID
 from graph_agent.checkpoints.maintenance import open_tables

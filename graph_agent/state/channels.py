@@ -16,7 +16,8 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Overwrite
 from typing_extensions import TypedDict
 
-from graph_agent._compat import index_pending_writes, let_channels_decide_on_copies, messages_delta_reducer
+from graph_agent._compat import index_pending_writes, messages_delta_reducer
+from graph_agent._compat.checkpoints import let_channels_decide_on_copies
 from graph_agent.state.call_events import Handoff
 from graph_agent.state.events import StoredEvent, event
 from graph_agent.state.lengths import CheckedWrites, add_length

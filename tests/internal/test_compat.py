@@ -35,7 +35,6 @@ from openai import APIStatusError
 from graph_agent import ScriptedChatModel
 from graph_agent._compat import (
     STRICT_RESUME,
-    ClockedStateGraph,
     InjectedArguments,
     SubPattern,
     as_tool_output,
@@ -53,17 +52,16 @@ from graph_agent._compat import (
     inherits_durability,
     is_overridden,
     is_resuming,
-    loads_older_checkpoint,
     messages_delta_reducer,
     parent_checkpoint,
     parse_pattern,
-    raise_checkpoint_id_floor,
     read_running_state,
     read_state,
     surrounding_context,
     trace_policy_of,
     uses_responses_api,
 )
+from graph_agent._compat.checkpoints import ClockedStateGraph, loads_older_checkpoint, raise_checkpoint_id_floor
 from graph_agent._internal.sync_bridge import blocking
 from tests.support.agents import thread
 from tests.support.clocks import process_with_clock

@@ -6,7 +6,7 @@ import pytest
 from langgraph._internal._constants import NULL_TASK_ID, RESUME
 from langgraph.channels import DeltaChannel
 
-from graph_agent import _compat
+from graph_agent._compat import checkpoints, index_pending_writes
 from graph_agent.persistence import strict_serializer
 
 
@@ -18,9 +18,9 @@ def test_langgraph_asks_channels_that_decide_on_their_copies() -> None:
             asked.append((counts[0], counts[1]))
             return counts[0] > 1
 
-    _compat.let_channels_decide_on_copies(lambda counters, name, length: None)
+    checkpoints.let_channels_decide_on_copies(lambda counters, name, length: None)
     found = []
-    for module in _compat._pregel_modules:
+    for module in checkpoints._pregel_modules:
         channels = {name: Deciding(lambda state, writes: state, list) for name in "abc"}
         counters = {"a": (1, 9_999), "b": (2, 2), "c": (5, 5)}
         found.append(module.delta_channels_to_snapshot(channels, counters, {"a": "1", "b": "1"}))
@@ -30,21 +30,21 @@ def test_langgraph_asks_channels_that_decide_on_their_copies() -> None:
 
 def test_a_full_copy_is_read_back_as_the_value() -> None:
     serializer = strict_serializer()
-    copy = serializer.loads_typed(serializer.dumps_typed(_compat.delta_snapshot(["a"])))
+    copy = serializer.loads_typed(serializer.dumps_typed(checkpoints.delta_snapshot(["a"])))
 
     channel = DeltaChannel[list[str]](
         lambda state, writes: [*state, *(item for write in writes for item in write)], list
     )
 
-    assert _compat.replay_delta(channel, {"writes": [("t", "c", ["b"])], "seed": copy}) == ["a", "b"]
+    assert checkpoints.replay_delta(channel, {"writes": [("t", "c", ["b"])], "seed": copy}) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
     "tasks", [("a", "b", "c"), ("a", "b", "a", "b"), ("a", NULL_TASK_ID, "a", NULL_TASK_ID, "b", "b")]
 )
 def test_an_index_of_pending_writes_changes_none_of_them(tasks: tuple[str, ...]) -> None:
-    _compat.index_pending_writes()
-    loop_class = _compat._pregel_modules[1].AsyncPregelLoop
+    index_pending_writes()
+    loop_class = checkpoints._pregel_modules[1].AsyncPregelLoop
     found = []
     for put_writes in (loop_class.put_writes, loop_class.put_writes.__wrapped__):
         loop = object.__new__(loop_class)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from graph_agent import _compat
+from graph_agent._compat import checkpoints
 
 _time, _time_ns = time.time, time.time_ns
 
@@ -23,6 +23,6 @@ def process_with_clock(offset_s: float) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time", lambda: _time() + offset_s)
         patch.setattr(time, "time_ns", lambda: _time_ns() + int(offset_s * 1e9))
-        patch.setattr(_compat._ids, "_last_v6_timestamp", None)
-        patch.setattr(_compat._id_clock, "_floor_ns", 0)
+        patch.setattr(checkpoints._ids, "_last_v6_timestamp", None)
+        patch.setattr(checkpoints._id_clock, "_floor_ns", 0)
         yield

@@ -27,7 +27,7 @@ from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
 from langgraph.checkpoint.serde.types import TASKS
 
-from graph_agent._compat import delta_snapshot, replay_delta
+from graph_agent._compat.checkpoints import delta_snapshot, replay_delta
 from graph_agent.runs.input_ids import ANSWERS
 from graph_agent.state.channels import GrowingDelta, MessagesChannel
 from graph_agent.state.events import append_events

@@ -17,7 +17,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import EXT_DELTA_SNAPSHOT, EXT_PYDANTIC_V2
 from langgraph.checkpoint.serde.types import TASKS
 
-from graph_agent._compat import delta_snapshot
+from graph_agent._compat.checkpoints import delta_snapshot
 from graph_agent._internal.garbage import paused_collection
 from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent.checkpoints.format import FORMAT, FORMAT_KEY

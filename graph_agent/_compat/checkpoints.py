@@ -1,0 +1,130 @@
+"""Imports LangGraph's private names behind checkpoints: their ids, and the full copies of delta channels.
+
+Like those of `_compat`, each has a test that fails when it moves: `tests/internal/test_compat.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.base import Checkpoint, DeltaChannelHistory
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel._checkpoint import _replay
+
+_REPLAY_STATE = "__pregel_replay_state"
+_COPY_DUE = "is_copy_due"
+"""Method of a delta channel that decides itself, by the numbers of updates and supersteps since its last full copy."""
+_DECIDES = "delta_channels_to_snapshot"
+_pregel_modules: list[Any] = [import_module(f"langgraph.pregel.{name}") for name in ("_checkpoint", "_loop")]
+
+
+def loads_older_checkpoint(configurable: Mapping[str, Any]) -> bool:
+    """Whether a run names the checkpoint it starts from, which may not be the newest of its namespace."""
+    return bool(
+        configurable.get("checkpoint_id")
+        or configurable.get(_REPLAY_STATE)
+        or configurable.get("checkpoint_ns", "") in configurable.get("checkpoint_map", {})
+    )
+
+
+_ids = import_module("langgraph.checkpoint.base.id")
+_TICKS_AT_EPOCH = 0x01B21DD213814000
+"""100 ns intervals between the UUID epoch and the Unix epoch."""
+
+
+class _IdClock:
+    """The clock of LangGraph's checkpoint ids: the wall clock, which never falls below a floor.
+
+    LangGraph's own floor, `_last_v6_timestamp`, cannot be raised safely: `uuid6` reads and writes it without a lock.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._floor_ns = 0
+
+    def time_ns(self) -> int:
+        return max(time.time_ns(), self._floor_ns)
+
+    def raise_to(self, floor_ns: int) -> None:
+        with self._guard:
+            self._floor_ns = max(self._floor_ns, floor_ns)
+
+
+_id_clock = _IdClock()
+
+
+def raise_checkpoint_id_floor(checkpoint_id: str) -> None:
+    """Raise the floor of LangGraph's checkpoint ids in this process above one of them; any other text is ignored.
+
+    The newest checkpoint of a thread is the one with the highest id, and ids are made from the wall clock: a process
+    whose clock is behind would otherwise store checkpoints below those of another.
+    """
+    try:
+        version, digits = uuid.UUID(checkpoint_id).version, checkpoint_id.replace("-", "")
+    except ValueError:
+        return
+    ticks = int(digits[:12] + digits[13:16], 16) + 1
+    if version != 6 or ticks >= 1 << 60:
+        return
+    _ids.time = _id_clock  # type: ignore[attr-defined]  # the module reads the clock by this name
+    _id_clock.raise_to((ticks - _TICKS_AT_EPOCH) * 100)
+
+
+class ClockedStateGraph(CompiledStateGraph[Any, Any, Any, Any]):
+    """A compiled graph that makes no checkpoint id below one that it has loaded, whichever saver it has."""
+
+    def _migrate_checkpoint(self, checkpoint: Checkpoint) -> None:
+        # LangGraph calls this with each checkpoint that a run, `update_state` or `get_state` starts from.
+        super()._migrate_checkpoint(checkpoint)
+        raise_checkpoint_id_floor(checkpoint["id"])
+
+
+def let_channels_decide_on_copies(add_length: Callable[[dict[str, tuple[int, int]], str, list[Any]], None]) -> None:
+    """Make LangGraph ask the delta channels that have `is_copy_due` when to write a full copy of them.
+
+    LangGraph writes one after a fixed number of updates or of supersteps; it does so for all other channels.
+    `add_length` adds the lengths of the deciding channels to its counters, which it stores in the checkpoint's
+    metadata.
+    """
+    before = getattr(_pregel_modules[0], _DECIDES)
+    if hasattr(before, "__wrapped__"):
+        return
+
+    @functools.wraps(before)
+    def to_snapshot(
+        channels: Mapping[str, Any], counters: dict[str, tuple[int, int]], versions: Mapping[str, Any]
+    ) -> set[str]:
+        deciding = {name: channel for name, channel in channels.items() if hasattr(channel, _COPY_DUE)}
+        others = {name: channel for name, channel in channels.items() if name not in deciding}
+        due: set[str] = before(others, counters, versions)
+        written = [name for name in deciding if name in counters and name in versions]
+        for name in written:
+            if channels[name].is_available():
+                add_length(counters, name, channels[name].get())
+        return due | {name for name in written if channels[name].is_copy_due(*counters[name])}
+
+    for module in _pregel_modules:
+        setattr(module, _DECIDES, to_snapshot)
+
+
+def replay_delta(channel: DeltaChannel[Any], history: DeltaChannelHistory) -> Any:
+    """Return a delta channel's value from its last full copy and the writes after it, as LangGraph rebuilds it."""
+    return _replay(channel, history).get()
+
+
+def delta_snapshot(value: Any) -> Any:
+    """Return a full copy of a delta channel, as LangGraph stores it among a checkpoint's values."""
+    return _DeltaSnapshot(value)
+
+
+def copied_list(stored: Any) -> list[Any] | None:
+    """Return the list of a full copy of a delta channel; None for any other value."""
+    return stored.value if isinstance(stored, _DeltaSnapshot) and isinstance(stored.value, list) else None
