@@ -58,13 +58,17 @@ class Job(NamedTuple):
 
     def label(self) -> str:
         """Return the label of its row."""
-        turns = f"{self.turns} turns" if self.sessions == 1 else f"{self.sessions} sessions of {self.turns} turns"
+        turns = f"{self.turns} turns" if self.turns else "an answer without a tool call"
+        if self.sessions > 1:
+            turns = f"{self.sessions} sessions of {turns}"
         saver = f", {self.saver} SQLite saver" if self.saver else ""
         versus = f", to {self.reference[1]} turns" if self.reference[1] else ""
         return f"{turns}{saver}, {self.name}{versus}"
 
 
 _JOBS = [
+    Job(_CA, 0, sessions=20),
+    Job(_OURS, 0, sessions=20, aim="≤ 1.00"),
     *(
         Job(name, turns, aim={_OURS: "≤ 0.75", "`compose`": "≤ 0.80"}.get(name, ""))
         for turns in (10, 50)
@@ -117,7 +121,8 @@ def counts(scale: Scale) -> list[float] | None:
         if done.returncode:
             raise SystemExit(f"The process under callgrind failed:\n{done.stderr[-3000:]}")
         totals = [_total(Path(folder) / f"out.{at}") for at in range(1, len(_JOBS) + 1)]
-    return [total / scale.size(job.turns) / scale.size(job.sessions) for total, job in zip(totals, _JOBS, strict=True)]
+    units = [scale.size(job.turns or 1) * scale.size(job.sessions) for job in _JOBS]
+    return [total / count for total, count in zip(totals, units, strict=True)]
 
 
 def _total(path: Path) -> int:

@@ -25,6 +25,7 @@ from graph_agent._compat import (
     NO_PERSISTENCE,
     checkpointer_of,
     inherits_durability,
+    is_nested,
     is_resuming,
     lacks_thread,
     skip_unused_callbacks,
@@ -42,7 +43,7 @@ from graph_agent.inputs.deduplicator import admit_input, stored_chunks
 from graph_agent.runs.fence import DeferredWrites, defers_writes
 from graph_agent.runs.input_ids import InputStoredError
 from graph_agent.runs.registry import is_dispatched, refuse_within, running, running_blocking
-from graph_agent.runs.run import READERSHIP, RUN, AnsweringControl, Run, RunHandle, observed
+from graph_agent.runs.run import NODES_HIDDEN, READERSHIP, RUN, AnsweringControl, Run, RunHandle, observed
 from graph_agent.settings.config import RunContext, run_context, with_credentials
 from graph_agent.state.messages import PushedText, begins, check_input, unusable_input
 from graph_agent.types import ContextT, ResponseT
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from graph_agent.deps import AgentDeps
 
 _MOST_THREADS = 256
+_WHEN = ("before", "after")
 
 
 class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
@@ -140,6 +142,13 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
             **kwargs: Any,
         ) -> Any:
             """As LangGraph's `ainvoke`."""
+    else:
+
+        def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+            return super().invoke(input, _with_nodes_hidden(config, kwargs), **kwargs)
+
+        async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+            return await super().ainvoke(input, _with_nodes_hidden(config, kwargs), **kwargs)
 
     def stream(
         self,
@@ -171,6 +180,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
             _check_open(self.get_state(config))
         kwargs = self._with_credentials(config, kwargs)
         with running_blocking(configurable, self.checkpointer, self.store) as run:
+            run.is_unobserved = self._is_unobserved(configurable, kwargs)
             try:
                 input = blocking(self._admit)(input, configurable, run)
             except InputStoredError as stored:
@@ -235,6 +245,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
             _check_open(await self.aget_state(config))
         kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run, observed(run, self.name):
+            run.is_unobserved = self._is_unobserved(configurable, kwargs)
             try:
                 input = await self._admit(input, configurable, run)
             except InputStoredError as stored:
@@ -361,6 +372,20 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         saver = checkpointer_of({"configurable": configurable}) or self.checkpointer
         return saver if isinstance(saver, BaseCheckpointSaver) else None
 
+    def _is_unobserved(self, configurable: dict[str, Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a run stores nothing, and its caller does not see which node wrote what."""
+        asked = kwargs.get("stream_mode") or self.stream_mode
+        modes = {asked} if isinstance(asked, str) else set(asked)
+        hidden = {"values", "custom", "updates"} if NODES_HIDDEN in configurable else {"values", "custom"}
+        breakpoints = [kwargs.get(f"interrupt_{when}") or getattr(self, f"interrupt_{when}_nodes") for when in _WHEN]
+        return (
+            modes <= hidden
+            and self._saver_of(configurable) is None
+            and not is_nested(configurable)
+            and not any(breakpoints)
+            and not (kwargs.get("debug") or self.debug or kwargs.get("print_mode"))
+        )
+
     def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return a run's arguments with the agent's own credentials added."""
         builder = self.builder
@@ -427,6 +452,13 @@ def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
         fence_writes(saver)
     patch_metadata(saver)
     guard_reads(saver)
+
+
+def _with_nodes_hidden(config: RunnableConfig | None, kwargs: Mapping[str, Any]) -> RunnableConfig | None:
+    """Return the config of a run of which LangGraph gives only the result to the caller."""
+    if kwargs.get("stream_mode", "values") != "values":
+        return config
+    return {**(config or {}), "configurable": {**(config or {}).get("configurable", {}), NODES_HIDDEN: True}}
 
 
 def _with_readership(config: RunnableConfig | None, readership: ConsumerTracker) -> RunnableConfig:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.graph import END
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
+from graph_agent._compat import has_handlers
 from graph_agent._internal.failure_log import (
     IN_HISTORY,
     exception_text,
@@ -42,7 +45,7 @@ from graph_agent.planning.middleware_replies import composed_answer, stream_unsh
 from graph_agent.planning.plan_edits import handoff_command
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
-from graph_agent.planning.update import limit_event
+from graph_agent.planning.update import PlanUpdate, limit_event
 from graph_agent.prompts import Prompts
 from graph_agent.runs.run import ReceivedNotes, WorkStoppedError, listen
 from graph_agent.state.call_events import account
@@ -165,14 +168,68 @@ async def finalize_node(
         return Command(goto="plan")
     if (leaving := handoff_command(state)) is not None:
         return leaving
-    answer = AnswerUpdate(Task.of(state, config, runtime, deps))
+    answered = await answer_input(Task.of(state, config, runtime, deps))
+    update: dict[str, Any] | Command[Any] = answered.fields  # LangGraph streams the messages of no other update
+    if answered.steered:
+        update = Command(update=update, goto="plan")
+    return [update, Command(update=answered.written)] if answered.written else update
+
+
+class Answered(NamedTuple):
+    """What a pass through `finalize` writes."""
+
+    fields: dict[str, Any]
+    """The state update."""
+    written: list[tuple[str, Any]]
+    """Writes of middleware that follow the answer."""
+    steered: bool
+    """Whether the user has steered meanwhile, so that `plan` is next."""
+
+
+async def answer_input(task: Task) -> Answered:
+    """Answer the input, and close it unless the user has steered meanwhile."""
+    answer = AnswerUpdate(task)
     await answer.run()
     if await answer.receive_steering():
-        again: Command[Any] = Command(update=answer.update_for_next_plan(), goto="plan")
-        return [again, Command(update=answer.written)] if answer.written else again
-    update = answer.update()  # a dict: LangGraph streams the messages of no other update
+        return Answered(answer.update_for_next_plan(), answer.written, steered=True)
+    fields = answer.update()
     answer.requests = None  # which refers to the answer: without the cycle, the history is freed with the run
-    return [update, Command(update=answer.written)] if answer.written else update
+    return Answered(fields, answer.written, steered=False)
+
+
+def may_finalize(update: PlanUpdate) -> bool:
+    """Whether `plan` may answer the input in its own superstep.
+
+    It may if the input ends, the run stores nothing, and nothing shows which node wrote what.
+    """
+    if not (update.concluded and update.run.is_unobserved) or update.deps.hook_set or update.deps.toolbox.own.names:
+        return False
+    # A handoff needs a superstep of its own.
+    is_handoff = "handoffs" in (update.loop["outcome"] or {})
+    return not is_handoff and not update.changes.keys() & {"messages", "remote"} and not has_handlers(update.task.config)
+
+
+async def finalize_in_plan(update: PlanUpdate) -> Command[Any]:
+    """Answer the input that a pass through `plan` ends; return the update of both nodes."""
+    planned = dict(update.as_pairs())
+    usage = planned.pop("usage", None)
+    state = {
+        **update.state,
+        **planned,
+        "events": [*update.state.get("events", ()), *update.events],
+        "usage": add_usage(update.state.get("usage"), usage),
+        "remaining_steps": update.state["remaining_steps"] - 1,
+    }
+    task = replace(update.task, state=state, loop=update.loop, settings=update.settings)
+    update.run.answering = True
+    answered = await answer_input(task)
+    fields = {**planned, **answered.fields, "events": [*update.events, *answered.fields["events"]]}
+    # Both statuses are written: the channel checks each transition.
+    first = [(name, value) for name, value in planned.items() if name == "status" and name in answered.fields]
+    if usage is not None:
+        first.append(("usage", usage))
+    pairs = [*first, *fields.items(), *answered.written]
+    return Command(update=pairs, goto="plan" if answered.steered else END)
 
 
 class AnswerUpdate:

@@ -18,7 +18,7 @@ from graph_agent._internal.failure_log import get_logger, log_fields
 from graph_agent.deps import AgentDeps, Task, work_left_s
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.models.errors import cut_off
-from graph_agent.nodes.finalize import failure_event
+from graph_agent.nodes.finalize import failure_event, finalize_in_plan, may_finalize
 from graph_agent.planning.ask import RefusedError
 from graph_agent.planning.loop_detection import mark_withheld, stop_repetition
 from graph_agent.planning.middleware_replies import (
@@ -85,7 +85,7 @@ async def plan_node(
     await update.withdraw_waiting_delegations()
     if deps.hook_set:
         request_model(update, deps.hook_set)
-    return Command(update=update.as_pairs())
+    return await finalize_in_plan(update) if may_finalize(update) else Command(update=update.as_pairs())
 
 
 async def take_input_or_wave(update: PlanUpdate) -> None:

@@ -57,6 +57,7 @@ _CHECKPOINTER = "__pregel_checkpointer"
 _READ = "__pregel_read"
 _DURABILITY = "__pregel_durability"
 _RESUMING = "__pregel_resuming"
+_TASK_ID = "__pregel_task_id"
 _RUNTIME = "__pregel_runtime"
 _COORDINATES = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 
@@ -136,6 +137,11 @@ def surrounding_context(config: RunnableConfig | None) -> Any:
 def is_resuming(config: RunnableConfig) -> bool:
     """Whether a graph that runs inside a node resumes from its own checkpoint, if it has one."""
     return bool(config["configurable"].get(_RESUMING))
+
+
+def is_nested(configurable: Mapping[str, Any]) -> bool:
+    """Whether a run belongs to a task of another graph, whose stream may show its nodes."""
+    return _TASK_ID in configurable
 
 
 def count_resume_values(config: RunnableConfig) -> int:
@@ -310,9 +316,7 @@ class _UnobservedNode(RunnableSeq):
     """
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        manager = (config or {}).get("callbacks")
-        observed = not isinstance(manager, AsyncCallbackManager) or manager.handlers or _is_instrumented()
-        if config is None or observed:
+        if config is None or has_handlers(config) or _is_instrumented():
             return await super().ainvoke(input, config, **kwargs)
         # The name and the id belong to the node's run alone.
         config = {**config}
@@ -329,6 +333,12 @@ class _UnobservedNode(RunnableSeq):
         for writer in writers:
             output = await writer.ainvoke(output, config)
         return output
+
+
+def has_handlers(config: RunnableConfig) -> bool:
+    """Whether callback handlers observe the run of a config, or may."""
+    manager = config.get("callbacks")
+    return not isinstance(manager, AsyncCallbackManager) or bool(manager.handlers)
 
 
 def _is_instrumented() -> bool:

@@ -56,6 +56,8 @@ READERSHIP = "__graph_agent_readership"
 """Key of the `ConsumerTracker` of a run's stream in its `configurable`."""
 WATCHED = "__graph_agent_watched"
 """Key in a run's `configurable`: whether the parts of delegates' runs go to its custom stream."""
+NODES_HIDDEN = "__graph_agent_nodes_hidden"
+"""Key in a run's `configurable`: whether its caller does not use the node names of its `updates` stream."""
 
 
 class WorkStoppedError(Exception):
@@ -122,6 +124,8 @@ class Run:
     """Its queued writes; None if each write is committed at once."""
     answering: bool = False
     """Whether neither a model request nor a call is next, but the reading of a reply, or the answer."""
+    is_unobserved: bool = False
+    """Whether it stores nothing, and its caller does not see which node wrote what; tracers may."""
     updates_only: bool = False
     """Whether it locks the session for `update_state` only, and runs no node."""
     deadline_s: float | None = None

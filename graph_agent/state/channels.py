@@ -68,12 +68,13 @@ class StatusChannel(LastValue[str]):
     """Holds the status and refuses invalid transitions; a write of the current status is allowed."""
 
     def update(self, values: Sequence[Any]) -> bool:
-        """Set the new status; return whether there was a write. `InvalidUpdateError` for a transition not allowed."""
+        """Make the transitions of a superstep in order; return whether there was a write. Raise `InvalidUpdateError`."""
+        before = self.value if self.is_available() else SessionStatus.CREATED
         for value in values:
-            before = self.value if self.is_available() else SessionStatus.CREATED
             if value != before:
                 check_change(before, value)
-        return super().update(values)
+            before = value
+        return super().update(values[-1:])
 
 
 class GrowingDelta(DeltaChannel[list[Any]]):
