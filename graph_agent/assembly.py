@@ -288,7 +288,7 @@ async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Liter
 
 
 def _after_plan_in_run(update: Any, config: RunnableConfig) -> Sequence[Send | str] | str | None:
-    """Behaves like `after_plan_or_ask`, on the update that `plan` returned; None if it does not determine the target."""
+    """Behaves like `after_plan_or_ask`, on the update that `plan` returned; None if it does not determine it."""
     if not isinstance(update, Command) or not isinstance(update.update, list) or not is_running(config):
         return None
     if update.goto:

@@ -145,9 +145,11 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
     else:
 
         def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+            """As LangGraph's `invoke`."""
             return super().invoke(input, _with_nodes_hidden(config, kwargs), **kwargs)
 
         async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+            """As LangGraph's `ainvoke`."""
             return await super().ainvoke(input, _with_nodes_hidden(config, kwargs), **kwargs)
 
     def stream(

@@ -204,9 +204,9 @@ def may_finalize(update: PlanUpdate) -> bool:
     """
     if not (update.concluded and update.run.is_unobserved) or update.deps.hook_set or update.deps.toolbox.own.names:
         return False
-    # A handoff needs a superstep of its own.
-    is_handoff = "handoffs" in (update.loop["outcome"] or {})
-    return not is_handoff and not update.changes.keys() & {"messages", "remote"} and not has_handlers(update.task.config)
+    # A handoff needs a superstep of its own, and a written message an id from LangGraph.
+    is_plain = "handoffs" not in (update.loop["outcome"] or {}) and not update.changes.keys() & {"messages", "remote"}
+    return is_plain and not has_handlers(update.task.config)
 
 
 async def finalize_in_plan(update: PlanUpdate) -> Command[Any]:

@@ -10,7 +10,7 @@ import asyncio
 import copy
 import functools
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
@@ -61,6 +61,8 @@ _TASK_ID = "__pregel_task_id"
 _RUNTIME = "__pregel_runtime"
 _COORDINATES = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 
+INTERRUPT = "__interrupt__"
+"""Key of the open interrupts in chunks of LangGraph's stream, and the channel of their writes."""
 STRICT_RESUME = "__pregel_strict_resume"
 """Key in `configurable`: LangGraph refuses an answer that names an interrupt that is not open, before any write."""
 NO_PERSISTENCE: dict[str, Any] = {_DURABILITY: "async"}
@@ -188,6 +190,16 @@ class InjectedArguments:
 
     def __bool__(self) -> bool:
         return bool(self.state or self.store or self.runtime or self.hidden)
+
+
+def changes_in(update: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield what nodes wrote, by state field, from one item of LangGraph's `updates` stream.
+
+    A node that wrote a field twice has one entry for each write.
+    """
+    for written in update.values():
+        changes = written if isinstance(written, list) else [written]
+        yield from (change for change in changes if isinstance(change, dict))
 
 
 def is_overridden(middleware: Any, base: type, method: str) -> bool:

@@ -23,7 +23,14 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import get_runtime
 from langgraph.types import Command, StateSnapshot, StreamMode
 
-from graph_agent._compat import NO_PERSISTENCE, checkpointer_of, in_namespace, is_resuming, parent_checkpoint
+from graph_agent._compat import (
+    NO_PERSISTENCE,
+    changes_in,
+    checkpointer_of,
+    in_namespace,
+    is_resuming,
+    parent_checkpoint,
+)
 from graph_agent._internal import telemetry
 from graph_agent._internal.failure_log import get_logger, log_failure
 from graph_agent._internal.sync_bridge import call_in_thread, in_blocking_run
@@ -311,9 +318,7 @@ class _RunOutput:
             self.state = payload
         if mode != "updates":
             return
-        for change in payload.values():
-            if not isinstance(change, dict):
-                continue
+        for change in changes_in(payload):
             self.events += [each for each in change.get("events") or () if is_event(each)]
             if self._is_agent and "usage" in change:
                 self.usage = add_usage(self.usage, change["usage"])

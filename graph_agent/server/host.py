@@ -21,7 +21,6 @@ from weakref import WeakValueDictionary
 
 from langchain_core.messages import AnyMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore, SearchItem
 from pydantic import SecretStr
 from starlette.requests import HTTPConnection
@@ -32,7 +31,7 @@ from graph_agent.agent_file.credentials import CredentialSource, read_credential
 from graph_agent.agent_file.delegates import SkillSpec
 from graph_agent.agent_file.factory import ServedAgent, open_agent, today_from_env
 from graph_agent.agent_file.spec import AgentSpec, load_spec, recording, with_sources
-from graph_agent.checkpoints.open import open_saver, open_store, strict_serializer
+from graph_agent.checkpoints.open import open_saver, open_store
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.models.capabilities import may_download_images
@@ -388,7 +387,7 @@ class Host:
     kept: CompiledAgentGraph
     """Compiled with the database; its sessions outlive the process."""
     stateless: CompiledAgentGraph
-    """Compiled with an in-memory saver; each request's thread is deleted when the request is answered."""
+    """Compiled without a saver, for requests that nothing can resume."""
     saver: BaseCheckpointSaver[Any]
     store: BaseStore
     notifier: CheckpointNotifier
@@ -521,13 +520,12 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
     check_headers(credential_headers, has_keys=bool(settings.keys), session_header=settings.session_header)
     address = db or source.db
     async with source.open() as graph, open_saver(address) as saver, open_store(address) as store:
-        memory = InMemorySaver(serde=strict_serializer())
         kept, notifier = _compile(graph, saver, store), CheckpointNotifier()
         host = Host(
             source=source,
             settings=settings,
             kept=kept,
-            stateless=_compile(graph, memory, None),
+            stateless=_compile(graph, None, None),
             saver=saver,
             store=store,
             notifier=notifier,
@@ -545,7 +543,9 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
             await asyncio.wait([sweeper])
 
 
-def _compile(graph: CompiledAgentGraph, saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> CompiledAgentGraph:
+def _compile(
+    graph: CompiledAgentGraph, saver: BaseCheckpointSaver[Any] | None, store: BaseStore | None
+) -> CompiledAgentGraph:
     return graph.builder.compile(
         checkpointer=saver, store=graph.store or store, cache=graph.cache, name=graph.get_name()
     )

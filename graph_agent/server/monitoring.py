@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from graph_agent._compat import changes_in
 from graph_agent._internal.failure_log import is_out_of_space, log_failure
 from graph_agent._internal.signals import Drainable
 from graph_agent.checkpoints.write_probe import SupportsWriteProbe
@@ -143,8 +144,8 @@ class Metrics:
 
         `open_calls` has the start times of the run's calls without a result; it is updated in place.
         """
-        for change in update.values():
-            for entry in change.get("events", []) if isinstance(change, dict) else []:
+        for change in changes_in(update):
+            for entry in change.get("events", []):
                 with self._counting():
                     self._event(entry, open_calls)
 

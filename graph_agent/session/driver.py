@@ -15,16 +15,16 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langgraph.errors import UnknownInterruptError
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command, StateSnapshot
+from langgraph.types import Command, PregelTask, StateSnapshot
 
-from graph_agent._compat import STRICT_RESUME
+from graph_agent._compat import INTERRUPT, STRICT_RESUME
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.checkpoints.format import with_own_lists
 from graph_agent.checkpoints.reading import load
 from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.runs.input_ids import InputId, InputStoredError, check_input_id, digest_of, input_id_in
 from graph_agent.runs.registry import POLL_S, find_run, is_idle, refuse_within
-from graph_agent.runs.run import READERSHIP, RUN, WATCHED, Run, RunHandle, message_of
+from graph_agent.runs.run import NODES_HIDDEN, READERSHIP, RUN, WATCHED, Run, RunHandle, message_of
 from graph_agent.session.built_agent import builder_of, custom_state_of
 from graph_agent.session.control import SessionControl
 from graph_agent.session.results import Cause, RunResult, open_interrupts, run_result, typed_result
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from langchain_core.callbacks import BaseCallbackHandler
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.runtime import RunControl
-    from langgraph.types import Durability, StreamMode
+    from langgraph.types import StreamMode
 
     from graph_agent._internal.closing_stream import ConsumerTracker
     from graph_agent.inputs.deduplicator import InputDeduplicator
@@ -70,8 +70,6 @@ class RunOptions:
     modes: Sequence[StreamMode] = ()
     """LangGraph's stream modes of `RunDriver.chunks`, for a run without `readership`."""
     callbacks: Sequence[BaseCallbackHandler] = ()
-    durability: Durability | None = None
-    """LangGraph's durability; None for the graph's own."""
 
 
 @dataclass(eq=False, slots=True)
@@ -266,13 +264,16 @@ class RunDriver:
     async def chunks(self, run: InputRun, given: Any, options: RunOptions) -> AsyncGenerator[tuple[str, Any]]:
         """Run an input to its end, and yield the chunks of LangGraph's stream; set the fields of `run`.
 
-        An input with an id that another program runs is waited for. One that has its result is not run. Errors as of
-        `parts`.
+        An input with an id that another program runs is waited for. One that has its result is not run. Of a graph
+        without a checkpointer, only the stream knows the end. Errors as of `parts`.
         """
         modes, mark = options.modes, run.handle.mark
         configurable = {**self._configurable, RUN: run.handle, STRICT_RESUME: True}
         if options.readership is not None:
             configurable |= {READERSHIP: options.readership, WATCHED: True}
+        stores, values = self._graph.checkpointer is not None, dict[str, Any]()
+        if not stores:
+            configurable[NODES_HIDDEN] = True
         config: RunnableConfig = {"configurable": configurable}
         if options.callbacks:
             config["callbacks"] = [*options.callbacks]
@@ -287,13 +288,17 @@ class RunDriver:
                         given,
                         config,
                         context=options.context,
-                        stream_mode=[*modes],
+                        stream_mode=[*modes] if stores else [*{*modes, "values"}],
                         control=options.control,
-                        durability=options.durability,
                     )
                     async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
                         async for chunk in chunks:
-                            yield chunk
+                            if not stores and chunk[0] == "values":
+                                values = cast("dict[str, Any]", chunk[1])
+                            if stores or chunk[0] in modes:
+                                yield chunk
+                if not stores:
+                    run.state = _end_of(values, config)
                 return
             except InputStoredError as stored:
                 run.state, run.replayed = stored.state, True
@@ -352,6 +357,8 @@ class RunDriver:
         of the input's own run.
         """
         run.ended, run.aborted = ended, ended.aborted
+        if self._graph.checkpointer is None:
+            return
         with with_own_lists(ended.stored_lists):
             state = await self.state()
         newest = state.config["configurable"].get("checkpoint_id")
@@ -377,6 +384,13 @@ class RunDriver:
         result = typed_result(result, self._graph, context)
         cause = run.ended.cause if run.ended is not None else None
         return replace(result, cause=Cause(cause)) if has_failed and cause is not None else result
+
+
+def _end_of(values: dict[str, Any], config: RunnableConfig) -> StateSnapshot:
+    """Return the state at the end of a run that stores nothing, from its last chunk of the mode `values`."""
+    interrupts = tuple(values.pop(INTERRUPT, ()))
+    tasks = (PregelTask("", "", (), interrupts=interrupts),) if interrupts else ()
+    return StateSnapshot(values, (), config, None, None, None, tasks, interrupts)
 
 
 def _input_of(note: ControlMessage) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot, StreamMode
 
+from graph_agent._compat import changes_in
 from graph_agent.checkpoints.reading import load
 from graph_agent.models.message_gate import message_text
 from graph_agent.runs.input_ids import InputId, input_id_in
@@ -212,13 +213,7 @@ def _custom(payload: Any) -> RunPart:
 
 
 def _added_events(update: Mapping[str, Any]) -> list[StoredEvent]:
-    return [
-        event
-        for change in update.values()
-        if isinstance(change, dict)
-        for event in change.get("events") or ()
-        if is_event(event)
-    ]
+    return [event for change in changes_in(update) for event in change.get("events") or () if is_event(event)]
 
 
 def is_event(value: Any) -> bool:

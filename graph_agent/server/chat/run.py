@@ -17,6 +17,7 @@ from langgraph.errors import GraphDrained, UnknownInterruptError
 from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
 
+from graph_agent._compat import changes_in
 from graph_agent._internal.closing_stream import BETWEEN_PIECES_S, TextCoalescer
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.checkpoints.reading import load
@@ -350,8 +351,6 @@ class ServerRun:
             self._control,
             modes=("custom", "updates", *(("values",) if spec.shows_state else ())),
             callbacks=[reader] if shows_reasoning else [],
-            # A request without a session cannot be resumed: only its end is read.
-            durability="exit" if spec.graph is self._host.stateless else None,
         )
         async with contextlib.aclosing(self.driver.chunks(self.input, spec.graph_input, options)) as chunks:
             async for mode, payload in chunks:
@@ -401,9 +400,7 @@ class ServerRun:
     async def _clean_up(self, status: str) -> None:
         """Delete the thread if no request can resume it."""
         spec = self.spec
-        if spec.graph is self._host.stateless:
-            await spec.graph.checkpointer.adelete_thread(spec.thread)  # type: ignore[union-attr]  # it has one
-        elif (
+        if (
             spec.token is not None
             and spec.scope.mark is None
             and status not in ("RUNNING", "BUSY")
@@ -426,15 +423,15 @@ def _question(spec: RunSpec) -> Any:
 def _call_events(updates: Mapping[str, Any]) -> list[StoredEvent]:
     """Return the events of one item of LangGraph's `updates` stream that are about plans and calls."""
     events: list[StoredEvent] = []
-    for change in updates.values():
-        events += change.get("events", ()) if isinstance(change, dict) else ()
+    for change in changes_in(updates):
+        events += change.get("events", ())
     return [event for event in events if event["type"] in _CALL_EVENTS]
 
 
 def _planned_message(updates: Mapping[str, Any]) -> str | None:
     """Return the id of the message with calls in one item of LangGraph's `updates` stream; None without one."""
-    for change in updates.values():
-        written = change.get("messages") if isinstance(change, dict) else None
+    for change in changes_in(updates):
+        written = change.get("messages")
         for message in reversed(written) if isinstance(written, list) else ():
             if isinstance(message, AIMessage) and message.tool_calls:
                 return message.id
