@@ -232,3 +232,11 @@ async def test_tracers_record_of_a_hook_what_its_policy_leaves() -> None:
     )
 
     assert recorder.inputs["Private.before_model"] == {}
+
+
+async def test_a_stream_has_every_event_of_an_answer_to_which_middleware_adds_a_message() -> None:
+    session = session_of(["Done."], tools=[echo], hooks=[noting(messages=[HumanMessage("noted")])])
+    parts = [part async for part in session.stream("go")]
+
+    streamed = [part.event for part in parts if part.type == "event"]
+    assert streamed == await session.events()
