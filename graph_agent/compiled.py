@@ -121,36 +121,28 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
     def _repr_html_(self) -> str:
         return html_table("Agent", self._shown().items())
 
-    if TYPE_CHECKING:
-        # LangGraph's own signatures lack type arguments, which strict checkers report at each call.
-        def invoke(
-            self,
-            input: Any,
-            config: RunnableConfig | None = None,
-            *,
-            context: ContextT | Mapping[str, Any] | None = None,
-            **kwargs: Any,
-        ) -> Any:
-            """As LangGraph's `invoke`."""
+    # LangGraph's own signatures lack type arguments, which strict checkers report at each call.
+    def invoke(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        context: ContextT | Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As LangGraph's `invoke`."""
+        return super().invoke(input, _with_nodes_hidden(config, kwargs), context=context, **kwargs)
 
-        async def ainvoke(
-            self,
-            input: Any,
-            config: RunnableConfig | None = None,
-            *,
-            context: ContextT | Mapping[str, Any] | None = None,
-            **kwargs: Any,
-        ) -> Any:
-            """As LangGraph's `ainvoke`."""
-    else:
-
-        def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-            """As LangGraph's `invoke`."""
-            return super().invoke(input, _with_nodes_hidden(config, kwargs), **kwargs)
-
-        async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-            """As LangGraph's `ainvoke`."""
-            return await super().ainvoke(input, _with_nodes_hidden(config, kwargs), **kwargs)
+    async def ainvoke(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        context: ContextT | Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As LangGraph's `ainvoke`."""
+        return await super().ainvoke(input, _with_nodes_hidden(config, kwargs), context=context, **kwargs)
 
     def stream(
         self,

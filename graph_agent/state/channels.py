@@ -68,7 +68,7 @@ class StatusChannel(LastValue[str]):
     """Holds the status and refuses invalid transitions; a write of the current status is allowed."""
 
     def update(self, values: Sequence[Any]) -> bool:
-        """Make the transitions of a superstep; return whether there was a write. `InvalidUpdateError` for a wrong one."""
+        """Make the transitions of a superstep; return whether there is one. `InvalidUpdateError` for a wrong one."""
         before = self.value if self.is_available() else SessionStatus.CREATED
         for value in values:
             if value != before:

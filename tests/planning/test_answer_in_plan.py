@@ -32,6 +32,9 @@ class City(BaseModel):
 class Unsteady(ScriptedChatModel):
     """A scripted model whose reply "fail" is a failure."""
 
+    def __init__(self, script: list[str]) -> None:
+        super().__init__(script)
+
     async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
         result = await super()._agenerate(*args, **kwargs)
         if result.generations[0].text == "fail":
@@ -115,7 +118,7 @@ class Tracer(AsyncCallbackHandler):
 async def supersteps(saver: Any = None, *, modes: list[Any] | None = None, **options: Any) -> int:
     """The number of supersteps of an input that the model answers at once."""
     graph = create_graph_agent(ScriptedChatModel(["Hello."]), tools=[echo], checkpointer=saver)
-    config = {**thread(), **options.pop("config", {})}
+    config: Any = {**thread(), **options.pop("config", {})}
     chunks = graph.astream(says("hi"), config, stream_mode=["values", *(modes or [])], **options)
     # The first chunk is the input.
     return [mode async for mode, _ in chunks].count("values") - 1
@@ -134,7 +137,7 @@ async def supersteps(saver: Any = None, *, modes: list[Any] | None = None, **opt
         ({"saver": InMemorySaver()}, 2),
         ({"interrupt_before": ["tools"]}, 2),
     ],
-    ids=str,
+    ids=["values", "custom", "updates", "tasks", "messages", "debug", "callbacks", "saver", "breakpoint"],
 )
 async def test_only_a_run_that_nothing_observes_answers_in_the_superstep_of_its_plan(
     options: dict[str, Any], count: int
