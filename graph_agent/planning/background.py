@@ -100,9 +100,8 @@ _DESCRIPTION = (
 
 def wait_tools(delegates: Sequence[Delegate]) -> list[BaseTool]:
     """Return the tool that waits for background tasks; empty if no delegate has any."""
-    known = {each.name: each for each in delegates if isinstance(each, BackgroundDelegate) and each.background}
-    if not known:
-        return []  # the schema of a tool takes milliseconds to make
+    if not (known := {one.name: one for one in delegates if isinstance(one, BackgroundDelegate) and one.background}):
+        return []  # making a tool takes milliseconds
 
     async def wait(seconds: Annotated[float, Field(ge=0, le=_LONGEST_S)] = 60) -> str:
         remote: RemoteState = read_running_state(["remote"]).get("remote") or NOTHING_REMOTE
@@ -117,5 +116,5 @@ def wait_tools(delegates: Sequence[Delegate]) -> list[BaseTool]:
                 each.cancel()
         return f"{len(done)} of {len(tasks)} background tasks stopped within {seconds:g} s."
 
-    marks: dict[str, Any] = {"effect": "read", "poll": True, "timeout_s": _LONGEST_S + 60}
+    marks = {"effect": "read", "poll": True, "timeout_s": _LONGEST_S + 60}
     return [StructuredTool.from_function(coroutine=wait, name=WAIT_TOOL, description=_DESCRIPTION, metadata=marks)]
