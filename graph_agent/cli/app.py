@@ -98,18 +98,14 @@ def main() -> None:
         _show_error(f"error: the database failed: {error}")
         sys.exit(2)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        _leave_interrupted()
+        from graph_agent.cli.agent_thread import leave_interrupted
+
+        leave_interrupted()
     except SystemExit:
         raise
     except BaseException as error:  # noqa: BLE001 - the interpreter would print it with secrets and control characters
         err.print(mask_named_secrets("".join(traceback.format_exception(error)).rstrip()))
         sys.exit(1)
-
-
-def _leave_interrupted() -> None:
-    from graph_agent.cli.agent_thread import leave_interrupted
-
-    leave_interrupted()
 
 
 def _show_error(text: str) -> None:

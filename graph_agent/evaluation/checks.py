@@ -68,12 +68,7 @@ Ask = Callable[[Judge, RunResult], Awaitable[Score]]
 
 
 async def check_run(
-    case: Case,
-    results: Sequence[RunResult],
-    calls: Sequence[WaveCall],
-    measures: Measures,
-    ask: Ask,
-    folder: Path,
+    case: Case, results: Sequence[RunResult], calls: Sequence[WaveCall], measures: Measures, ask: Ask, folder: Path
 ) -> list[Failure]:
     """Return the checks that a run failed, by the results of its turns, at least one, and all their calls.
 

@@ -289,7 +289,7 @@ def junit_of(report: Report, name: str) -> str:
     root = ElementTree.Element("testsuites", name=printable(name))
     for agent in report.agents:
         trials = [trial for case in agent.cases for trial in case.trials]
-        broken = sum(_is_broken(trial) for trial in trials)
+        broken = sum(any(failure.check == "run" for failure in trial.failures[:1]) for trial in trials)
         suite = ElementTree.SubElement(
             root,
             "testsuite",
@@ -315,10 +315,6 @@ def junit_of(report: Report, name: str) -> str:
             ElementTree.SubElement(case, "system-out").text = f"session {trial.session_id}"
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _is_broken(trial: Trial) -> bool:
-    return any(failure.check == "run" for failure in trial.failures[:1])
 
 
 _STYLE = """

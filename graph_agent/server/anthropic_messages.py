@@ -19,12 +19,7 @@ from graph_agent.server.admission.body import BodyRoute, run_in_thread
 from graph_agent.server.chat import schemas
 from graph_agent.server.chat.handler import ChatDialect
 from graph_agent.server.chat.outcomes import ChatOutcome, Ending
-from graph_agent.server.parameters import (
-    ChatEndpoint,
-    Sender,
-    Server,
-    chat_endpoint,
-)
+from graph_agent.server.parameters import ChatEndpoint, Sender, Server, chat_endpoint
 from graph_agent.server.problems import InvalidRequestError, ProblemError, anthropic_error
 from graph_agent.server.response_models import AnthropicError, AnthropicMessage, TokenCount, error_responses
 from graph_agent.server.sse import frame
@@ -349,8 +344,7 @@ def _usage(outcome: ChatOutcome) -> dict[str, int]:
 
 
 _ERRORS = error_responses(
-    AnthropicError,
-    {503: "Another process holds the session, or the database is locked", 529: "The server is stopping"},
+    AnthropicError, {503: "Another process holds the session, or the database is locked", 529: "The server is stopping"}
 )
 
 router = APIRouter(prefix="/v1/messages", tags=["Anthropic"], route_class=BodyRoute)
@@ -367,12 +361,7 @@ def _dialect(body: MessagesRequest) -> _AnthropicDialect:
 
 
 @router.post("/count_tokens", responses=_ERRORS)
-async def count_tokens(
-    request: Request,
-    body: CountRequest,
-    sender: Sender,
-    server: Server,
-) -> TokenCount:
+async def count_tokens(request: Request, body: CountRequest, sender: Sender, server: Server) -> TokenCount:
     """Estimate the number of tokens of a request, at 4 characters per token."""
     server.check_body(body)
     with server.chat.limits.slot(sender.name):

@@ -18,12 +18,7 @@ from graph_agent.server.admission.body import BodyRoute
 from graph_agent.server.chat import schemas
 from graph_agent.server.chat.handler import ChatDialect
 from graph_agent.server.chat.outcomes import ChatOutcome, Ending
-from graph_agent.server.parameters import (
-    ChatEndpoint,
-    Server,
-    Services,
-    chat_endpoint,
-)
+from graph_agent.server.parameters import ChatEndpoint, Server, Services, chat_endpoint
 from graph_agent.server.problems import InvalidRequestError, ProblemError, openai_error
 from graph_agent.server.response_models import Completion, Model, ModelList, OpenAIError, error_responses
 from graph_agent.server.sse import frame

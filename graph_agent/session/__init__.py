@@ -16,9 +16,5 @@ if TYPE_CHECKING:
 __all__ = ["Session", "inbox_namespace"]
 
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "graph_agent.runs.inbox": "inbox_namespace",
-        "graph_agent.session.session": "Session",
-    },
+    __name__, {"graph_agent.runs.inbox": "inbox_namespace", "graph_agent.session.session": "Session"}
 )

@@ -69,10 +69,7 @@ class RequestLog:
     """
 
     def __init__(
-        self,
-        events: Iterable[Mapping[str, Any]],
-        limit: int = 0,
-        hashes: dict[int, tuple[Any, str]] | None = None,
+        self, events: Iterable[Mapping[str, Any]], limit: int = 0, hashes: dict[int, tuple[Any, str]] | None = None
     ) -> None:
         self._limit = limit
         self._hashes = {} if hashes is None else hashes

@@ -344,10 +344,7 @@ class _Improvisation(Script):
     """Replies that depend on the request alone."""
 
     def __init__(
-        self,
-        call_tools: Literal["all"] | Sequence[str],
-        answer: str | None,
-        arguments: Mapping[str, Mapping[str, Any]],
+        self, call_tools: Literal["all"] | Sequence[str], answer: str | None, arguments: Mapping[str, Mapping[str, Any]]
     ) -> None:
         super().__init__([], cycle=False)
         self._call_tools = None if call_tools == "all" else list(call_tools)

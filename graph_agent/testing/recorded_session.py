@@ -256,11 +256,7 @@ class RecordedSession:
             arguments |= {"hooks": (), "middleware": ()}
         graph.builder.arguments = arguments
         built = rebuild(
-            graph,
-            model=RecordedModel(self._source),
-            source=self._source,
-            real={},
-            checkpointer=self._saver,
+            graph, model=RecordedModel(self._source), source=self._source, real={}, checkpointer=self._saver
         )
         return built if self._limit is None else built.with_config({"recursion_limit": self._limit})
 

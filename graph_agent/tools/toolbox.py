@@ -84,7 +84,9 @@ class LiveTools:
     """
 
     def __init__(self, tools: Sequence[BaseTool]) -> None:
-        found: dict[int, Any] = {id(source): source for tool in tools if (source := _source_of(tool)) is not None}
+        found: dict[int, Any] = {
+            id(source): source for tool in tools if (source := getattr(tool, "source", None)) is not None
+        }
         self._sources: list[ToolSource] = list(found.values())
         given = {id(tool) for tool in tools}
         self._chosen = [
@@ -124,10 +126,6 @@ class LiveTools:
                 else:
                     tools[tool.name] = tool
         return list(tools.values())
-
-
-def _source_of(tool: BaseTool) -> Any:
-    return getattr(tool, "source", None)
 
 
 def _unchanged(tool: BaseTool) -> BaseTool:

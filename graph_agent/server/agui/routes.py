@@ -238,11 +238,7 @@ def _answered(
 
 
 def _resolved(
-    spec: RunSpec,
-    state: StateSnapshot,
-    mark: InputId,
-    graph_input: Any,
-    notes: tuple[ControlMessage, ...] = (),
+    spec: RunSpec, state: StateSnapshot, mark: InputId, graph_input: Any, notes: tuple[ControlMessage, ...] = ()
 ) -> ResolvedRun:
     scope = RunHandle(brought=notes)
     scope.mark = mark
@@ -299,12 +295,7 @@ router = APIRouter(tags=["AG-UI"], route_class=BodyRoute)
     response_class=Response,
     responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}, "description": "The run's events"}},
 )
-async def run_agent(
-    body: AgentInput,
-    request: Request,
-    sender: Sender,
-    server: Server,
-) -> Response:
+async def run_agent(body: AgentInput, request: Request, sender: Sender, server: Server) -> Response:
     """Run an input of a thread, or resume it, and stream the events of the run."""
     chat, host = server.chat, server.chat.runs.host
     server.check_items(body.messages, body.tools)

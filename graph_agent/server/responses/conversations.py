@@ -258,10 +258,7 @@ async def list_items(
 
 @router.post("/{conversation_id}/items")
 async def create_items(
-    conversation_id: _ConversationId,
-    body: CreateItems,
-    owned: _Conversations,
-    server: Server,
+    conversation_id: _ConversationId, body: CreateItems, owned: _Conversations, server: Server
 ) -> ItemPage:
     """Add items to a conversation; the session receives them with its next response."""
     await owned.get(conversation_id)

@@ -17,14 +17,7 @@ from graph_agent.server.chat.handler import REPLAYED
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.chat.run_spec import client_interrupts, with_key
 from graph_agent.server.chat.schemas import ChatRequest
-from graph_agent.server.parameters import (
-    ChatEndpoint,
-    Sender,
-    Server,
-    chat_endpoint,
-    open_part,
-    services,
-)
+from graph_agent.server.parameters import ChatEndpoint, Sender, Server, chat_endpoint, open_part, services
 from graph_agent.server.problems import BusySessionError, InvalidRequestError, ProblemError, openai_refusal
 from graph_agent.server.responses import schemas
 from graph_agent.server.responses.background import Background
