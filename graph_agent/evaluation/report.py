@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from graph_agent._internal.text import printable, printable_lines
-from graph_agent.evaluation.checks import Measures
+from graph_agent.evaluation.cases import Measures
 from graph_agent.evaluation.runner import Plan, Trial
 from graph_agent.evaluation.statistics import Estimate, mcnemar, paired_difference, pass_hat, pass_rate
 from graph_agent.state.events import Event

@@ -26,8 +26,7 @@ from graph_agent.approvals import HeldCall, approve, edit, reject, respond
 from graph_agent.checkpoints.urls import MEMORY
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError, GraphAgentError, InputError
-from graph_agent.evaluation.cases import Case, Judge
-from graph_agent.evaluation.checks import NO_MEASURES, Failure, Measures, Score, check_run
+from graph_agent.evaluation.cases import NO_MEASURES, Case, Failure, Judge, Measures, Score, check_run
 from graph_agent.models.scripted import MOCK_VARIABLE, MockChatModel, mock_model_from_env
 from graph_agent.session.importing import background_sessions
 from graph_agent.session.results import RunResult, since_last_input
