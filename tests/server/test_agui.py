@@ -314,6 +314,21 @@ def test_a_delegate_that_asks_is_suspended_and_goes_on(asking: httpx.Client) -> 
     )
 
 
+def test_the_text_of_a_delegate_is_streamed_as_that_of_its_subagent(asking: httpx.Client) -> None:
+    order = f"!call delegate_to_clerk {json.dumps({'task': 'hello there'})}"
+    events = post(asking, "agui-delegate-text", [user(order)])
+    old = post(asking, "agui-delegate-old", [user(order)], legacy=True)
+
+    own = [each for each in events if each.get("subagentRunId")]
+    [answer] = results(events).values()
+    assert "".join(each.get("delta", "") for each in own) == answer
+    assert [kind for kind in types(own) if kind != "TEXT_MESSAGE_CONTENT"] == [
+        *("SUBAGENT_STARTED", "TEXT_MESSAGE_START", "TEXT_MESSAGE_END", "SUBAGENT_FINISHED")
+    ]
+    assert text([each for each in events if each not in own]).endswith(f"clerk said: {answer}")
+    assert {each["type"] for each in old if each.get("subagentRunId")} == {"SUBAGENT_STARTED", "SUBAGENT_FINISHED"}
+
+
 def test_own_state_fields_are_shared(tmp_path: Path) -> None:
     agent = {**PARROT, "middleware": [{"use": "tests.support.basket:Basket"}]}
     order = '!call put {"item": "tea"}\n!then put {"item": "milk"}'

@@ -93,7 +93,7 @@ def conversation_of(messages: Sequence[core.Message]) -> list[AnyMessage]:
     for message in messages:
         if isinstance(message, core.UserMessage):
             found.append(user_message(message))
-        elif isinstance(message, core.AssistantMessage):
+        elif isinstance(message, core.AssistantMessage) and message.subagent_run_id is None:
             calls = [call for call in message.tool_calls or () if call.id in results]
             if message.content or calls:
                 found.append(AIMessage(message.content or "", id=message.id, tool_calls=[*map(_call, calls)]))

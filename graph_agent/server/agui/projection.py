@@ -37,7 +37,14 @@ from graph_agent.server.chat.run import (
 from graph_agent.server.chat.run_spec import is_client_call
 from graph_agent.server.host import LivePart
 from graph_agent.server.problems import ProblemError
-from graph_agent.session.results import open_interrupts, planned_calls, run_result, since_last_input
+from graph_agent.session.results import (
+    DelegatePart,
+    Token,
+    open_interrupts,
+    planned_calls,
+    run_result,
+    since_last_input,
+)
 from graph_agent.state.call_events import call_name
 from graph_agent.state.events import SUCCESSES, StoredEvent
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
@@ -98,6 +105,8 @@ class Projection:
         """Ids of the open step's calls without a result."""
         self._subagents: set[str] = set()
         """Names of the open delegations."""
+        self._delegate_texts: dict[str, str] = {}
+        """Open delegation → id of its open message."""
         self._announced: set[str] = set()
         """Ids of the newest plans' calls that the client has."""
         self._settled = _settled(before)
@@ -167,6 +176,8 @@ class Projection:
                 yield from self._state_delta(values)
             case ProgressUpdate(progress):
                 yield core.CustomEvent(name="progress", value=progress)
+            case DelegatePart(id_, part=Token(text, message_id=message_id)):
+                yield from self._delegate_text(self._names.of(id_), text, message_id)
             case _:
                 pass  # the snapshot at the end has the texts of an earlier run
 
@@ -317,6 +328,7 @@ class Projection:
         name, text = self._names.of(event["id"]), content_text(event)
         if name in self._subagents:
             self._subagents.discard(name)
+            yield from self._close_delegate_text(name)
             if event["status"] in SUCCESSES:
                 yield core.SubagentFinishedEvent(subagent_run_id=name)
             else:
@@ -342,6 +354,21 @@ class Projection:
                 subagent_run_id=name, name=target, parent_tool_call_id=name, parent_message_id=self._parent
             )
 
+    def _delegate_text(self, name: str, text: str, message_id: str) -> Iterator[core.BaseEvent]:
+        """Yield a piece of a delegate's text, which the snapshot at the end of the run does not have."""
+        if name not in self._subagents or not text:
+            return
+        id_ = f"{name}-{message_id}"
+        if self._delegate_texts.get(name) != id_:
+            yield from self._close_delegate_text(name)
+            self._delegate_texts[name] = id_
+            yield core.TextMessageStartEvent(message_id=id_, role="assistant", subagent_run_id=name)
+        yield core.TextMessageContentEvent(message_id=id_, delta=text, subagent_run_id=name)
+
+    def _close_delegate_text(self, name: str) -> Iterator[core.BaseEvent]:
+        if (id_ := self._delegate_texts.pop(name, None)) is not None:
+            yield core.TextMessageEndEvent(message_id=id_, subagent_run_id=name)
+
     def _close_messages(self) -> Iterator[core.BaseEvent]:
         yield from self._close_text()
         yield from self._close_reasoning()
@@ -365,6 +392,7 @@ class Projection:
     def _close_subagents(self, waiting: Mapping[str, list[str]]) -> Iterator[core.BaseEvent]:
         """End the open delegations; those in `waiting`, with ids of their AG-UI interrupts, are suspended."""
         for name in sorted(self._subagents):
+            yield from self._close_delegate_text(name)
             if name in waiting:
                 outcome = core.SubagentFinishedSuspendedOutcome(interrupt_ids=waiting[name])
                 yield core.SubagentFinishedEvent(subagent_run_id=name, outcome=outcome)

@@ -113,6 +113,7 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
         session_id,
         shows_reasoning=True,
         shows_calls=True,
+        shows_delegates=body.protocol_version is not None,
         shows_state=bool(custom_state_of(host.kept).outputs),
         session_label="This thread",
     )

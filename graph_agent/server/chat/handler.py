@@ -36,6 +36,7 @@ from graph_agent.server.host import Host
 from graph_agent.server.monitoring import Metrics
 from graph_agent.server.problems import ProblemError, stopping
 from graph_agent.server.sse import EventStream, comment, progress_comment, unless_disconnected
+from graph_agent.session.results import DelegatePart
 from graph_agent.state.events import StoredEvent
 
 logger = logging.getLogger(__name__)
@@ -334,7 +335,7 @@ async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, li
                 return outcome, progress
             case ProgressUpdate(update):
                 progress.append(update)
-            case None | StateValues():
+            case None | StateValues() | DelegatePart():
                 pass
             case part:
                 # The body is built from the frames, so that it has the text of a stream.
@@ -372,7 +373,7 @@ async def frames_of(
     try:
         while True:
             match part:
-                case None | StateValues():
+                case None | StateValues() | DelegatePart():
                     text = comment("still at work")
                 case RunEnded(outcome):
                     if outcome.problem is not None:

@@ -25,6 +25,7 @@ from graph_agent.delegation import FOREGROUND
 from graph_agent.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
 from graph_agent.models.stream_watch import ReasoningReader, ReplyForwarder, StreamForwarder
 from graph_agent.runs.input_ids import input_id_in
+from graph_agent.runs.run import WATCHED
 from graph_agent.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
 from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.host import Host, LivePart
@@ -39,6 +40,7 @@ from graph_agent.server.problems import (
     superseded,
 )
 from graph_agent.session.driver import RunDriver, RunOptions
+from graph_agent.session.results import DelegatePart
 from graph_agent.state.events import StoredEvent
 from graph_agent.state.messages import new_user_messages
 from graph_agent.types import NO_USAGE
@@ -104,7 +106,9 @@ class RunEnded:
     outcome: ChatOutcome
 
 
-Part: TypeAlias = AnswerText | ReasoningPiece | MessageBreak | CallEvents | ProgressUpdate | StateValues | RunEnded
+Part: TypeAlias = (
+    AnswerText | ReasoningPiece | MessageBreak | CallEvents | ProgressUpdate | StateValues | DelegatePart | RunEnded
+)
 
 
 class ServerRun:
@@ -125,7 +129,9 @@ class ServerRun:
         on_end: Callable[[ServerRun], None] | None = None,
     ) -> None:
         self.spec = spec
-        self.driver = RunDriver(spec.graph, spec.thread, configurable={} if spec.session_id else {FOREGROUND: True})
+        configurable: dict[str, Any] = {} if spec.session_id else {FOREGROUND: True}
+        configurable |= {WATCHED: True} if spec.shows_delegates else {}
+        self.driver = RunDriver(spec.graph, spec.thread, configurable=configurable)
         self.input = self.driver.input_run(spec.scope)
         self.following: asyncio.Task[None] | None = None
         """Task that runs the follow-ups after this run; None if there is none."""
@@ -364,6 +370,8 @@ class ServerRun:
                         await self._emit_calls(events, _planned_message(payload))
                 elif mode == "values":
                     await self._emit(StateValues(payload))
+                elif isinstance(payload, DelegatePart):
+                    await self._emit(payload)
                 elif isinstance(payload, dict) and payload.get("type") == "progress":
                     await self._emit(ProgressUpdate(payload))
 

@@ -77,6 +77,8 @@ class RunSpec:
     shows_calls: bool = False
     shows_state: bool = False
     """Whether changes of the agent's own state fields are parts of its output."""
+    shows_delegates: bool = False
+    """Whether the parts of its delegates' runs are parts of its output."""
     session_label: str = "This session"
     """How errors name the session."""
     refused: str = ""
