@@ -14,7 +14,7 @@ from langgraph.graph import END
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent._compat import has_handlers
+from graph_agent._compat import is_observed
 from graph_agent._internal.failure_log import (
     IN_HISTORY,
     exception_text,
@@ -206,7 +206,7 @@ def may_finalize(update: PlanUpdate) -> bool:
         return False
     # A handoff needs a superstep of its own, and a written message an id from LangGraph.
     is_plain = "handoffs" not in (update.loop["outcome"] or {}) and not update.changes.keys() & {"messages", "remote"}
-    return is_plain and not has_handlers(update.task.config)
+    return is_plain and not is_observed(update.task.config)
 
 
 async def finalize_in_plan(update: PlanUpdate) -> Command[Any]:

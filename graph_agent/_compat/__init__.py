@@ -328,7 +328,7 @@ class _UnobservedNode(RunnableSeq):
     """
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        if config is None or has_handlers(config) or _is_instrumented():
+        if config is None or is_observed(config):
             return await super().ainvoke(input, config, **kwargs)
         # The name and the id belong to the node's run alone.
         config = {**config}
@@ -347,10 +347,10 @@ class _UnobservedNode(RunnableSeq):
         return output
 
 
-def has_handlers(config: RunnableConfig) -> bool:
-    """Whether callback handlers observe the run of a config, or may."""
+def is_observed(config: RunnableConfig) -> bool:
+    """Whether callback handlers observe the nodes of a run, or a program that instruments LangGraph may."""
     manager = config.get("callbacks")
-    return not isinstance(manager, AsyncCallbackManager) or bool(manager.handlers)
+    return not isinstance(manager, AsyncCallbackManager) or bool(manager.handlers) or _is_instrumented()
 
 
 def _is_instrumented() -> bool:

@@ -299,7 +299,7 @@ async def test_a_recursion_limit_with_no_room_for_an_answer_is_langgraphs_to_ref
     graph = create_graph_agent(ScriptedChatModel(["No more actions.", "hi"]), tools=[echo])
 
     with pytest.raises(GraphRecursionError):
-        await graph.ainvoke(says("hi"), {"recursion_limit": 2})
+        await graph.ainvoke(says("hi"), {"recursion_limit": 1})
 
 
 async def test_no_more_calls_are_in_flight_than_allowed() -> None:
