@@ -45,140 +45,98 @@ _REQUIRED = {"stdio": "command", "streamable_http": "url", "sse": "url"}
 _OBJECTS_ONLY = {"auth", "httpx_client_factory"}
 """Connection keys whose values are Python objects, which a file cannot contain."""
 
+_NONE: Any = object()
+
+
+def _key(description: str, default: Any = _NONE, **schema: Any) -> dict[str, Any]:
+    """Return the schema of a key, with its default if it has one."""
+    return {**schema, **({} if default is _NONE else {"default": default}), "description": description}
+
+
+def _text(description: str, default: Any = _NONE, **rules: Any) -> dict[str, Any]:
+    return _key(description, default, type="string", **rules)
+
+
+def _flag(description: str, default: Any = False) -> dict[str, Any]:
+    return _key(description, default, type="boolean")
+
+
+_STRINGS = {"type": "array", "items": {"type": "string"}}
+_OAUTH = {
+    "scopes": _key("The requested scopes; absent for those that the server advertises.", **_STRINGS),
+    "client_id": _text("Id of a client that is registered already; absent to register one."),
+    "client_secret": _text("Its secret; may refer to a variable."),
+    "store": _text("Folder of the tokens."),
+    "redirect_port": _key(
+        "Port of the redirect on 127.0.0.1; 0 for a free one.", type="integer", minimum=0, maximum=65_535
+    ),
+}
 _CONNECTION: dict[str, dict[str, Any]] = {
-    "tool_prefix": {
-        "anyOf": [{"type": "boolean"}, {"type": "string"}],
-        "default": False,
-        "description": "Prefix of the server's tool names: true for `<server>_`, or the prefix itself.",
-    },
-    "connect_timeout_s": {
-        **_SECONDS,
-        "default": CONNECT_TIMEOUT_S,
-        "description": "Seconds that the server may take to start.",
-    },
-    "pin_tools": {
-        "type": "boolean",
-        "default": False,
-        "description": "Whether to offer only the tools listed at startup, and ignore later changes.",
-    },
-    "required": {
-        "type": "boolean",
-        "default": False,
-        "description": "Whether the agent cannot be opened without the server; otherwise its tools are left out.",
-    },
-    "max_message_bytes": {
-        "type": "integer",
-        "minimum": 1024,
-        "default": MAX_MESSAGE_BYTES,
-        "description": "Maximum bytes of one message from the server; a longer one is refused.",
-    },
-    "elicitation": {
-        "enum": [*ELICITATION],
-        "default": ELICITATION[0],
-        "description": "For a question that the server asks a person during a call: make it an interrupt, also repeat "
-        "a writing call that was lost before the answer, or refuse it.",
-    },
-    "sampling": {
-        "enum": [*SAMPLING],
-        "default": SAMPLING[0],
-        "description": "For a request of the server to a model: refuse it, or answer it with the agent's model.",
-    },
-    "sampling_max_tokens": {
-        "type": "integer",
-        "minimum": 1,
-        "default": SAMPLING_MAX_TOKENS,
-        "description": "Maximum tokens of one such reply.",
-    },
-    "resources": {
-        "type": "boolean",
-        "default": False,
-        "description": "Whether to offer the server's resources as tools that list and read them.",
-    },
-    "prompts": {
-        "type": "boolean",
-        "default": False,
-        "description": "Whether to offer the server's prompts as tools that list them and return their text.",
-    },
-    "roots": {
-        "type": "array",
-        "items": {"type": "string"},
-        "description": "Folders that are announced to the server, relative to the agent file.",
-    },
-    "oauth": {
-        "anyOf": [
-            {"type": "boolean"},
-            {
-                "type": "object",
-                "additionalProperties": False,
-                "properties": {
-                    "scopes": {
-                        "type": "array",
-                        "items": {"type": "string"},
-                        "description": "The requested scopes; absent for those that the server advertises.",
-                    },
-                    "client_id": {
-                        "type": "string",
-                        "description": "Id of a client that is registered already; absent to register one.",
-                    },
-                    "client_secret": {"type": "string", "description": "Its secret; may refer to a variable."},
-                    "store": {"type": "string", "description": "Folder of the tokens."},
-                    "redirect_port": {
-                        "type": "integer",
-                        "minimum": 0,
-                        "maximum": 65_535,
-                        "description": "Port of the redirect on 127.0.0.1; 0 for a free one.",
-                    },
-                },
-            },
-        ],
-        "description": "Whether to authorize with OAuth, or its settings: the scopes, a client that is registered "
-        "already, the folder of the tokens, and the port of the redirect.",
-    },
-    "answer_timeout_s": {
-        "type": "number",
-        "exclusiveMinimum": 0,
-        "default": ANSWER_TIMEOUT_S,
-        "description": "Seconds that a call stays open for the answer to its question.",
-    },
-    "stray_output": {
-        "enum": list(STRAY_OUTPUT),
-        "default": STRAY_OUTPUT[0],
-        "description": "For a line of a stdio server that is not a message: fail the running calls, or only log it.",
-    },
-    "command": {"type": "string", "minLength": 1, "description": "The program to start."},
-    "args": {"type": "array", "items": {"type": "string"}, "default": [], "description": "Its arguments."},
-    "env": {
-        "type": "object",
-        "additionalProperties": {"type": ["string", "null"]},
-        "default": {},
-        "description": "Its environment variables, which may refer to those of this process, as in `${NAME}`; null "
-        "inherits a variable of this process, if set.",
-    },
-    "cwd": {"type": "string", "default": ".", "description": "Its working folder, relative to the agent file."},
-    "encoding": {"type": "string", "default": "utf-8", "description": "Encoding of its messages."},
-    "encoding_error_handler": {
-        "enum": ["strict", "ignore", "replace"],
-        "default": "strict",
-        "description": "What happens to bytes that cannot be decoded.",
-    },
-    "url": {
-        "type": "string",
-        "pattern": r"^(?:https?://|\$\{)",
-        "description": "URL of the server; `${NAME}` or `${NAME:-default}` is read from the environment.",
-    },
-    "headers": {**_TEXTS, "default": {}, "description": "Headers of every request; may refer to variables, as `url`."},
-    "timeout": {**_SECONDS, "default": TIMEOUT_S, "description": "Seconds for one HTTP request."},
-    "sse_read_timeout": {
-        **_SECONDS,
-        "default": READ_TIMEOUT_S,
-        "description": "Seconds of silence after which a stream of events fails.",
-    },
-    "terminate_on_close": {
-        "type": "boolean",
-        "default": True,
-        "description": "Whether to end the server's session when the connection closes.",
-    },
-    "session_kwargs": {"type": "object", "default": {}, "description": "Further arguments of MCP's `ClientSession`."},
+    "tool_prefix": _key(
+        "Prefix of the server's tool names: true for `<server>_`, or the prefix itself.",
+        False,
+        anyOf=[{"type": "boolean"}, {"type": "string"}],
+    ),
+    "connect_timeout_s": _key("Seconds that the server may take to start.", CONNECT_TIMEOUT_S, **_SECONDS),
+    "pin_tools": _flag("Whether to offer only the tools listed at startup, and ignore later changes."),
+    "required": _flag("Whether the agent cannot be opened without the server; otherwise its tools are left out."),
+    "max_message_bytes": _key(
+        "Maximum bytes of one message from the server; a longer one is refused.",
+        MAX_MESSAGE_BYTES,
+        type="integer",
+        minimum=1024,
+    ),
+    "elicitation": _key(
+        "For a question that the server asks a person during a call: make it an interrupt, also repeat a writing call "
+        "that was lost before the answer, or refuse it.",
+        ELICITATION[0],
+        enum=[*ELICITATION],
+    ),
+    "sampling": _key(
+        "For a request of the server to a model: refuse it, or answer it with the agent's model.",
+        SAMPLING[0],
+        enum=[*SAMPLING],
+    ),
+    "sampling_max_tokens": _key("Maximum tokens of one such reply.", SAMPLING_MAX_TOKENS, type="integer", minimum=1),
+    "resources": _flag("Whether to offer the server's resources as tools that list and read them."),
+    "prompts": _flag("Whether to offer the server's prompts as tools that list them and return their text."),
+    "roots": _key("Folders that are announced to the server, relative to the agent file.", **_STRINGS),
+    "oauth": _key(
+        "Whether to authorize with OAuth, or its settings: the scopes, a client that is registered already, the folder "
+        "of the tokens, and the port of the redirect.",
+        anyOf=[{"type": "boolean"}, {"type": "object", "additionalProperties": False, "properties": _OAUTH}],
+    ),
+    "answer_timeout_s": _key(
+        "Seconds that a call stays open for the answer to its question.", ANSWER_TIMEOUT_S, **_SECONDS
+    ),
+    "stray_output": _key(
+        "For a line of a stdio server that is not a message: fail the running calls, or only log it.",
+        STRAY_OUTPUT[0],
+        enum=list(STRAY_OUTPUT),
+    ),
+    "command": _text("The program to start.", minLength=1),
+    "args": _key("Its arguments.", [], **_STRINGS),
+    "env": _key(
+        "Its environment variables, which may refer to those of this process, as in `${NAME}`; null inherits a "
+        "variable of this process, if set.",
+        {},
+        type="object",
+        additionalProperties={"type": ["string", "null"]},
+    ),
+    "cwd": _text("Its working folder, relative to the agent file.", "."),
+    "encoding": _text("Encoding of its messages.", "utf-8"),
+    "encoding_error_handler": _key(
+        "What happens to bytes that cannot be decoded.", "strict", enum=["strict", "ignore", "replace"]
+    ),
+    "url": _text(
+        "URL of the server; `${NAME}` or `${NAME:-default}` is read from the environment.",
+        pattern=r"^(?:https?://|\$\{)",
+    ),
+    "headers": _key("Headers of every request; may refer to variables, as `url`.", {}, **_TEXTS),
+    "timeout": _key("Seconds for one HTTP request.", TIMEOUT_S, **_SECONDS),
+    "sse_read_timeout": _key("Seconds of silence after which a stream of events fails.", READ_TIMEOUT_S, **_SECONDS),
+    "terminate_on_close": _flag("Whether to end the server's session when the connection closes.", True),
+    "session_kwargs": _key("Further arguments of MCP's `ClientSession`.", {}, type="object"),
 }
 
 
