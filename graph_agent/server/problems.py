@@ -22,29 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 Kind = Literal[
-    "invalid",
-    "key",
-    "origin",
-    "model",
-    "not_found",
-    "previous_response",
-    "conflict",
-    "key_reused",
-    "too_large",
-    "media_type",
-    "timeout",
-    "busy",
-    "context",
-    "filtered",
-    "upstream",
-    "stopping",
-    "taken_over",
-    "storage",
-    "locked",
-    "newer",
-    "database",
-    "internal",
-]
+    "invalid", "key", "origin", "model", "not_found", "previous_response", "conflict", "key_reused", "too_large",
+    "media_type", "timeout", "busy", "context", "filtered", "upstream", "stopping", "taken_over", "storage", "locked",
+    "newer", "database", "internal",
+]  # fmt: skip
 
 
 class ProblemForm(NamedTuple):

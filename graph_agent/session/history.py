@@ -105,7 +105,7 @@ _MAX_CHECKPOINTS = 500
 
 
 class EventReader:
-    """Reads the events of one session since the last read, without the compiled graph from the stored writes.
+    """Reads the events of one session since the last read; without a graph, from the stored writes.
 
     A read loads one checkpoint, and one more for each superstep stored since the last read.
     """

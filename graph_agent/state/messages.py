@@ -99,7 +99,7 @@ def open_calls(messages: Sequence[AnyMessage]) -> list[OpenCalls]:
 
 
 def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], ToolMessage]) -> list[AnyMessage]:
-    """Insert new results, by index of the message and call id, right after their message, as providers require."""
+    """Insert new results (by message index and call id) after their message, in call order, as providers require."""
     placed: list[AnyMessage] = []
     for index, message in enumerate(messages):
         placed.append(message)

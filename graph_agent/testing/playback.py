@@ -147,7 +147,10 @@ class Playback:
         return Difference(input=self._recorded.number, step=self.step, kind=kind, name=name, recorded=ABSENT, now=now)
 
     def answers(self, interrupts: Sequence[Interrupt]) -> dict[str, Any] | None:
-        """Return the recorded answers to open interrupts, by id; without one, None, and without an abort, stop."""
+        """Return the recorded answers to open interrupts, by id.
+
+        If one has none, return None; unless an abort followed, the replay is then stopped.
+        """
         answers: dict[str, Any] = {}
         for interrupt in interrupts:
             calls = calls_of_request(request) if (request := request_of(interrupt)) is not None else []

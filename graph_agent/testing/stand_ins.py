@@ -45,7 +45,7 @@ class Source(Protocol):
     async def result(
         self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
     ) -> RecordedResult | None:
-        """Return the result of a call of a tool, or of a delegation (None); None if the tool itself is to run."""
+        """Return the result of a call; None if the tool itself is to run. `tool` is None for a delegation."""
         ...
 
 
