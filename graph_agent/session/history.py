@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from graph_agent._compat import INTERRUPT
 from graph_agent._internal.text import check_session_id, text_of
 from graph_agent.errors import ConfigError, DamagedSessionError, NewerFormatError
 from graph_agent.session.built_agent import NO_SAVER
@@ -304,7 +303,8 @@ async def _all_threads(saver: BaseCheckpointSaver[Any]) -> list[str]:
 
 TITLE_LENGTH = 60
 """Maximum characters of a title."""
-_RESUME = "__resume__"
+# Not imported from `_compat`: lists of sessions do not load LangGraph.
+_INTERRUPT, _RESUME = "__interrupt__", "__resume__"
 """Channels of the pending writes of an interrupt and of its answer."""
 
 Activity = Literal["running", "waiting", "interrupted", "idle", "newer", "damaged"]
@@ -388,7 +388,7 @@ def is_waiting(newest: CheckpointTuple) -> bool:
     written: dict[str, set[str]] = {}
     for task_id, channel, _ in newest.pending_writes or []:
         written.setdefault(task_id, set()).add(channel)
-    return any(INTERRUPT in channels and channels <= {INTERRUPT, _RESUME} for channels in written.values())
+    return any(_INTERRUPT in channels and channels <= {_INTERRUPT, _RESUME} for channels in written.values())
 
 
 def title_of(first: CheckpointTuple | None) -> str:
