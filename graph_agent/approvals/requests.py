@@ -150,7 +150,8 @@ def calls_of_request(request: Mapping[str, Any]) -> list[HeldCall]:
     by_name = {config["action_name"]: config for config in reversed(configs)}
     calls: list[HeldCall] = []
     for at, (id_, action) in enumerate(zip(ids, actions, strict=True)):
-        config = configs[at] if len(configs) == len(actions) else by_name.get(action["name"], {})
+        placed = configs[at] if at < len(configs) else {}
+        config = placed if placed.get("action_name") == action["name"] else by_name.get(action["name"], {})
         call: HeldCall = {
             "id": id_,
             "name": action["name"],

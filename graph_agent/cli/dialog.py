@@ -18,6 +18,7 @@ from graph_agent._internal.text import printable, visible, visible_json
 from graph_agent._internal.yaml_files import load_yaml
 from graph_agent.approvals.decisions import DEFAULT_DECIDER, standing_approval
 from graph_agent.approvals.elicitation import elicitation_text, is_elicitation, read_elicitation_answer
+from graph_agent.approvals.requests import DECISIONS, calls_of_request, is_single_call, request_of
 from graph_agent.approvals.text import parse_answer
 from graph_agent.checkpoints.urls import MEMORY
 from graph_agent.cli.terminal import Terminal
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 Decision = dict[str, Any]
 """One decision of a `HITLResponse`."""
-
-DECISIONS = ("approve", "edit", "reject", "respond")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class Question:
 
     def answer(self, decisions: Sequence[Decision]) -> Any:
         """Return the answer with a decision for each action, in order."""
-        return decisions[0] if _is_single(self.value) else {"decisions": [*decisions]}
+        return decisions[0] if is_single_call(self.value) else {"decisions": [*decisions]}
 
 
 def user_name() -> str:
@@ -91,7 +90,7 @@ def _signed(answer: Any, user: str) -> Any:
 
 def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:
     """Return the questions of open interrupts."""
-    return [Question(each.id, each.value, _actions(each.value, each)) for each in interrupts]
+    return [Question(each.id, each.value, _actions(each)) for each in interrupts]
 
 
 def describe(question: Question) -> list[str]:
@@ -147,46 +146,20 @@ def parse_arguments(text: str) -> dict[str, Any]:
     return value
 
 
-def _actions(value: Any, interrupt: Interrupt) -> tuple[Action, ...]:
-    if _is_single(value):
-        return (_action(value, _single_allowed(interrupt)),)
-    if not isinstance(value, Mapping) or not isinstance(value.get("action_requests"), list):
+def _actions(interrupt: Interrupt) -> tuple[Action, ...]:
+    if (request := request_of(interrupt)) is None:
         return ()
-    delegate = value["delegate"] if isinstance(value.get("delegate"), str) else ""
-    requests = [each for each in value["action_requests"] if isinstance(each, Mapping)]
-    reviews = [each for each in value.get("review_configs") or () if isinstance(each, Mapping)]
-    return tuple(_action(request, _allowed(request, at, reviews), delegate) for at, request in enumerate(requests))
-
-
-def _allowed(request: Mapping[str, Any], at: int, reviews: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the decisions that the review of a call allows: the one at its place, else one of its name."""
-    placed = reviews[at : at + 1] if at < len(reviews) else ()
-    for review in (*placed, *reviews):
-        if review.get("action_name") == request.get("name"):
-            return tuple(review.get("allowed_decisions") or ())
-    return ("approve", "edit", "reject")
-
-
-def _action(request: Mapping[str, Any], allowed: tuple[str, ...], delegate: str = "") -> Action:
-    arguments = request.get("args")
-    return Action(
-        name=str(request.get("name", "")),
-        args=dict(arguments) if isinstance(arguments, Mapping) else {},
-        description=str(request.get("description") or ""),
-        allowed=tuple(kind for kind in DECISIONS if kind in allowed),
-        delegate=delegate,
+    delegate = request["delegate"] if isinstance(request.get("delegate"), str) else ""
+    return tuple(
+        Action(
+            call["name"],
+            call["arguments"],
+            call.get("description", ""),
+            tuple(kind for kind in DECISIONS if kind in call["allowed_decisions"]),
+            delegate,
+        )
+        for call in calls_of_request(request)
     )
-
-
-def _is_single(value: Any) -> bool:
-    """Whether an interrupt is for one call, as LangChain's middleware raises it in its mode `per_call`."""
-    return isinstance(value, Mapping) and value.get("type") == "tool_approval"
-
-
-def _single_allowed(interrupt: Interrupt) -> tuple[str, ...]:
-    # The allowed decisions are published in the schema of the answer only.
-    schema = json.dumps(getattr(interrupt, "response_schema", None) or {}, default=str)
-    return tuple(kind for kind in DECISIONS if f'"{kind}"' in schema) or ("approve", "edit", "reject")
 
 
 _WORDS = {

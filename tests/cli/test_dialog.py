@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from langgraph.types import Interrupt
 
+from graph_agent.approvals.requests import DECISIONS
 from graph_agent.cli.dialog import Dialog, GivenAnswers, Question, approve_all, questions_of, signed
 from graph_agent.errors import InputError
 
@@ -200,7 +201,7 @@ def test_the_allowed_decisions_of_a_call_are_those_at_its_place() -> None:
     reviews = [{"action_name": "write", "allowed_decisions": [each]} for each in ("approve", "reject")]
     [question] = questions_of([Interrupt({"action_requests": requests, "review_configs": reviews}, "a" * 32)])
 
-    assert [action.allowed for action in question.actions] == [("approve",), ("reject",), ("approve", "edit", "reject")]
+    assert [action.allowed for action in question.actions] == [("approve",), ("reject",), DECISIONS]
 
 
 def test_approvals_name_the_user_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
