@@ -44,8 +44,14 @@ def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
     return event["type"] in types if types else event["type"] != "model_request"
 
 
-def shown(event: Mapping[str, Any], types: Collection[str]) -> Mapping[str, Any]:
-    """Return an event; recorded requests in a delegate's history are left out unless their type is requested."""
+def shown(event: Mapping[str, Any], types: Collection[str], caller: str = "") -> Mapping[str, Any]:
+    """Return an event; recorded requests in a delegate's history are left out unless their type is requested.
+
+    Args:
+        caller: Prefix of the caller's threads, which no id has that it sees.
+    """
+    if caller and "background" in event:
+        event = {**event, "background": event["background"].removeprefix(caller)}
     if "history" not in event or "model_request" in types:
         return event
     kept = [shown(entry, types) for entry in event["history"] if entry["type"] != "model_request"]
@@ -85,7 +91,12 @@ async def follow(
                 if is_selected(event, types):
                     silent_since = time.monotonic()
                     yield frame(
-                        {**public_value(shown(event, types)), "seq": after, "session_id": session_id}, event["type"]
+                        {
+                            **public_value(shown(event, types, thread.removesuffix(session_id))),
+                            "seq": after,
+                            "session_id": session_id,
+                        },
+                        event["type"],
                     )
             if over is not None:
                 break
@@ -165,7 +176,7 @@ class Sessions:
         await self._check(session_id)
         found = await self._memory.get_session_events(self._caller.thread(session_id), after=after)
         return [
-            {**public_value(shown(event, types)), "session_id": session_id}
+            {**public_value(shown(event, types, self._caller.thread(""))), "session_id": session_id}
             for event in found
             if is_selected(event, types)
         ]

@@ -7,10 +7,15 @@ from typing import Any
 from langchain_core.messages import HumanMessage
 
 from graph_agent import GraphDelegate, ScriptedChatModel, create_graph_agent
+from graph_agent.server.admission.gate import Caller
+from graph_agent.server.chat.run import ServerRun
+from graph_agent.server.monitoring import Metrics
+from graph_agent.server.sessions import Sessions
 from graph_agent.session.history import list_threads
-from tests.server.hosting import answered, ask, running, sessions_of
+from tests.server.hosting import MINE, answered, ask, outcome_of, running, sessions_of, spec_of
 from tests.support.agents import asks
 
+GO = ask(HumanMessage("Go."), session_id="s1")
 TASK = asks(("a", "delegate_to_r", {"task": "Look.", "background": True}))
 
 
@@ -23,7 +28,7 @@ def delegating(*replies: str) -> Any:
 async def test_a_deleted_session_takes_those_of_its_background_tasks_along() -> None:
     wait = asks(("w", "wait_for_background", {}))
     async with running(delegating(wait, "Done.", TASK, wait, "Done.")) as runs:
-        await answered(runs.host, ask(HumanMessage("Go."), session_id="s1"))
+        await answered(runs.host, GO)
         await answered(runs.host, ask(HumanMessage("Go."), session_id="s10"))
         before = await list_threads(runs.host.saver)
         await sessions_of(runs).delete("s1")
@@ -33,9 +38,21 @@ async def test_a_deleted_session_takes_those_of_its_background_tasks_along() -> 
     assert sorted(each.partition(":")[0] for each in after) == ["s10", "s10"]
 
 
+async def test_a_caller_reads_the_session_of_its_task_under_the_id_in_the_event() -> None:
+    ana = Caller("ana")
+    async with running(delegating(asks(("w", "wait_for_background", {})), "Done.")) as runs:
+        await outcome_of(ServerRun(runs.host, await spec_of(runs.host, GO, ana), Metrics(), streams=False))
+        sessions = Sessions(runs, ana)
+        [response] = await sessions.events("s1", ["delegation_response"], -1)
+        events = await sessions.events(response["background"], ["agent_response"], -1)
+
+    assert [event["content"] for event in events] == ["Found."]
+
+
 async def test_a_delegation_of_a_request_without_a_session_runs_in_the_foreground() -> None:
     async with running(delegating("Done.")) as runs:
-        outcome = await answered(runs.host, ask(HumanMessage("Go.")))
-        left = await list_threads(runs.host.stateless.checkpointer)  # type: ignore[arg-type]  # it has one
+        # With tools of the client, such a request has a thread in the database until it is answered.
+        outcome = await answered(runs.host, ask(HumanMessage("Go."), client_tools=[MINE]))
+        left = await list_threads(runs.host.saver)
 
     assert (outcome.text, left) == ("Done.", [])
