@@ -1,6 +1,6 @@
 """Reads sessions from an SQLite file as plain data, without LangGraph, whose import takes longer than the reading.
 
-The reader has the methods of a saver that `session.history` and `session.history` call.
+The reader has the methods of a saver that `session.history` calls.
 """
 
 from __future__ import annotations

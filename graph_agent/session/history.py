@@ -30,6 +30,7 @@ async def read_tail(
     last: int | None = None,
     after: int = -1,
     pending: bool = False,
+    known: tuple[str | None, int] = (None, 0),
 ) -> tuple[int, list[StoredEvent]]:
     """Return the index of the first of the newest events up to a checkpoint, and the events.
 
@@ -38,6 +39,7 @@ async def read_tail(
     it, or if a person has overwritten it.
 
     At most `last` events with an index above `after` are returned; `pending` counts the newest checkpoint's own writes.
+    `known` is the id of an ancestor, and the number of events at it.
     """
 
     def begin(total: int) -> int:
@@ -48,16 +50,18 @@ async def read_tail(
     at, count = newest, len(batches[0])
     total = None if not pending or (counted := _counted(newest)) is None else counted + count
     for _ in range(_MAX_TAIL_CHECKPOINTS if unfinished is not None else 0):
-        if "events" in at.checkpoint["channel_values"]:
+        if at.checkpoint["id"] == known[0]:
+            total = known[1] + count
+        elif "events" in at.checkpoint["channel_values"]:
             break
-        if at.parent_config is None:
+        elif at.parent_config is None:
             if lengths_of(at.metadata).get("events"):
                 break  # a damaged session, which the whole history reports
             total = count
         elif total is None or count < total - begin(total):
             before = await saver.aget_tuple(at.parent_config)
             batch = _written(before) if before is not None else None
-            if before is None or batch is None or lacks_events(len(batch), before, at):
+            if before is None or batch is None or _lacks_events(len(batch), before, at):
                 break
             batches.append(batch)
             count += len(batch)
@@ -77,7 +81,7 @@ def _written(at: CheckpointTuple) -> list[StoredEvent] | None:
     return [event for write in writes for event in write] if all(isinstance(each, list) for each in writes) else None
 
 
-def lacks_events(found: int, before: CheckpointTuple, at: CheckpointTuple) -> bool:
+def _lacks_events(found: int, before: CheckpointTuple, at: CheckpointTuple) -> bool:
     """Whether events between a checkpoint and its parent are lost; the whole history then reports a damaged session."""
     unknown = None if "events" in before.checkpoint["channel_versions"] else 0
     first, last = lengths_of(before.metadata).get("events", unknown), lengths_of(at.metadata).get("events")
@@ -97,10 +101,6 @@ def _counted(at: CheckpointTuple) -> int | None:
 def _count_in(loop: Any) -> int | None:
     count = loop.get("events_before") if isinstance(loop, dict) else None
     return count if isinstance(count, int) else None
-
-
-_MAX_CHECKPOINTS = 500
-"""Checkpoints to walk back before the whole session is read instead."""
 
 
 class EventReader:
@@ -131,9 +131,13 @@ class EventReader:
         checkpoint_id = newest.checkpoint["id"]
         if checkpoint_id == self._seen:
             return ()
-        events = await self._since(newest) if self._seen is not None else None
-        if events is None:
-            events = (await self._events_at(newest))[self.count :]
+        if self._seen is None:
+            events = await self._events_at(newest)
+        else:
+            known = self._seen, self.count
+            _, events = await read_tail(
+                self._saver, newest, lambda: self._events_at(newest), after=self.count - 1, known=known
+            )
         self._seen = checkpoint_id
         self.count += len(events)
         return events
@@ -152,25 +156,6 @@ class EventReader:
         if newest is None:
             return None
         return await read_tail(self._saver, newest, lambda: self._events_at(newest), last=last, after=after)
-
-    async def _since(self, newest: CheckpointTuple) -> list[StoredEvent] | None:
-        """Return the events between the last position and a checkpoint; None if it does not descend from there."""
-        batches: list[list[StoredEvent]] = []
-        at: CheckpointTuple | None = newest
-        for _ in range(_MAX_CHECKPOINTS):
-            # The supersteps before a full copy may have been pruned; then its parent is an earlier checkpoint.
-            if at is None or at.parent_config is None or "events" in at.checkpoint["channel_values"]:
-                return None
-            after, at = at, await self._saver.aget_tuple(at.parent_config)
-            if at is None:
-                return None
-            batch = _written(at)
-            if batch is None or lacks_events(len(batch), at, after):
-                return None
-            batches.append(batch)
-            if at.checkpoint["id"] == self._seen:
-                return [event for batch in reversed(batches) for event in batch]
-        return None
 
     async def _events_at(self, checkpoint: CheckpointTuple | None) -> list[StoredEvent]:
         if checkpoint is None:
