@@ -41,7 +41,7 @@ from graph_agent.server.agui.projection import Projection, RunIds, refused
 from graph_agent.server.chat import schemas
 from graph_agent.server.chat.handler import Chat
 from graph_agent.server.chat.run import RunEnded
-from graph_agent.server.chat.run_spec import RunSpec, is_client_call, merge_content, steering_notes
+from graph_agent.server.chat.run_spec import RunSpec, is_client_call, merge_content, steering_notes, with_open_calls
 from graph_agent.server.host import LOOK_S, Host
 from graph_agent.server.parameters import Sender, Server
 from graph_agent.server.problems import InvalidRequestError, ProblemError, problem_of_failure, stopping
@@ -228,12 +228,7 @@ def _answered(
         checked = checked_answers(answers, spec.graph, state, caller.person)
     except InputError as error:
         raise InvalidRequestError(str(error), "resume") from None
-    # Open calls are resumed even if this request no longer offers their tools.
-    offered = {tool["function"]["name"] for tool in spec.context.get("client_tools", ())}
-    waiting = [each.value for each in open_interrupts(state) if is_client_call(each)]
-    calls = {call["id"]: call["name"] for call in waiting if call["name"] not in offered}
-    if calls:
-        spec = replace(spec, context={**spec.context, "client_calls": calls})
+    spec = replace(spec, context=with_open_calls(spec.context, open_interrupts(state)))
     notes = steering_notes(merge_content(users), answers)
     return _resolved(spec, state, mark, Command(resume=checked), notes)
 

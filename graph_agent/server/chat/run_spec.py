@@ -327,10 +327,7 @@ async def _resume(
         listed = ", ".join(sorted(waiting.keys() ^ by_id.keys()))
         raise InvalidRequestError(f"One result for each open call is needed; these do not match: {listed}.")
     answers = {**decided, **{waiting[id_].id: _answer(result) for id_, result in by_id.items()}}
-    # Open calls are resumed even if this request no longer offers their tools.
-    offered = {tool["function"]["name"] for tool in request.client_tools}
-    calls = {one.value["id"]: one.value["name"] for one in waiting.values() if one.value["name"] not in offered}
-    context = {**request.context(), **({"client_calls": calls} if calls else {})}
+    context = with_open_calls(request.context(), state.interrupts)
     notes = steering_notes(merge_content(user_messages), answers)
     return _with_input(spec, Command(resume=answers), context, state, notes)
 
@@ -390,6 +387,14 @@ def _with_input(
     if before is None:
         return complete
     return replace(complete, used_before=before.values.get("usage", NO_USAGE))
+
+
+def with_open_calls(context: dict[str, Any], interrupts: Sequence[Interrupt]) -> dict[str, Any]:
+    """Return a run's context with which open calls are resumed even if the caller no longer offers their tools."""
+    offered = {tool["function"]["name"] for tool in context.get("client_tools", ())}
+    waiting = [each.value for each in client_interrupts(interrupts)]
+    calls = {call["id"]: call["name"] for call in waiting if call["name"] not in offered}
+    return {**context, "client_calls": calls} if calls else context
 
 
 def client_interrupts(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
