@@ -258,7 +258,8 @@ class RunDriver:
             before = partial(self.control.check_next, note) if note is not None else None
             handle = RunHandle(parent=parent, before=before, mark=mark)
         run = InputRun(handle)
-        handle.after = partial(self._read_end, run)
+        if self._graph.checkpointer is not None:  # otherwise nothing takes it away, and the two refer to each other
+            handle.after = partial(self._read_end, run)
         return run
 
     async def chunks(self, run: InputRun, given: Any, options: RunOptions) -> AsyncGenerator[tuple[str, Any]]:
@@ -357,8 +358,6 @@ class RunDriver:
         of the input's own run.
         """
         run.ended, run.aborted = ended, ended.aborted
-        if self._graph.checkpointer is None:
-            return
         with with_own_lists(ended.stored_lists):
             state = await self.state()
         newest = state.config["configurable"].get("checkpoint_id")
