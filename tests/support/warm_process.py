@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.support.warm_imports"])
+_context.set_forkserver_preload(["tests.support.warm_process", "tests.support.warm_imports"])
 _starting = threading.Lock()
 _READ_AT_START = re.compile(r"LANG(UAGE)?$|LC_|PYTHON")
 """Names of the variables that an interpreter reads when it starts."""
@@ -281,7 +281,8 @@ def _run(
     first = str((cwd / command[0]).parent) if command[0].endswith(".py") else str(cwd)
     sys.path[:0] = [first, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
     again = _READ_WHEN_IMPORTED if "--workers" in command else _REWRITTEN if command[0] == "pytest" else ()
-    for name in [name for name in sys.modules if name.startswith(again)]:
+    # The names lie on thousands of pages, which a process that only looks at them copies.
+    for name in [name for name in sys.modules if name.startswith(again)] if again else ():
         del sys.modules[name]
     try:
         if command[0] == "-c":
