@@ -1,17 +1,29 @@
 """The imports of warm processes, see `warm_process`: all modules of the package, and libraries imported on demand.
 
-What a program computes once and keeps is computed here too: schemas of pydantic, the table of commands, and patterns.
+What a program computes once and keeps is computed here too: schemas of pydantic, the table of commands, patterns, and
+what a conversation and a server prepare at their first use.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import gc
+import json
+import os
 import pkgutil
+import tempfile
+import threading
+import time
 from importlib import import_module
+from pathlib import Path
+from unittest import mock
+
+import langsmith.utils
 
 import graph_agent
+from graph_agent._internal import sync_bridge
 from graph_agent._internal.extras import defer_packages
 
 _LIBRARIES = (
@@ -75,12 +87,69 @@ def _make_commands() -> None:
     main.get_command(app)
 
 
+async def _converse(folder: Path) -> None:
+    """Ask agents of each way to call tools, with sessions in a database."""
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+    from graph_agent.persistence import open_saver, open_store
+    from tests.support.agents import ECHO_SCRIPT, echo
+
+    url = f"sqlite:///{folder / 'sessions.db'}"
+    async with open_saver(url) as saver, open_store(url) as store:
+        for number, script in enumerate((ECHO_SCRIPT, ["Hello."])):
+            model = ScriptedChatModel(script)
+            stored = create_graph_agent(model, [echo], checkpointer=saver, store=store)
+            await Session(stored, f"s{number}").run("hello")
+        model, config = ScriptedChatModel(["Hello."], cycle=True), LoopConfig(tool_calling="wave")
+        await Session(create_graph_agent(model, config=config, checkpointer=InMemorySaver()), "s").run("hello")
+
+
+async def _serve(folder: Path) -> None:
+    """Answer a request at each API of an agent file's server."""
+    import httpx
+
+    from graph_agent.server import create_app, of_file
+
+    (folder / "agent.yaml").write_text("name: warm\nmodel: openai:gpt-4o-mini\n")
+    app = create_app(of_file(folder / "agent.yaml"), db=f"sqlite:///{folder / 'served.db'}")
+    asked = {"model": "warm", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 9}
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as http,
+    ):
+        (await http.get("/ready")).raise_for_status()
+        for path in ("/v1/chat/completions", "/v1/messages"):
+            for stream in (False, True):
+                (await http.post(path, json={**asked, "stream": stream})).raise_for_status()
+        (await http.post("/v1/responses", json={"model": "warm", "input": "hello"})).raise_for_status()
+
+
+def _warm_up() -> None:
+    idle_s, sync_bridge._IDLE_S = sync_bridge._IDLE_S, 0.05
+    variables = {"DEBUG_MOCK_RESPONSES": json.dumps(["Hello."] * 20), "LANGSMITH_TRACING": "false"}
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, variables):
+        asyncio.run(_converse(Path(folder)))
+        with contextlib.suppress(ImportError):  # an extra that is not installed
+            asyncio.run(_serve(Path(folder)))
+    deadline = time.monotonic() + 10
+    while threading.active_count() > 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    sync_bridge._IDLE_S = idle_s
+    # A process may have other variables than this one.
+    tempfile.tempdir = None
+    for name in ("get_env_var", "get_tracer_project"):
+        getattr(langsmith.utils, name).cache_clear()
+    assert threading.active_count() == 1, f"a process with threads cannot be forked safely: {threading.enumerate()}"
+
+
 _make_schemas()
 with contextlib.suppress(ImportError):
     _make_commands()
     from graph_agent._internal.failure_log import mask_secrets
 
     mask_secrets("")
+_warm_up()
 gc.collect()
 # Collections would write to the pages that the processes share.
 gc.freeze()
