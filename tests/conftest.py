@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -28,6 +29,16 @@ settings.register_profile("search", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=500)
 settings.register_profile("fixed", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("fixed")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute files and groups of tests for `--dist loadgroup`."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from tests.support.scheduling import FileScheduling
+
+    return FileScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

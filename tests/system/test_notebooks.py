@@ -9,6 +9,9 @@ import pytest
 from tests.support.notebooks import NOTEBOOKS, execute, read, text_outputs
 
 
+pytestmark = pytest.mark.xdist_group("notebooks")  # groups begin first, and these take long
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_stored_outputs_are_those_of_a_run(path: Path) -> None:
     stored = read(path)
