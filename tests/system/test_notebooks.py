@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.notebooks import NOTEBOOKS, execute, read, text_outputs
 
-
 pytestmark = pytest.mark.xdist_group("notebooks")  # groups begin first, and these take long
 
 
