@@ -18,7 +18,12 @@ from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForLLMRun, BaseCallbackManager
+from langchain_core.callbacks import (
+    AsyncCallbackManager,
+    AsyncCallbackManagerForChainRun,
+    AsyncCallbackManagerForLLMRun,
+    BaseCallbackManager,
+)
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models._utils import _normalize_messages
 from langchain_core.messages import BaseMessage
@@ -321,6 +326,10 @@ def cache_block_types() -> None:
         content._get_data_content_block_types = functools.cache(content._get_data_content_block_types)
 
 
+_MOST_REPEATED = 200
+"""Newest messages of the history that the output of a node may repeat."""
+
+
 class _UnobservedNode(RunnableSeq):
     """A node and its writers, run without LangChain's callbacks while no handler receives them.
 
@@ -345,6 +354,14 @@ class _UnobservedNode(RunnableSeq):
         for writer in writers:
             output = await writer.ainvoke(output, config)
         return output
+
+    async def _astart(self, input: Any, config: RunnableConfig) -> AsyncCallbackManagerForChainRun:
+        manager = config.get("callbacks")
+        handlers = manager.handlers if isinstance(manager, AsyncCallbackManager) else [manager]
+        # The message stream reads the input for messages that the output may repeat; no node repeats an old one.
+        if isinstance(input, dict) and all(isinstance(handler, StreamMessagesHandler) for handler in handlers):
+            input = {key: value[-_MOST_REPEATED:] if type(value) is list else value for key, value in input.items()}
+        return await super()._astart(input, config)
 
 
 def is_observed(config: RunnableConfig) -> bool:

@@ -37,7 +37,7 @@ from graph_agent.state.call_events import (
     since_plan,
 )
 from graph_agent.state.events import StoredEvent, event, is_own
-from graph_agent.state.messages import open_calls, order_results, with_results
+from graph_agent.state.messages import is_settled, open_calls, order_results, with_results
 from graph_agent.state.schema import LoopState
 from graph_agent.types import Call
 from graph_agent.waves.references import BadReferenceError, referenced_ids, resolve
@@ -197,6 +197,8 @@ async def settle(
         The conversation with the results in place, their events, and the writes to own state fields of calls that had
         finished; the same list if there is nothing to settle.
     """
+    if is_settled(messages):
+        return messages, [], []
     step, writes = loop["step"], task.deps.toolbox.writes
     messages, events = results_in_order(messages, step)
     found = open_calls(messages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 
@@ -15,13 +15,39 @@ _MOST_CHARS = 40_000
 
 def kept_as(message: AnyMessage) -> str | None:
     """Return the mark of a kept result; None for other messages."""
-    if not isinstance(message, ToolMessage) or message.status == "error" or not isinstance(message.artifact, dict):
+    if message.type != "tool" or message.status == "error" or not isinstance(message.artifact, dict):
         return None
     return message.artifact.get(KEPT_AS)
 
 
+class KeptResults:
+    """The kept results of one run's conversation; each message is read once, unless it is edited."""
+
+    def __init__(self) -> None:
+        self._read: list[AnyMessage] = []
+        self._newest: dict[str, AnyMessage] = {}
+        """The newest result of each mark, oldest first."""
+
+    def of(self, messages: Sequence[AnyMessage]) -> dict[str, AnyMessage]:
+        """Return the newest result of each mark, oldest first.
+
+        Args:
+            messages: The conversation; usually the one of the last call and some new messages.
+        """
+        # Equal messages are the same objects, which makes this comparison cheap.
+        if messages[: len(self._read)] != self._read:
+            self._read, self._newest = [], {}
+        new = messages[len(self._read) :]
+        for message in new:
+            if (mark := kept_as(message)) is not None:
+                self._newest.pop(mark, None)
+                self._newest[mark] = message
+        self._read += new
+        return self._newest
+
+
 def with_kept_results(
-    view: Sequence[AnyMessage], messages: Sequence[AnyMessage], window: int | None
+    view: Sequence[AnyMessage], kept: Mapping[str, AnyMessage], window: int | None
 ) -> list[AnyMessage]:
     """Add a note with the kept results that a shortened conversation lacks.
 
@@ -30,16 +56,14 @@ def with_kept_results(
 
     Args:
         view: The shortened conversation; its first message is the note on what it leaves out.
-        messages: The whole conversation.
+        kept: The kept results of the whole conversation, oldest first.
         window: The model's context window in tokens; None if unknown.
     """
+    if not view or not is_note(view[0]):
+        return list(view)
     present = {message.id for message in view if isinstance(message, ToolMessage)}
-    newest: dict[str, AnyMessage] = {}
-    for message in reversed(messages):
-        if (mark := kept_as(message)) is not None:
-            newest.setdefault(mark, message)
-    missing = {mark: message for mark, message in newest.items() if message.id not in present}
-    if not missing or not view or not is_note(view[0]):
+    missing = {mark: message for mark, message in reversed([*kept.items()]) if message.id not in present}
+    if not missing:
         return list(view)
     # A token is about four characters, so as many characters as tokens are a quarter of the window.
     room = _MOST_CHARS if window is None else min(_MOST_CHARS, window)

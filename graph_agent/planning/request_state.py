@@ -30,7 +30,7 @@ from graph_agent.models.errors import (
 )
 from graph_agent.models.sanitize import SafeMessages, sanitized
 from graph_agent.planning.compaction import compacted_view, is_kept_note, shorten, summarized_view
-from graph_agent.planning.kept_results import with_kept_results
+from graph_agent.planning.kept_results import KeptResults, with_kept_results
 from graph_agent.prompts import Prompts
 from graph_agent.settings.config import LoopConfig, Planner, Price
 from graph_agent.state.events import ModelCallRecord, Purpose, StoredEvent, event
@@ -65,6 +65,8 @@ class PreparedHistory:
         self._source: list[AnyMessage] = []
         self._prepared = SafeMessages()
         self._counted, self._tokens = 0, 0
+        self.kept = KeptResults()
+        """The kept results of the whole conversation."""
         self.hashes: dict[int, tuple[Any, str]] = {}
         """Cache of a `RequestLog`."""
 
@@ -257,7 +259,7 @@ class RequestState:
             view = with_cuts(view, cuts)
         if (kept_from is None and messages is whole) or self.loop.get("recovery", {}).get("unkept"):
             return view
-        return with_kept_results(view, whole, self.window)
+        return with_kept_results(view, self._prepared.kept.of(whole), self.window)
 
     @property
     def prepared_history(self) -> SafeMessages:

@@ -98,6 +98,26 @@ def open_calls(messages: Sequence[AnyMessage]) -> list[OpenCalls]:
     return found
 
 
+def is_settled(messages: Sequence[AnyMessage]) -> bool:
+    """Whether each call has its result right after its message, and each result its call; False in doubt.
+
+    Each input of a session asks this about the whole history; reading `type` takes a fifth of `isinstance`.
+    """
+    open_ids: list[str | None] = []
+    for message in messages:
+        if message.type == "tool":
+            if message.tool_call_id not in open_ids:
+                return False
+            open_ids.remove(message.tool_call_id)
+        elif open_ids:
+            return False
+        elif message.type == "ai":
+            open_ids = [call["id"] for call in message.tool_calls]
+            if message.invalid_tool_calls or (len(open_ids) > 1 and len({*open_ids}) < len(open_ids)):
+                return False
+    return not open_ids
+
+
 def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], ToolMessage]) -> list[AnyMessage]:
     """Insert new results (by message index and call id) after their message, in call order, as providers require."""
     placed: list[AnyMessage] = []
