@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, assert_never
 
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
@@ -65,10 +66,13 @@ class PreparedHistory:
         self._source: list[AnyMessage] = []
         self._prepared = SafeMessages()
         self._counted, self._tokens = 0, 0
-        self.kept = KeptResults()
-        """The kept results of the whole conversation."""
         self.hashes: dict[int, tuple[Any, str]] = {}
         """Cache of a `RequestLog`."""
+
+    @cached_property
+    def kept(self) -> KeptResults:
+        """The kept results of the whole conversation, which only a shortened one needs."""
+        return KeptResults()
 
     def of(self, history: Sequence[AnyMessage], prompts: Prompts) -> SafeMessages:
         """Return the messages in the form of requests.
