@@ -224,7 +224,7 @@ async def test_questions_of_a_call_are_answered_in_any_process(tmp_path: Path, l
 
 async def test_a_call_that_no_process_holds_any_more_is_lost(tmp_path: Path) -> None:
     saver, store = InMemorySaver(), InMemoryStore()
-    results = []
+    results: list[Any] = []
     for script in ([book("1")], ["Done."]):
         async with open_mcp_tools({"hotel": asking(tmp_path)}) as tools:
             graph = create_graph_agent(ScriptedChatModel(script), tools=tools, checkpointer=saver, store=store)

@@ -17,7 +17,8 @@ def ids(found: dict[str, AnyMessage]) -> list[tuple[str, str | None]]:
 
 
 def test_the_newest_result_of_each_mark_counts_as_the_conversation_grows_and_is_edited() -> None:
-    results, history = KeptResults(), [kept("1", "a"), AIMessage("x"), kept("2", "b")]
+    results = KeptResults()
+    history: list[AnyMessage] = [kept("1", "a"), AIMessage("x"), kept("2", "b")]
     first = ids(results.of(history))
     grown = ids(results.of([*history, kept("3", "a"), ToolMessage("plain", tool_call_id="4")]))
     edited = ids(results.of(history[1:]))
