@@ -75,7 +75,7 @@ async def test_instructions_are_counted_around_each_session(monkeypatch: pytest.
 
     await instructions.count_in_this_process(tiny=True)
 
-    assert controls == [("-i", "on"), ("-i", "off"), ("-d",)] * 18
+    assert controls == [("-i", "on"), ("-i", "off"), ("-d",)] * 20
 
 
 async def test_instructions_are_not_counted_without_valgrind(monkeypatch: pytest.MonkeyPatch) -> None:
