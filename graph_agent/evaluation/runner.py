@@ -248,7 +248,7 @@ class Runner:
 
     async def _delete(self, graph: CompiledAgentGraph, session_id: str) -> None:
         saver = cast("BaseCheckpointSaver[Any]", graph.checkpointer)  # the plan has a database
-        for each in [*await background_sessions(saver, session_id), session_id]:
+        for each in [session_id, *await background_sessions(saver, session_id)][::-1]:
             await saver.adelete_thread(each)
 
 

@@ -267,7 +267,17 @@ async def fork_session(saver: BaseCheckpointSaver[Any], session_id: str, fork_id
 
 
 async def background_sessions(saver: BaseCheckpointSaver[Any], session_id: str) -> list[str]:
-    """Return the sessions of a session's background tasks; empty if its history is damaged."""
+    """Return the sessions of a session's background tasks and of theirs, each after the one that names it.
+
+    A damaged history names none.
+    """
+    found = [session_id]
+    for each in found:  # it grows: input to a task's session may have begun tasks of its own
+        found += await _named_tasks(saver, each)
+    return found[1:]
+
+
+async def _named_tasks(saver: BaseCheckpointSaver[Any], session_id: str) -> list[str]:
     newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
     try:
         events = [] if newest is None else (await read_history(saver, session_id, newest))["events"]
@@ -280,18 +290,18 @@ async def background_sessions(saver: BaseCheckpointSaver[Any], session_id: str) 
 
 @asynccontextmanager
 async def lock_for_removal(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[list[str]]:
-    """Lock a session and those of its background tasks, and yield their ids in the order of their removal.
+    """Lock a session and those of its background tasks, and of theirs; yield the ids in the order of their removal.
 
     Raises:
         SessionBusyError: If a run of one is under way.
     """
     async with AsyncExitStack() as locks:
-        await locks.enter_async_context(lock_idle_session(saver, session_id))
-        tasks = await background_sessions(saver, session_id)
-        for each in tasks:
+        found = [session_id]
+        for each in found:  # it grows; a locked session begins no further tasks
             await locks.enter_async_context(lock_idle_session(saver, each))
-        # Last, as it names the others, and the process may be killed in between.
-        yield [*tasks, session_id]
+            found += await _named_tasks(saver, each)
+        # A session that names others goes after them, as the process may be killed in between.
+        yield found[::-1]
 
 
 async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncIterator[str]:

@@ -273,8 +273,11 @@ async def test_a_running_session_is_not_deleted(tmp_path: Path) -> None:
     assert (refused.returncode, "is running" in refused.stderr, listed.stdout) == (2, True, "s1\n")
 
 
-async def test_the_session_of_a_background_task_is_deleted_with_its_parent(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'a.db'}"
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_session_of_a_background_task_is_deleted_with_its_parent(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = address(kind, request, tmp_path)
     task = asks(("a", "delegate_to_r", {"task": "Look.", "background": True}))
     async with open_saver(url) as saver:
         child = create_graph_agent(ScriptedChatModel(["Found."]))
@@ -293,6 +296,33 @@ async def test_the_session_of_a_background_task_is_deleted_with_its_parent(tmp_p
 
     assert (refused.returncode, f"{background!r} is running" in refused.stderr) == (2, True)
     assert (removed.returncode, listed.stdout) == (0, "s1:a:12345678\n")
+
+
+async def test_the_sessions_of_a_background_tasks_own_tasks_are_deleted_with_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+
+    def delegating(agent: Any, *replies: Any, **options: Any) -> Any:
+        task = asks(("a", "delegate_to_r", {"task": "Look.", "background": True}))
+        script = ScriptedChatModel([*replies, task, asks(("w", "wait_for_background", {})), "Done."])
+        delegates = [GraphDelegate("r", "Researches.", agent, background=True)]
+        return create_graph_agent(script, delegates=delegates, **options)
+
+    async with open_saver(url) as saver:
+        child = delegating(create_graph_agent(ScriptedChatModel(["Found."])), "It is done.")
+        await Session(delegating(child, checkpointer=saver), "s1").run("Go.")
+        [background] = await background_sessions(saver, "s1")
+        await Session(child.builder.compile(checkpointer=saver), background).run("Go on.")
+        [nested] = await background_sessions(saver, background)
+        async with lock_idle_session(saver, nested):
+            refused = run_cli(tmp_path, "sessions", "rm", "s1", "--yes", "--db", url)
+            with pytest.raises(SessionBusyError):
+                await anext(remove_sessions(url, ["s1"]))
+    listed = [run_cli(tmp_path, "sessions", "--quiet", "--db", url).stdout.splitlines()]
+    removed = [each async for each in remove_sessions(url, ["s1"])]
+    listed.append(run_cli(tmp_path, "sessions", "--quiet", "--db", url).stdout.splitlines())
+
+    assert (refused.returncode, f"{nested!r} is running" in refused.stderr, removed) == (2, True, ["s1"])
+    assert [sorted(each) for each in listed] == [["s1", background, nested], []]
 
 
 async def test_the_command_prune_reports_each_session(tmp_path: Path) -> None:
