@@ -14,8 +14,10 @@ import contextlib
 import contextvars
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence, Set
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
 
 import anyio.lowlevel
 from langchain_core.callbacks import (
@@ -36,11 +38,12 @@ from graph_agent._internal.failure_log import get_logger, log_failure
 from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent.models.errors import classify_model_error, mark_incomplete, retry_after_s
 from graph_agent.models.message_gate import MessageStream
-from graph_agent.models.sanitize import is_text_only
+from graph_agent.models.sanitize import ChunkSanitizer, is_text_only
 from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
 from graph_agent.usage import TimedRequest, record_cut_off
 
 logger = get_logger(__name__)
+M = TypeVar("M", bound=BaseMessage)
 
 
 class TokenRelay(AsyncCallbackManagerForLLMRun):
@@ -165,7 +168,7 @@ async def request_unobserved(
     unobserved: UnobservedModel,
     request: Sequence[BaseMessage],
     options: Mapping[str, Any],
-    limit: TokenTimeout,
+    limit: _Attempt,
     watch: StreamWatch | None,
 ) -> AIMessage:
     """Send one request as `model.ainvoke` does, with its cache and rate limit; `limit` and `watch` get each token."""
@@ -179,9 +182,12 @@ async def request_unobserved(
     except BaseException as error:
         relay.fail(error)
         raise
-    generations: list[Any] = [result.generations]
+    first = result.generations[0]
+    if (reply := limit.with_free_id(first.message)) is not first.message:
+        first = first.model_copy(update={"message": reply})
+    generations: list[Any] = [[first, *result.generations[1:]]]
     relay.end(LLMResult(generations=generations, llm_output=result.llm_output))
-    return cast("AIMessage", result.generations[0].message)
+    return cast("AIMessage", reply)
 
 
 LONGEST_WAIT_S = 60.0
@@ -217,7 +223,8 @@ async def ask(
         Exception: The provider's error, if it is not transient or the retries are used up.
     """
     watch = watch or StreamWatch()
-    watch.limit = limit = _Attempt(lambda: TimedRequest.to(runnable, request, options), timeout_s, total_s)
+    timed = partial(TimedRequest.to, runnable, request, options)
+    watch.limit = limit = _Attempt(timed, {each.id for each in request}, timeout_s, total_s)
     watch.is_quiet = watch.is_quiet or config is not None
     attempt = 0
     unobserved = unobserved_model(runnable, options, config)
@@ -229,6 +236,7 @@ async def ask(
                 else:
                     sent = request_unobserved(unobserved, request, options, limit, watch if config is None else None)
                 reply = await _cancellable(sent)
+            reply = limit.with_free_id(reply)
             limit.timed.end(reply)
             return mark_incomplete(reply, limit.arguments.values(), streamed=limit.streamed)
         except asyncio.CancelledError:
@@ -242,17 +250,25 @@ async def ask(
 
 
 class _Attempt(TokenTimeout):
-    """The time limit of one attempt, its measured times, and the streamed arguments of its calls."""
+    """The time limit of one attempt, its measured times, and its sanitized chunks with the arguments of its calls.
 
-    def __init__(self, measure: Callable[[], TimedRequest], token_s: float | None, total_s: float | None) -> None:
+    `taken` holds the ids of the request's messages.
+    """
+
+    def __init__(
+        self, measure: Callable[[], TimedRequest], taken: Set[str | None], token_s: float | None, total_s: float | None
+    ) -> None:
         super().__init__(token_s, total_s)
         self._measure = measure
+        self._taken = taken
         self.arguments: dict[Any, str] = {}
         self.streamed = False
         self.timed: TimedRequest
 
     def begin(self) -> None:
         super().begin()
+        self._sanitize = ChunkSanitizer()
+        self._free_id = str(uuid.uuid4())
         self.arguments = {}
         self.streamed = False
         self.timed = self._measure()
@@ -265,9 +281,20 @@ class _Attempt(TokenTimeout):
         self.streamed = True
         await super().on_llm_new_token(*args, **kwargs)
 
+    def with_free_id(self, reply: M) -> M:
+        """Return a reply with an id of its own, if it has that of a message of the request; else the same object.
+
+        By its id, a reply that a cache returns again would replace the earlier one in the history.
+        """
+        taken = reply.id is not None and reply.id in self._taken
+        return reply.model_copy(update={"id": self._free_id}) if taken else reply
+
     def receive(self, message: BaseMessage) -> None:
         self.restart()
         self.streamed = True
+        # In place: LangChain makes the reply from these chunks, and the message stream has queued them.
+        self._sanitize(message)
+        message.id = self.with_free_id(message).id
         for piece in message.tool_call_chunks if isinstance(message, AIMessageChunk) else ():
             # A call without an index arrives in one chunk.
             key = f"#{len(self.arguments)}" if piece["index"] is None else piece["index"]
@@ -293,18 +320,25 @@ async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
 def _observed(config: RunnableConfig | None, limit: TokenTimeout, watch: StreamWatch) -> RunnableConfig:
     """Return a call's config with the callbacks of its time limit and, unless it is quiet, of the watch."""
     if config is not None:
-        return _with_callbacks(config, [limit])
-    # The limit comes first, so that it does not count the time of the watch.
-    return watch.gated(_with_callbacks(config, [limit, watch]))
+        return _with_callbacks(config, limit)
+    return watch.gated(_with_callbacks(config, limit, watch))
 
 
-def _with_callbacks(config: RunnableConfig | None, added: list[BaseCallbackHandler]) -> RunnableConfig:
-    """Add callbacks to a call's config; the run's callbacks are kept unless the config has its own list."""
+def _with_callbacks(
+    config: RunnableConfig | None, first: BaseCallbackHandler, *last: BaseCallbackHandler
+) -> RunnableConfig:
+    """Add callbacks around those of a call's config; the run's callbacks are kept unless the config has its own list.
+
+    The first sanitizes the chunks that the others receive.
+    """
     own = (config or {}).get("callbacks")
     if isinstance(own, list):
-        return {**(config or {}), "callbacks": [*own, *added]}
+        return {**(config or {}), "callbacks": [first, *own, *last]}
     # An explicit list of callbacks would replace those of the run; merging keeps both.
-    return merge_configs(ensure_config(), config, {"callbacks": added})
+    merged = merge_configs(ensure_config(), config, {"callbacks": [first, *last]})
+    if isinstance(manager := merged.get("callbacks"), BaseCallbackManager):
+        manager.handlers.sort(key=lambda handler: handler is not first)
+    return merged
 
 
 async def pause_before_retry(error: Exception, attempt: int, retries: int) -> bool:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 
 from graph_agent._internal.text import clean, to_json_safe
 from graph_agent.errors import ConfigError
@@ -31,6 +31,52 @@ def sanitized(message: M) -> M:
         # Too deeply nested to check; the provider decides whether to accept it.
         return message
     return message if plainly == content else message.model_copy(update={"content": plainly})
+
+
+_TEXTS = ("text", "thinking", "reasoning", "reasoning_content")
+"""Fields of a content block, and of `additional_kwargs`, with text that a reader may receive."""
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+
+
+class ChunkSanitizer:
+    """Sanitizes the chunks of one streamed reply in place, so that a reader receives the text that is stored.
+
+    The halves of a character that arrive in two chunks of text, or of a call's arguments, are joined.
+    """
+
+    def __init__(self) -> None:
+        self._halves: dict[Any, str] = {}
+        """The first half of a character at the end of the newest chunk, by the text that it belongs to."""
+
+    def __call__(self, message: BaseMessage) -> None:
+        """Sanitize the next chunk."""
+        content = message.content
+        if isinstance(content, str):
+            message.content = self._joined("text", content)
+        else:
+            for block in content:
+                _clean_fields(block)
+        _clean_fields(message.additional_kwargs)
+        for piece in message.tool_call_chunks if isinstance(message, AIMessageChunk) else ():
+            if arguments := piece["args"]:
+                piece["args"] = self._joined(piece["index"], arguments)
+
+    def _joined(self, key: Any, text: str) -> str:
+        half = self._halves.pop(key, "") if self._halves else ""
+        if not half and text.isascii():
+            return clean(text)
+        text = half + text
+        if "\ud800" <= text[-1:] <= "\udbff" and text != half:
+            self._halves[key], text = text[-1], text[:-1]
+        return clean(_PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text))
+
+
+def _clean_fields(fields: Any) -> None:
+    """Sanitize the texts of a mapping in place; any other value is unchanged."""
+    if isinstance(fields, dict):
+        for name in _TEXTS:
+            if isinstance(text := fields.get(name), str):
+                fields[name] = clean(text)
 
 
 class SafeMessages(list[AnyMessage]):
