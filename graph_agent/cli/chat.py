@@ -16,7 +16,7 @@ from graph_agent.cli.agent_thread import GRACE_S, STOPPED, AgentThread, leave_at
 from graph_agent.cli.dialog import Dialog, Question, approve_all, questions_of, show_question, signed
 from graph_agent.cli.editor import LineEditor, open_history
 from graph_agent.cli.inspection import event_line
-from graph_agent.cli.one_shot import Settings, new_session_id
+from graph_agent.cli.one_shot import RUN_CONTEXT, Settings, new_session_id
 from graph_agent.cli.report import TextReport
 from graph_agent.cli.screen import PromptScreen
 from graph_agent.cli.typed_keys import discard_typed_keys
@@ -133,8 +133,6 @@ async def _resume(chat: Chat, _: str) -> None:
 
 
 async def _new(chat: Chat, _: str) -> None:
-    from graph_agent.cli.one_shot import new_session_id
-
     if chat.is_running:
         chat.out.print("A run is under way; /abort stops it.", style="dim")
         return
@@ -162,7 +160,6 @@ _ALIASES = {"exit": "quit", "?": "help"}
 
 _WAKE = "\x00wake"
 """Result of the input line when a question of the agent interrupts it."""
-_CONTEXT = {"on_failure": "answer"}
 _REFRESH_S = 0.25
 """Seconds between two updates of the live region."""
 _RETRY_S = 0.01
@@ -299,14 +296,14 @@ class Chat:
         self._dialog = None
         self._report.resume()
         session, given = self.session, None if answers is None else signed(answers)
-        self._start(lambda: session.stream_resume(given, context=_CONTEXT))
+        self._start(lambda: session.stream_resume(given, context=RUN_CONTEXT))
 
     def send(self, text: str) -> None:
         """Run an input."""
         self._report = TextReport(self.screen)
         self._report.warn(self._graph.input_warnings)
         session = self.session
-        self._start(lambda: session.stream(text, context=_CONTEXT))
+        self._start(lambda: session.stream(text, context=RUN_CONTEXT))
 
     async def abort(self) -> None:
         """Stop the run, or settle the calls that wait."""

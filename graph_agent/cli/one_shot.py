@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent.agent_file.factory import open_agent
@@ -27,7 +27,7 @@ from graph_agent.cli.dialog import (
     signed,
 )
 from graph_agent.cli.options import no_session
-from graph_agent.cli.report import JsonReport, TextReport
+from graph_agent.cli.report import JsonReport, Report, TextReport
 from graph_agent.cli.screen import LiveScreen, PlainScreen
 from graph_agent.cli.terminal import Terminal
 from graph_agent.cli.typed_keys import show_typed_keys
@@ -41,32 +41,8 @@ if TYPE_CHECKING:
     from graph_agent.agent_file.spec import AgentSpec
 
 
-_CONTEXT = {"on_failure": "answer"}
+RUN_CONTEXT = {"on_failure": "answer"}
 """Failures are printed from their events."""
-
-
-class Report(Protocol):
-    """Output of the parts of a run."""
-
-    def question(self, text: str) -> None:
-        """Print a user's message."""
-        ...
-
-    def warn(self, warnings: Sequence[str]) -> None:
-        """Print the warnings that the agent has for each input."""
-        ...
-
-    def take(self, part: Part) -> None:
-        """Print one part."""
-        ...
-
-    def resume(self) -> None:
-        """Begin the rest of a run whose questions were answered."""
-        ...
-
-    def close(self) -> None:
-        """Complete the output of a run that has ended or was left."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +58,7 @@ async def run_input(
     session: Session, text: str, report: Report, ask: Ask, interrupts: Interrupts, err: Terminal
 ) -> Ended:
     """Run one input and its follow-ups; ask until no question is open, and print refused answers to `err`."""
-    return await _to_end(session, session.stream(text, context=_CONTEXT), report, ask, interrupts, err)
+    return await _to_end(session, session.stream(text, context=RUN_CONTEXT), report, ask, interrupts, err)
 
 
 async def resume_session(
@@ -93,7 +69,7 @@ async def resume_session(
     Raises `InputError` if there is nothing to resume, or the answers do not fit.
     """
     given = None if answers is None else signed(answers)
-    return await _to_end(session, session.stream_resume(given, context=_CONTEXT), report, ask, interrupts, err)
+    return await _to_end(session, session.stream_resume(given, context=RUN_CONTEXT), report, ask, interrupts, err)
 
 
 async def _to_end(
@@ -107,7 +83,7 @@ async def _to_end(
             return Ended(WAITING, questions)
         report.resume()
         try:
-            parts = session.stream_resume(signed(answers), context=_CONTEXT)
+            parts = session.stream_resume(signed(answers), context=RUN_CONTEXT)
             status, result = await _show(session, parts, report, interrupts)
         except InputError as error:
             # The session still waits, and the next answer may fit.

@@ -292,29 +292,14 @@ async def _replay_all(
     if as_json:
         typer.echo(json.dumps({"sessions": sum(counts.values()), **counts}))
     else:
-        _print_table(out, rows)
+        if rows:
+            out.table(_COLUMNS, rows, ["red" if row[1] == "failed" else "yellow" for row in rows])
         total = sum(counts.values())
         out.line(
             f"{counts['different']} of {total} sessions differ, {counts['equal']} are equal, "
             f"{counts['failed']} cannot be replayed."
         )
     return 1 if counts["different"] or counts["failed"] else 0
-
-
-def _print_table(out: Terminal, rows: Sequence[tuple[str, ...]]) -> None:
-    if not rows:
-        return
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*_COLUMNS, box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
-        column.overflow = "fold"
-    for row in rows:
-        cells = [Text(printable(cell)) for cell in row]
-        cells[1].stylize("red" if row[1] == "failed" else "yellow")
-        table.add_row(*cells)
-    out.draw(table)
 
 
 async def _sessions(saver: BaseCheckpointSaver[Any], since: datetime | None, limit: int | None) -> AsyncIterator[str]:

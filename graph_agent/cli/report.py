@@ -11,17 +11,36 @@ from pydantic_core import to_jsonable_python
 
 from graph_agent._internal.failure_log import mask_named_secrets
 from graph_agent._internal.text import text_of
-from graph_agent.cli.screen import Screen, Wave
+from graph_agent.cli.screen import PlainScreen, Wave
 from graph_agent.session import results
 
 if TYPE_CHECKING:
     from graph_agent.state.events import Event
 
 
-class TextReport:
-    """Prints one run and its follow-ups."""
+class Report:
+    """Output of a run and its follow-ups; this one prints nothing."""
 
-    def __init__(self, screen: Screen) -> None:
+    def question(self, text: str) -> None:
+        """Print a user's message, before its run."""
+
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Print the warnings that the agent has for each input, before its run."""
+
+    def take(self, part: results.Part) -> None:
+        """Print one part."""
+
+    def resume(self) -> None:
+        """Begin the rest of a run whose questions were answered."""
+
+    def close(self) -> None:
+        """Complete the output of a run that has ended or was left."""
+
+
+class TextReport(Report):
+    """Prints text."""
+
+    def __init__(self, screen: PlainScreen) -> None:
         self._screen = screen
         self._printed = ""
         """The streamed text of the current answer."""
@@ -137,31 +156,22 @@ _FORMAT = 1
 """Version of the objects; a change that breaks readers increases it."""
 
 
-class JsonReport:
-    """Prints one object per part on standard output; see the guide of the command line for the objects."""
+class JsonReport(Report):
+    """Prints one object per part on standard output; see the guide of the command line for the objects.
+
+    Messages, warnings and answers have events, which are parts.
+    """
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
         _print({"type": "session", "session_id": session_id, "format": _FORMAT})
 
-    def question(self, text: str) -> None:
-        """Print nothing: a `user_message` event has the message."""
-
-    def warn(self, warnings: Sequence[str]) -> None:
-        """Print nothing: `warning` events have the messages."""
-
     def take(self, part: results.Part) -> None:
         """Print one part."""
-        _print(self._done(part) if isinstance(part, results.Done) else part_object(part))
-
-    def resume(self) -> None:
-        """Print nothing: the history has the answer."""
-
-    def close(self) -> None:
-        """Print nothing: each line is complete."""
-
-    def _done(self, part: results.Done) -> dict[str, Any]:
-        return {"type": "done", "session_id": self._session_id, "result": result_object(part.result)}
+        if isinstance(part, results.Done):
+            _print({"type": "done", "session_id": self._session_id, "result": result_object(part.result)})
+        else:
+            _print(part_object(part))
 
 
 def part_object(part: results.Part) -> dict[str, Any]:

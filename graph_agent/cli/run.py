@@ -70,17 +70,9 @@ def run(
     log_level: LogLevelOption = None,
 ) -> None:
     """Ask an agent, and print its progress and answer."""
+    level = chosen_level(verbose, log_level)
     settings = settings_of(
-        config,
-        session,
-        today,
-        db,
-        credential,
-        as_json=json_lines,
-        approve_all=approve_all,
-        record=record,
-        verbose=verbose,
-        log_level=log_level,
+        config, session, today, db, credential, as_json=json_lines, approve_all=approve_all, record=record, level=level
     )
     _converse(settings, questions or [])
 
@@ -100,24 +92,13 @@ def chat(
     log_level: LogLevelOption = None,
 ) -> None:
     """Hold a conversation with an agent; /help lists what can be typed."""
+    level = chosen_level(verbose, log_level)
     if web:
         if approve_all:
             raise InputError("On the page, a person decides on calls; leave out --approve-all or --web.")
-        level = chosen_level(verbose, log_level)
         _converse_on_page(config, session, today, db, credential, record=record, log_level=level)
         return
-    settings = settings_of(
-        config,
-        session,
-        today,
-        db,
-        credential,
-        as_json=False,
-        approve_all=approve_all,
-        record=record,
-        verbose=verbose,
-        log_level=log_level,
-    )
+    settings = settings_of(config, session, today, db, credential, approve_all=approve_all, record=record, level=level)
     _converse(settings, [])
 
 
@@ -178,18 +159,8 @@ def resume(
     from graph_agent.cli.dialog import GivenAnswers
     from graph_agent.cli.one_shot import resume_one
 
-    settings = settings_of(
-        config,
-        session,
-        today,
-        db,
-        credential,
-        as_json=json_lines,
-        approve_all=False,
-        record=record,
-        verbose=verbose,
-        log_level=log_level,
-    )
+    level = chosen_level(verbose, log_level)
+    settings = settings_of(config, session, today, db, credential, as_json=json_lines, record=record, level=level)
     shared_database(settings.address)
     given = GivenAnswers(approve_all, reject_all, message, decision or (), answer or ())
     _end(asyncio.run(resume_one(settings, given)))
@@ -225,11 +196,10 @@ def settings_of(
     as_json: bool = False,
     approve_all: bool = False,
     record: bool = False,
-    verbose: int = 0,
-    log_level: LogLevel | None = None,
+    level: LogLevel | None = None,
 ) -> Settings:
     """Return the settings of a command that runs an agent, from its options, and set up the log."""
-    if (level := chosen_level(verbose, log_level)) is not None:
+    if level is not None:
         log_at(level, log_stream)
     else:
         log_warnings(without_history=True, stream=log_stream)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from prompt_toolkit.formatted_text import ANSI
 from rich.console import Console, Group, RenderableType
@@ -136,53 +136,29 @@ def _sign(call: ShownCall) -> Text:
     return Text(sign, style)
 
 
-class Screen(Protocol):
-    """The output of a run."""
-
-    out: Terminal
-    err: Terminal
-    is_live: bool
-    """Whether calls are shown while they run, and with their durations when they end; otherwise when they start."""
-
-    def stream(self, text: str) -> None:
-        """Print a piece of an unfinished paragraph."""
-        ...
-
-    def end_stream(self) -> None:
-        """End the line of the streamed text, if there is one."""
-        ...
-
-    def show_running(self, calls: list[ShownCall]) -> None:
-        """Show the calls of the current wave until the next change; nothing if there are none."""
-        ...
-
-    def show_finished(self, calls: list[ShownCall]) -> None:
-        """Print the calls of a wave that has ended."""
-        ...
-
-
 class PlainScreen:
-    """Standard output and standard error, for programs and files."""
+    """The output of a run: standard output and standard error, for programs and files."""
 
     is_live = False
+    """Whether calls are shown while they run, and with their durations when they end; otherwise when they start."""
 
     def __init__(self, out: Terminal, err: Terminal) -> None:
         self.out, self.err = out, err
 
     def stream(self, text: str) -> None:
-        """Behaves like `Screen.stream`."""
+        """Print a piece of an unfinished paragraph."""
         self.out.print(text, end="")
 
     def end_stream(self) -> None:
-        """Behaves like `Screen.end_stream`."""
+        """End the line of the streamed text, if there is one."""
         if log_stream.unfinished:
             self.out.print()
 
     def show_running(self, calls: list[ShownCall]) -> None:
-        """Show nothing: the calls were printed when they started."""
+        """Show the calls of the current wave until the next change, if live; nothing if there are none."""
 
     def show_finished(self, calls: list[ShownCall]) -> None:
-        """Show nothing: the calls were printed when they started."""
+        """Print the calls of a wave that has ended, if live."""
 
 
 class LiveScreen(PlainScreen):
@@ -196,7 +172,7 @@ class LiveScreen(PlainScreen):
         self._live: Live | None = None
 
     def show_running(self, calls: list[ShownCall]) -> None:
-        """Behaves like `Screen.show_running`."""
+        """Behaves like `PlainScreen.show_running`."""
         self._calls = calls
         if calls and self._live is None:
             self.end_stream()
@@ -210,7 +186,7 @@ class LiveScreen(PlainScreen):
                 live.stop()
 
     def show_finished(self, calls: list[ShownCall]) -> None:
-        """Behaves like `Screen.show_finished`."""
+        """Behaves like `PlainScreen.show_finished`."""
         if calls:
             self.out.draw(draw_calls(calls, self.out.console.width))
 
@@ -224,18 +200,15 @@ _LABEL = "\x1b[36m> \x1b[0m"
 """The label of the input line, in a colour for the same reason as in `LineEditor.read`."""
 
 
-class PromptScreen:
+class PromptScreen(LiveScreen):
     """A terminal whose input line stays open while a run prints above it.
 
     Only whole lines are printed above; the unfinished line of an answer and the running calls are in the prompt.
     """
 
-    is_live = True
-
     def __init__(self) -> None:
-        self.out, self.err = Terminal(), Terminal(stderr=True)
+        super().__init__(Terminal(), Terminal(stderr=True))
         self._unfinished = ""
-        self._calls: list[ShownCall] = []
         self._since: float | None = None
 
     def set_busy(self, busy: bool) -> None:
@@ -243,28 +216,23 @@ class PromptScreen:
         self._since = time.monotonic() if busy else None
 
     def stream(self, text: str) -> None:
-        """Behaves like `Screen.stream`."""
+        """Behaves like `PlainScreen.stream`."""
         lines, line_feed, rest = (self._unfinished + text).rpartition("\n")
         if line_feed:
             self.out.print(lines)
         self._unfinished = rest
 
     def end_stream(self) -> None:
-        """Behaves like `Screen.end_stream`."""
+        """Behaves like `PlainScreen.end_stream`."""
         if self._unfinished:
             self.out.print(self._unfinished)
             self._unfinished = ""
 
     def show_running(self, calls: list[ShownCall]) -> None:
-        """Behaves like `Screen.show_running`."""
+        """Behaves like `PlainScreen.show_running`."""
         if calls:
             self.end_stream()
         self._calls = calls
-
-    def show_finished(self, calls: list[ShownCall]) -> None:
-        """Behaves like `Screen.show_finished`."""
-        if calls:
-            self.out.draw(draw_calls(calls, self.out.console.width))
 
     def prompt(self) -> ANSI:
         """Return the live region and the label of the input line."""

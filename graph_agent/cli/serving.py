@@ -185,9 +185,8 @@ def acp(
         from graph_agent.acp.transport import take_stdio
     except ImportError as error:
         raise missing_extra("graph-agent acp", "acp", error) from None
-    settings = settings_of(
-        config, None, today, db, credential, as_json=False, record=record, verbose=verbose, log_level=log_level
-    )
+    level = chosen_level(verbose, log_level)
+    settings = settings_of(config, None, today, db, credential, record=record, level=level)
     # Before the agent is opened: its modules may print.
     asyncio.run(_serve(settings, take_stdio()))
 

@@ -101,18 +101,7 @@ def _print(out: Terminal, shown: list[SessionSummary]) -> None:
         for row in rows:
             typer.echo("\t".join(map(printable, row)))
         return
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*_COLUMNS, box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
-        column.overflow = "fold"
-    table.columns[2].justify = "right"
-    for each, row in zip(shown, rows, strict=True):
-        cells = [Text(printable(cell)) for cell in row]
-        cells[1].stylize(_STYLES.get(each.activity, ""))
-        table.add_row(*cells)
-    out.draw(table)
+    out.table(_COLUMNS, rows, [_STYLES.get(each.activity, "") for each in shown], right="TURNS")
 
 
 def status_text(summary: SessionSummary) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 from rich.console import Console, RenderableType
@@ -40,6 +41,22 @@ class Terminal:
     def line(self, text: str, *, style: str | None = None) -> None:
         """Print a text as one line, with line feeds and tabs as escapes too."""
         self.print(printable(text), style=style)
+
+    def table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str], right: str = ""
+    ) -> None:
+        """Print rows of text below a heading; `styles` are those of the second column, `right` is aligned there."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            table.add_column(column, overflow="fold", justify="right" if column == right else "left")
+        for row, style in zip(rows, styles, strict=True):
+            cells = [Text(printable(cell)) for cell in row]
+            cells[1].stylize(style)
+            table.add_row(*cells)
+        self.draw(table)
 
     def draw(self, renderable: RenderableType) -> None:
         """Print a renderable of rich, such as a table; its texts must be safe."""
