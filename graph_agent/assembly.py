@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 
 class _MiddlewareWrappers(NamedTuple):
-    """Wrappers that middleware puts around model requests and tool calls."""
-
     wrap_model_call: ModelWrapper = leave_unwrapped
     wrap_tool_call: ToolCallWrapper | None = None
     whole_replies: bool = False
@@ -223,7 +221,6 @@ def _session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[
 
 
 def _join(deps: AgentDeps, graph: AgentStateGraph) -> AgentStateGraph:
-    """Add the nodes and the edges between them."""
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, HookedPlanState if deps.hook_set else PlanState),
         "tools": (tools_node, Route),
@@ -404,6 +401,5 @@ def _after_plan_with_hooks(hooks: MiddlewareNodes) -> Any:
 
 
 def _paths_with_hooks(hooks: MiddlewareNodes) -> list[str]:
-    """Return the targets of `_after_plan_with_hooks`."""
     review = [hooks.review] if hooks.rewrites else []
     return list(dict.fromkeys(["tools", "delegate", hooks.start, hooks.entry, *review, hooks.exit, "finalize"]))

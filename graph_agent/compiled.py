@@ -462,7 +462,6 @@ def _with_readership(config: RunnableConfig | None, readership: ConsumerTracker)
 
 
 def _sets_durability(kwargs: Mapping[str, Any]) -> bool:
-    """Whether the caller of a run sets its durability."""
     return kwargs.get("durability") is not None or "checkpoint_during" in kwargs
 
 

@@ -326,7 +326,6 @@ class AnswerUpdate:
         return True
 
     async def _ask_model(self) -> bool:
-        """Ask the model for the answer."""
         work = self._compose_structured if self.deps.response else self._compose
         await self._send_before_deadline(work, self._sentence())
         return True
@@ -421,7 +420,6 @@ class AnswerUpdate:
                 stream_rest(self.answer, streamed)
 
     async def _compose_structured(self, requests: ModelRequests, sentence: str) -> None:
-        """Ask for an answer that fits the schema."""
         assert self.deps.response is not None
         answered = await ask_for_structure(
             requests,

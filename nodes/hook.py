@@ -83,7 +83,6 @@ def _stopped(task: Task, hook: MiddlewareNode) -> Command[Any]:
 
 
 def _planned(messages: Sequence[AnyMessage]) -> list[ToolCall]:
-    """Return the calls of the newest model message."""
     newest = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
     return [*newest.tool_calls] if newest is not None else []
 

@@ -95,8 +95,6 @@ class ClosingStream(AsyncGenerator[T, None]):
 
 
 class _StreamIterator(ClosingStream[T]):
-    """The iterator of one `async for` loop over a stream."""
-
     def __aiter__(self) -> AsyncGenerator[T, None]:
         return self
 
@@ -128,8 +126,6 @@ class ClosingIterator(Iterator[T]):
 
 
 class _LoopIterator(Iterator[T]):
-    """The iterator of one `for` loop over a stream."""
-
     def __init__(self, stream: ClosingIterator[T], readership: ConsumerTracker) -> None:
         self._stream = stream
         self._readership = readership

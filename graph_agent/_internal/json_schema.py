@@ -263,7 +263,6 @@ def _parts(schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def _patterns(schema: Any) -> Iterator[str]:
-    """Yield every pattern in a schema."""
     if isinstance(schema, dict):
         if isinstance(schema.get("pattern"), str):
             yield schema["pattern"]

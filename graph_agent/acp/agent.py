@@ -8,7 +8,6 @@ import os
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +19,7 @@ from graph_agent.approvals.decisions import standing_approval
 from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.errors import UserError
 from graph_agent.models.stream_watch import ReasoningReader
-from graph_agent.runs.registry import POLL_S, is_idle
+from graph_agent.runs.registry import POLL_S, running_check
 from graph_agent.session.history import summarize_sessions
 from graph_agent.session.results import Done, EventAdded, Part, RunResult, is_refusal, since_last_input
 from graph_agent.session.session import Session
@@ -128,7 +127,7 @@ class EditorAgent:
         with _reported():
             saver = cast("BaseCheckpointSaver[Any]", self._graph.checkpointer)
             try:
-                found = await summarize_sessions(saver, partial(_is_running, saver), after=cursor, limit=_LISTED + 1)
+                found = await summarize_sessions(saver, running_check(saver), after=cursor, limit=_LISTED + 1)
             except KeyError:
                 raise RequestError(-32602, f"There is no session {cursor!r} any more; list from the start.") from None
             page = found[:_LISTED]
@@ -344,10 +343,6 @@ def _response(result: RunResult[Any]) -> schema.PromptResponse:
 
 def _no_session(session_id: str) -> RequestError:
     return RequestError(-32002, f"There is no session {session_id!r}; load one of session/list, or begin one.")
-
-
-async def _is_running(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
-    return not await is_idle(saver, session_id)
 
 
 @contextmanager

@@ -200,7 +200,9 @@ def _build(
 ) -> CompiledAgentGraph:
     with located(f"Agent file {spec.path}"), _approve_located(spec):
         model = _model(spec) if mocked is None else mocked
-        tools.extend(_each("tools", spec.tools, lambda name: _tool(name, spec)))
+        tools.extend(
+            _each("tools", spec.tools, lambda name: checked_tool(load_attribute(name, spec.folder), repr(name)))
+        )
         if spec.workspace is not None:
             with located("workspace"):
                 tools.extend(_workspace(spec.workspace, spec.folder))
@@ -265,10 +267,6 @@ def _workspace(given: WorkspaceSpec, folder: Path) -> list[BaseTool]:
 
     options = {name: getattr(given, name) for name in type(given).model_fields if name != "folder"}
     return workspace_tools(folder / given.folder, **options)
-
-
-def _tool(name: str, spec: AgentSpec) -> BaseTool:
-    return checked_tool(load_attribute(name, spec.folder), repr(name))
 
 
 def _config(spec: AgentSpec) -> LoopConfig:

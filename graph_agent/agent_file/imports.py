@@ -65,7 +65,7 @@ def load_attribute(name: str, folder: Path, *, missing_ok: bool = False) -> Any 
         if not hasattr(found, attribute):
             if missing_ok and not _is_local(module_name, folder):
                 return None
-            known = did_you_mean(attribute, _public(found))
+            known = did_you_mean(attribute, [name for name in dir(found) if not name.startswith("_")])
             raise ConfigError(f"{name!r}: {module_name!r} has no {attribute!r}; {known}")
         found = getattr(found, attribute)
     return found
@@ -131,10 +131,6 @@ def _is_local(name: str, folder: Path) -> bool:
 def _hint(folder: Path, module_name: str) -> str:
     near = did_you_mean(module_name, [file.stem for file in folder.glob("*.py")])
     return f" In the folder, {near}" if "Did you mean" in near else ""
-
-
-def _public(found: Any) -> list[str]:
-    return [name for name in dir(found) if not name.startswith("_")]
 
 
 SHIPPED_HOOKS = {

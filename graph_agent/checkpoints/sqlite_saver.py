@@ -198,7 +198,6 @@ class SharedSqliteSaver(SqliteSaver):
     def _recorded_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> Callable[[], None]:
-        """Return the job that stores the writes of a task."""
         recorder = Recorder(self.serde)
         recorder.put_writes(config, writes, task_id, task_path)
         return partial(self._store, config, recorder.statements)

@@ -131,7 +131,6 @@ def _export(path: Path, export: str) -> None:
 
 
 def _other(spec: AgentSpec, vs: Sequence[str]) -> tuple[str, AgentSpec]:
-    """Return the label of the second agent, and the agent itself."""
     from graph_agent.agent_file.spec import load_spec, with_keys
 
     files = [each for each in vs if "=" not in each]

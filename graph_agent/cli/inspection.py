@@ -282,7 +282,8 @@ def _label(span: Span) -> str:
     match span.kind:
         case "plan":
             model = f" {span.children[-1].name}" if span.children else ""
-            return f"{f'plan {span.step}' if span.step else 'plan'}{model}{_failed(span)}"
+            failed = f" {span.children[-1].status}" if span.status == "error" else ""
+            return f"{f'plan {span.step}' if span.step else 'plan'}{model}{failed}"
         case "answer":
             return f"answer {span.children[-1].name}"
         case "model":
@@ -290,15 +291,8 @@ def _label(span: Span) -> str:
         case "wait":
             return f"person: {span.name}"
         case _:
-            return f"{_SIGNS.get(span.status, '-')} {one_line(span.name)}{_needs(span)}"
-
-
-def _failed(span: Span) -> str:
-    return f" {span.children[-1].status}" if span.status == "error" else ""
-
-
-def _needs(span: Span) -> str:
-    return f" (needs {', '.join(span.needs)})" if span.needs else ""
+            needs = f" (needs {', '.join(span.needs)})" if span.needs else ""
+            return f"{_SIGNS.get(span.status, '-')} {one_line(span.name)}{needs}"
 
 
 def _bar(span: Span, axis: TimeAxis, width: int) -> str:

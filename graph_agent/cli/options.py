@@ -149,16 +149,12 @@ async def open_sessions(
     from graph_agent.checkpoints.open import open_reader
 
     async with open_reader(shared_database(address)) as saver:
-        yield saver, _postgres_runs(saver) if is_postgres(address) else _sqlite_runs(address)
+        if is_postgres(address):
+            from graph_agent.runs.registry import running_check
 
-
-def _postgres_runs(saver: BaseCheckpointSaver[Any]) -> Callable[[str], Awaitable[bool]]:
-    async def is_running(session_id: str) -> bool:
-        from graph_agent.runs.registry import is_idle
-
-        return not await is_idle(saver, session_id)
-
-    return is_running
+            yield saver, running_check(saver)
+        else:
+            yield saver, _sqlite_runs(address)
 
 
 def _sqlite_runs(address: str) -> Callable[[str], Awaitable[bool]]:

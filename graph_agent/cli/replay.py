@@ -147,8 +147,6 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What a replay changes."""
-
     spec: AgentSpec
     today: date | None
     """The current date of the agent; None for that of the recorded input."""

@@ -61,8 +61,8 @@ class TextReport(Report):
     def take(self, part: results.Part) -> None:
         """Print one part."""
         match part:
-            case results.Progress():
-                self._step(part)
+            case results.Progress() if not self._screen.is_live:
+                self._screen.out.line(f"  step {part.step}: {part.action} {part.target}", style="dim")
             case results.DelegatePart(part=results.Progress() as step):
                 self._screen.out.line(f"    {part.target}: {step.action} {step.target}", style="dim")
             case results.Token() if not part.reports_failure:
@@ -90,10 +90,6 @@ class TextReport(Report):
         """End the line of a text that was cut off, and the live region."""
         self._end_text()
         self._screen.show_running([])
-
-    def _step(self, step: results.Progress) -> None:
-        if not self._screen.is_live:
-            self._screen.out.line(f"  step {step.step}: {step.action} {step.target}", style="dim")
 
     def _event(self, event: Event) -> None:
         if event["type"] == "agent_response":

@@ -142,11 +142,11 @@ class RemoteAgent:
 
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
         """Send a person's answer to the task that asked the question."""
-        message = self._message([_part(answer)], delegation)
+        part = Part(text=answer) if isinstance(answer, str) else data_part(to_json_safe(answer))
+        message = self._message([part], delegation)
         message.task_id, message.context_id = task["task_id"], task["context_id"]
-        return await self._follow_task(
-            delegation, task["task_id"], lambda remote: remote.answer(message), _counted_usage(task)
-        )
+        used = add_usage(cast("Usage | None", task.get("usage")), None)
+        return await self._follow_task(delegation, task["task_id"], lambda remote: remote.answer(message), used)
 
     async def collect(self, task: BackgroundTask) -> DelegationResult | None:
         """Return the result of a task in the background, or its new question; None if there is neither yet."""
@@ -342,13 +342,3 @@ def _conversation(context: Sequence[AnyMessage]) -> list[Part]:
     part = Part(text="\n".join(["The conversation so far, for context:", *lines, "", "The task:"]))
     part.metadata.update({EXTENSION: "context"})
     return [part]
-
-
-def _counted_usage(task: RemoteTask) -> Usage:
-    return add_usage(cast("Usage | None", task.get("usage")), None)
-
-
-def _part(answer: Any) -> Part:
-    if isinstance(answer, str):
-        return Part(text=answer)
-    return data_part(to_json_safe(answer))

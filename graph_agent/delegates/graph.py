@@ -325,7 +325,6 @@ class _RunOutput:
 
 
 def _requests(snapshot: StateSnapshot) -> dict[str, Mapping[str, Any]]:
-    """Return the open approval requests of a graph, by interrupt id."""
     return {each.id: each.value for each in open_interrupts(snapshot) if is_approval_request(each.value)}
 
 
@@ -366,7 +365,6 @@ def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
 
 
 def _with_cut_off_note(answer: AIMessage) -> str:
-    """Return the answer's text, with a note if it was cut off."""
     cut = answer_cut_off(answer)
     return answer.text if cut is None else f"{answer.text}\n\n[This answer was cut off {cause_of(cut, answer)}.]"
 

@@ -318,7 +318,6 @@ def dump_cases(file: CaseFile) -> str:
 
 
 def _shortened(case: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts of a case that have a shorter form."""
     found: dict[str, Any] = {}
     if approvals := case.get("approvals"):
         found["approvals"] = {
@@ -387,8 +386,9 @@ async def check_run(
     """
     last, expect = results[-1], case.expect
     found = [*_outcome(case, last)]
-    if expect.calls is not None:
-        found += _calls(expect.calls, calls)
+    wanted = expect.calls
+    if wanted is not None and (difference := compare_calls(wanted.calls, calls, wanted.order)) is not None:
+        found.append(Failure("calls", str(difference)))
     found += _limits(expect.limits, measures)
     if (answer := expect.answer) is not None:
         found += _answer(answer, last)
@@ -410,20 +410,12 @@ def _outcome(case: Case, last: RunResult) -> Iterator[Failure]:
         yield Failure("run", f"it waits for a person at {waiting or last.waiting}; give the decision in 'approvals'")
         return
     if expect.status is not None and last.status != expect.status:
-        yield Failure("status", f"expected {expect.status.value}, got {_status(last)}")
+        got = f"{last.status.value}: {last.error}" if last.error else last.status.value
+        yield Failure("status", f"expected {expect.status.value}, got {got}")
     elif expect.status is None and last.status == SessionStatus.FAILED:
         yield Failure("status", f"the run failed: {last.error or last.answer}")
     if expect.stop_reason not in (None, last.stop_reason):
         yield Failure("stop_reason", f"expected {expect.stop_reason}, got {last.stop_reason}")
-
-
-def _status(last: RunResult) -> str:
-    return f"{last.status.value}: {last.error}" if last.error else last.status.value
-
-
-def _calls(expected: ExpectedCalls, calls: Sequence[WaveCall]) -> Iterator[Failure]:
-    if (difference := compare_calls(expected.calls, calls, expected.order)) is not None:
-        yield Failure("calls", str(difference))
 
 
 def _limits(limits: Limits, measures: Measures) -> Iterator[Failure]:

@@ -233,7 +233,8 @@ class Runner:
     def _judge_of(self, trial: Trial) -> Callable[[Judge, RunResult], Any]:
         async def ask(judge: Judge, last: RunResult) -> Score:
             graph = self.judges[_judge_key(judge)]
-            text = f"# Request\n{_request_of(trial.case)}\n\n# Answer\n{last.answer}"
+            request = "\n\n".join(turn if isinstance(turn, str) else json.dumps(turn) for turn in trial.case.turns)
+            text = f"# Request\n{request}\n\n# Answer\n{last.answer}"
             digest = hashlib.sha256(f"{_judge_key(judge)}\n{text}".encode()).hexdigest()[:12]
             session_id = f"{trial.session_id}-judge-{digest}"
             if trial.session_id in self.fresh:
@@ -309,7 +310,3 @@ def _judge_spec(judge: Judge, plan: Plan, agent: AgentSpec) -> AgentSpec:
         db=MEMORY,  # replaced by the database of the evaluation
         path=(agent.folder if judge.model is None else plan.folder) / "judge.yaml",
     )
-
-
-def _request_of(case: Case) -> str:
-    return "\n\n".join(turn if isinstance(turn, str) else json.dumps(turn) for turn in case.turns)

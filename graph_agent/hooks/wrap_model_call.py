@@ -282,8 +282,6 @@ class ModelMiddleware:
 
 
 class _WrappedClient(ModelClient):
-    """A model's client with middleware around each request."""
-
     def __init__(self, client: ModelClient, middleware: ModelMiddleware, *, quiet: bool) -> None:
         super().__init__(client.model, client.schemas)
         self._middleware = middleware
@@ -334,8 +332,6 @@ class _WrappedClient(ModelClient):
 
 
 class _WrappedPlanner(StructuredPlanner):
-    """A model's structured planner with middleware around each request."""
-
     def __init__(self, planner: StructuredPlanner, middleware: ModelMiddleware) -> None:
         super().__init__(planner.model, planner.schema, planner.tool)
         self._middleware = middleware

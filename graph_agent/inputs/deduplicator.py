@@ -69,7 +69,8 @@ async def inputs_before(
     if recent is None:
         recent = await _scanned(saver, newest)
     if before is not None:
-        recent = {**_without(recent, before.id), _key(before.id): newest.checkpoint["id"]}
+        recent.pop(_key(before.id), None)  # the newest is last
+        recent[_key(before.id)] = newest.checkpoint["id"]
     return dict([*recent.items()][-MOST_INPUTS:])
 
 
@@ -101,10 +102,6 @@ async def _scanned(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> 
             for each in saver.list(_at(newest, None, namespace)):
                 add(each)
     return dict(sorted(found.items(), key=lambda item: item[1])[-MOST_INPUTS:])
-
-
-def _without(recent: Recent, input_id: str) -> Recent:
-    return {key: at for key, at in recent.items() if key != _key(input_id)}
 
 
 def _key(input_id: str) -> str:
@@ -380,7 +377,6 @@ class InputDeduplicator:
         return {"configurable": {"thread_id": self.thread_id, "checkpoint_ns": ""}}
 
     async def _find(self, mark: InputId, newest: CheckpointTuple) -> CheckpointTuple | None:
-        """Return the newest checkpoint with an id."""
         stored = input_id_in(newest.metadata)
         if stored is not None and stored.id == mark.id:
             return newest

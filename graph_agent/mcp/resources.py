@@ -102,7 +102,6 @@ async def _get_prompt(session: ClientSession, arguments: dict[str, Any]) -> str:
 
 
 def _as_lines(items: list[Any], keys: set[str]) -> str:
-    """Return one JSON object a line."""
     listed = [item.model_dump(mode="json", include=keys, exclude_none=True) for item in items]
     return "\n".join(json.dumps(each, ensure_ascii=False) for each in listed) or "There are none."
 

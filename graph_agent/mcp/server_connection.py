@@ -67,8 +67,6 @@ current_call: ContextVar[Call | None] = ContextVar("mcp_call", default=None)
 
 
 class _Tap(Generic[Stream]):
-    """Wrapper of a stream between the session and the transport."""
-
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
 

@@ -292,7 +292,6 @@ class ModelClient:
         return unwrap_binding(bound)
 
     def _provider_schemas(self) -> list[dict[str, Any]]:
-        """Return the offered tools under their aliases."""
         if self._aliased_schemas is None:
             self._aliased_schemas = [
                 {**schema, "function": {**function, "name": self._aliases.to_alias(function["name"])}}

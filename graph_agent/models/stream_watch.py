@@ -329,7 +329,6 @@ def _joined(pieces: list[str]) -> str:
 
 
 def _common_prefix_length(text: str, other: str) -> int:
-    """Return the length of the common prefix of two texts."""
     if text.startswith(other):
         return len(other)
     return next((at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), len(text))

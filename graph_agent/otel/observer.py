@@ -26,8 +26,6 @@ _SCOPE = "graph_agent"
 
 @dataclass(slots=True)
 class _RunSpans:
-    """The spans of one run."""
-
     name: str
     context: context.Context
     """The context of its root."""
@@ -47,8 +45,6 @@ class _RunSpans:
 
 @dataclass(slots=True)
 class _CallSpan:
-    """One call under way."""
-
     span: Span | None
     name: str
     token: Any

@@ -86,16 +86,13 @@ UNNAMED = "unnamed"
 
 def calls_of(message: AIMessage) -> list[Call]:
     """Return the structured calls of a message; ids may be empty or duplicate."""
-    return [*map(_structured, message.tool_calls), *map(_broken, message.invalid_tool_calls)]
+    structured = [checked_call(call["id"] or "", call["name"], call["args"]) for call in message.tool_calls]
+    return [*structured, *map(_broken, message.invalid_tool_calls)]
 
 
 def canonical_calls(calls: list[Call]) -> list[ToolCall]:
     """Convert calls to LangChain's form."""
     return [ToolCall(id=call["id"], name=call["name"], args=call["arguments"], type="tool_call") for call in calls]
-
-
-def _structured(call: ToolCall) -> Call:
-    return checked_call(call["id"] or "", call["name"], call["args"])
 
 
 def checked_call(id_: str, name: str, arguments: Any) -> Call:

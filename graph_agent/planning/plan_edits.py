@@ -159,7 +159,6 @@ def _shown(name: str, arguments: dict[str, Any]) -> str:
 
 
 def _newest_decisions(events: Sequence[StoredEvent]) -> list[StoredEvent]:
-    """Return the decisions on the newest request."""
     found: list[StoredEvent] = []
     for entry in reversed(events):
         if is_own(entry, "approval_request"):
@@ -262,7 +261,8 @@ async def _record_edits(update: PlanUpdate) -> None:
         or not (wave_finished or update.state.get("ready") or update.loop["waiting"])
     ):
         return
-    if (fixed := _canonical(wave.message)) != wave.message:
+    # All calls have ids, and exist as `tool_calls` only.
+    if (fixed := without_call_blocks(read_reply(wave.message, [], text=False).message)) != wave.message:
         update.replace_history([fixed if message is wave.message else message for message in update.history])
 
 
@@ -273,11 +273,6 @@ def _queue_open_calls(update: PlanUpdate) -> None:
     update.loop["waiting"] = [call for call in wave.open if call["id"] not in delegations]
     update.loop["outcome"] = None
     update.loop.pop("awaiting_approval", None)
-
-
-def _canonical(message: AIMessage) -> AIMessage:
-    """A model message whose calls all have ids and exist as `tool_calls` only."""
-    return without_call_blocks(read_reply(message, [], text=False).message)
 
 
 def _wave(update: PlanUpdate) -> CurrentWave:

@@ -206,12 +206,9 @@ def written_call(text: str, tools: Sequence[str], conversation: Iterable[AnyMess
     if not calls or not whole.startswith(prose):
         return None
     written = _core(whole[len(prose) :])
-    quoted = any(written in _compact(message.text) for message in conversation if _is_from_outside(message))
+    outside = [message for message in conversation if isinstance(message, HumanMessage | ToolMessage)]
+    quoted = any(written in _compact(message.text) for message in outside)
     return None if quoted else WrittenCall(bool(prose) and not split_tool_calls(text, [])[0])
-
-
-def _is_from_outside(message: AnyMessage) -> bool:
-    return isinstance(message, HumanMessage | ToolMessage)
 
 
 def _core(written: str) -> str:

@@ -80,6 +80,12 @@ def check_input_id(input_id: Any) -> str:
     return str(input_id)
 
 
+def as_input_id(given: str) -> str:
+    """Return an id of a client as an input id: a digest of one that is too long or not printable."""
+    is_valid = len(given) <= MAX_LENGTH and given.isprintable()
+    return given if is_valid else hashlib.sha256(given.encode()).hexdigest()
+
+
 def digest_of(given: Any) -> str:
     """Return the digest of an input, plain JSON with messages in any place; ids of messages do not count."""
     text = json.dumps(_comparable(given), sort_keys=True, default=str)

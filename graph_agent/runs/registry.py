@@ -177,6 +177,15 @@ async def find_run(saver: BaseCheckpointSaver[Any], session_id: str) -> Run | No
     return _under_way.get((await database_key(saver), session_id))
 
 
+def running_check(saver: BaseCheckpointSaver[Any]) -> Callable[[str], Awaitable[bool]]:
+    """Return a function that returns whether a run of a session is under way in any process."""
+
+    async def is_running(session_id: str) -> bool:
+        return not await is_idle(saver, session_id)
+
+    return is_running
+
+
 async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
     """Whether no run of a session is under way, in this process or in another on the same database."""
     place = await database_key(saver)

@@ -410,6 +410,5 @@ def internal_error(path: str, error: Exception) -> Response:
 
 
 def _not_found_message(path: str) -> str:
-    """Return the error message for an unknown path."""
     hint = next((text for end, text in _HINTS.items() if path.endswith(end)), "")
     return f"There is nothing at {path}. {hint}".rstrip()

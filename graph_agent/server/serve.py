@@ -283,7 +283,6 @@ def _worker_application(
     shared: Path | None,
     log_level: str | None,
 ) -> ASGIApp:
-    """Create the application of a worker process."""
     log_at(log_level)
     return _application(of_file(config, credentials, record=record), settings, db, shared=shared)
 

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import DamagedSessionError, InputError, NewerFormatError, SessionBusyError
 from graph_agent.models.errors import public_text, public_value
-from graph_agent.runs.registry import inbox_of, is_idle
+from graph_agent.runs.registry import inbox_of, is_idle, running_check
 from graph_agent.server import response_models as models
 from graph_agent.server.admission.body import BodyRoute
 from graph_agent.server.admission.gate import Caller
@@ -161,14 +161,10 @@ class Sessions:
     async def _summary(self, session_id: str) -> dict[str, Any] | None:
         thread, saver = self._caller.thread(session_id), self._host.saver
         newest = await saver.aget_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
-
-        async def is_running(thread: str) -> bool:
-            return not await is_idle(saver, thread)
-
         if newest is None:
             return None
         usage = newest.checkpoint["channel_values"].get("usage") or {}
-        summary = await summarize_session(saver, thread, newest, is_running)
+        summary = await summarize_session(saver, thread, newest, running_check(saver))
         return {**asdict(summary), "cost": usage.get("cost")}
 
     async def events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from graph_agent.checkpoints.pruning.threads import plan_with_answers, rule
 from graph_agent.errors import DamagedSessionError, InputError, SessionBusyError
 from graph_agent.runs.inbox import StoreInbox, inbox_namespace, note_from
 from graph_agent.runs.input_ids import ANSWERS
-from graph_agent.runs.registry import is_idle, lock_idle_session
+from graph_agent.runs.registry import lock_idle_session, running_check
 from graph_agent.session.history import summarize_session
 from graph_agent.state.events import as_value, read_events
 from graph_agent.state.lengths import lengths_of
@@ -61,11 +61,7 @@ async def _lines(url: str, session_id: str, keep: Rule) -> AsyncIterator[dict[st
         newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
         if newest is None:
             raise InputError(f"There is no session {session_id!r}; `graph-agent sessions` lists them.")
-
-        async def is_running(_: str) -> bool:
-            return not await is_idle(saver, session_id)
-
-        summary = asdict(await summarize_session(saver, session_id, newest, is_running))
+        summary = asdict(await summarize_session(saver, session_id, newest, running_check(saver)))
         yield {"type": "session", "format": FORMAT, "version": VERSION, **summary, "state": _own_state(newest)}
         try:
             plans = await plan_with_answers(tables, saver, session_id, keep)
@@ -158,8 +154,6 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
-    """One checkpoint of an export."""
-
     namespace: str
     parent: str | None
     checkpoint: Any

@@ -298,7 +298,6 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             raise ConfigError(NO_SAVER)
 
     def _with_state(self, given: Given, state: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the graph's input for an input of the user and values of own state fields."""
         if state is not None and not isinstance(state, Mapping):
             raise InputError(f"state={state!r}: give a mapping of own state fields to values, or None.")
         if not state:

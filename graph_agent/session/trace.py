@@ -286,7 +286,6 @@ def _model_call(call: ModelCallRecord, entry: Mapping[str, Any], seq: int) -> Sp
 
 
 def _call(entry: Mapping[str, Any], seq: int, **fields: Any) -> Span:
-    """Return the span of a call from its start or its result."""
     common = {"step": entry["step"], "seq": seq, "id": entry["id"], **fields}
     if entry["type"] in ("tool_call", "tool_result"):
         return Span(kind="tool", name=entry["name"], **common)
@@ -307,7 +306,6 @@ def _call(entry: Mapping[str, Any], seq: int, **fields: Any) -> Span:
 
 
 def _with_usage(span: Span) -> Span:
-    """Return a span with the sums of its children."""
     costs = [child.cost for child in span.children if child.cost is not None]
     return replace(
         span,

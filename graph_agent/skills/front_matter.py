@@ -239,7 +239,6 @@ def read_skill(folder: str | Path) -> Skill:
 
 
 def _split(text: str, where: str) -> tuple[str, str]:
-    """Return the front matter and the body of a `SKILL.md`."""
     lines = text.split("\n")
     if lines[0].rstrip() != _FENCE:
         raise ConfigError(f"{where}: the first line is {_shown(lines[0])}; begin the file with the line '---'.")

@@ -226,7 +226,6 @@ class _TestFile:
         return found
 
     def _usage(self, recorded: RecordedInput) -> dict[str, Any]:
-        """Return the usage of the replies and the delegates that the test has."""
         total: Usage = NO_USAGE
         for step in recorded.steps:
             for reply in filter(is_repeated, step.replies):

@@ -256,7 +256,6 @@ _SAMPLES = "a0A-_ .!é\n"
 
 
 def _member(members: list[Any]) -> str:
-    """A character of a set."""
     operation, given = members[0]
     match str(operation):
         case "LITERAL":

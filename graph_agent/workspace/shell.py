@@ -274,7 +274,6 @@ def _marked(mark: str) -> Iterator[psutil.Process]:
 
 
 def _kill(pid: int, mark: str) -> None:
-    """Kill all processes of a command."""
     import psutil
 
     found = _processes(pid)

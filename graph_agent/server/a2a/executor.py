@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
@@ -35,7 +34,7 @@ from graph_agent.errors import (
     SessionLostError,
     UserError,
 )
-from graph_agent.runs.input_ids import MAX_LENGTH, InputId
+from graph_agent.runs.input_ids import InputId, as_input_id
 from graph_agent.runs.run import RUN, RunHandle
 from graph_agent.server.a2a.cross_process import CancelRequests
 from graph_agent.server.a2a.store import ENDED, SessionIds, TaskRun, heartbeats, session_id_of
@@ -392,11 +391,7 @@ def _ids(context: RequestContext) -> tuple[str, str]:
 
 
 def _input_id(message: Message | None) -> str | None:
-    """Return a message's id as an input id: a digest of one that is too long or not printable; None without one."""
-    id_ = message.message_id if message is not None else ""
-    if not id_ or (len(id_) <= MAX_LENGTH and id_.isprintable()):
-        return id_ or None
-    return hashlib.sha256(id_.encode()).hexdigest()
+    return as_input_id(message.message_id) if message is not None and message.message_id else None
 
 
 def _input(message: Message | None) -> list[AnyMessage]:

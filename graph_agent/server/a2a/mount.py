@@ -216,8 +216,6 @@ async def _respond_with_card(runs: Runs, request: Request) -> Response:
 
 
 class _KeyUser(User):
-    """The owner of a key."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import re
@@ -27,7 +26,7 @@ from graph_agent.errors import DecisionError, UserError
 from graph_agent.mcp.tools import KEY_IN_META
 from graph_agent.models.errors import public_text
 from graph_agent.models.sanitize import alias_of
-from graph_agent.runs.input_ids import MAX_LENGTH, InputId, digest_of
+from graph_agent.runs.input_ids import InputId, as_input_id, digest_of
 from graph_agent.server.admission.gate import Caller, Limits
 from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.outcomes import ChatOutcome
@@ -373,11 +372,8 @@ class AgentTool:
 
 
 def _key(meta: Mapping[str, Any]) -> str | None:
-    """Return the id that a client gives its call; a digest of one that is too long or not printable."""
     key = meta.get(KEY_IN_META)
-    if not isinstance(key, str) or not key:
-        return None
-    return key if len(key) <= MAX_LENGTH and key.isprintable() else hashlib.sha256(key.encode()).hexdigest()
+    return as_input_id(key) if isinstance(key, str) and key else None
 
 
 async def _input(

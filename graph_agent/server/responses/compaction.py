@@ -165,7 +165,6 @@ def _is_of_user(message: HumanMessage) -> bool:
 
 
 def _user_item(message: BaseMessage, id_: str) -> dict[str, Any]:
-    """Return a user message as an item."""
     blocks = [message.content] if isinstance(message.content, str) else message.content
     content = [part for block in blocks if (part := _part(block)) is not None]
     return {"id": id_, "type": "message", "role": "user", "status": "completed", "content": content}

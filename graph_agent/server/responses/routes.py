@@ -203,8 +203,6 @@ async def _each(frames: Iterable[str]) -> AsyncGenerator[str, None]:
 
 @dataclass(frozen=True, slots=True)
 class _Conversation:
-    """The conversation of a request."""
-
     conversations: Conversations
     id: str
     pending_keys: list[str]

@@ -419,8 +419,6 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
 
 
 class _Assistant:
-    """Collects consecutive items of the assistant."""
-
     def __init__(self) -> None:
         self.calls: list[ToolCall] = []
         self._reasoning: list[dict[str, Any]] = []
@@ -476,7 +474,6 @@ def _result(item: InputItem, id_: str | None, *, error: str | dict[str, Any] | N
 
 
 def _is_output(item: InputItem) -> bool:
-    """Whether an item is one of the assistant's."""
     return item.role == "assistant" if item.type == "message" else item.type in _OUTPUT
 
 

@@ -261,5 +261,4 @@ def _size(message: str | bytes) -> int:
 
 
 def _items(given: str | list[Any]) -> list[Any]:
-    """Return a request's input as items."""
     return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
