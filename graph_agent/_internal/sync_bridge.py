@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from contextvars import Context, ContextVar, copy_context
@@ -378,7 +378,7 @@ class _Exit:
     error: SystemExit
 
 
-async def _contain_exit(work: Coroutine[Any, Any, T]) -> T | _Exit:
+async def _contain_exit(work: Awaitable[T]) -> T | _Exit:
     try:
         return await work
     except SystemExit as error:
@@ -396,6 +396,13 @@ def result_of(task: asyncio.Task[T | _Exit]) -> T:
     if isinstance(result, _Exit):
         raise result.error
     return result
+
+
+async def await_in_task(work: Awaitable[T], context: Context) -> T:
+    """Await work as a task with a context of its own; its `SystemExit` is raised here, see `start`."""
+    task = asyncio.create_task(_contain_exit(work), context=context)
+    await task
+    return result_of(task)
 
 
 class TimeLimitError(TimeoutError):

@@ -117,7 +117,7 @@ async def _apply(rule: Callable[[Call], Any], call: Call) -> Review | None:
         value = rule(copy.deepcopy(call))
         if inspect.isawaitable(value):
             value = await value
-    except Exception as error:  # noqa: BLE001 - a policy may raise anything, and the call must not run unapproved
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a policy may raise anything; the call must not run then
         log_user_error(logger, f"The approval policy {getattr(rule, '__name__', repr(rule))}", error)
         return Review(description=_FAILED)
     return _checked(lambda: read_review(value, f"the result of the approval policy {rule!r}"))

@@ -87,7 +87,7 @@ def hook_error(hook: str, error: BaseException, *, kind: str = "middleware") -> 
     return failed
 
 
-def mark_raised(error: Exception, hook: str) -> None:
+def mark_raised(error: BaseException, hook: str) -> None:
     """Record on an exception which hook raised it; hooks around that one receive the exception itself."""
     setattr(error, _RAISED_BY, hook)
 

@@ -234,7 +234,7 @@ def _marked(wrap: Wrap, name: str) -> Wrap:
 
         try:
             return await wrap(request, observed)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if not belongs_to_run(error) and not any(one is error or one is error.__cause__ for one in passed):
                 mark_raised(error, name)
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -18,6 +17,7 @@ from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
 from graph_agent._compat import chain_model_calls
+from graph_agent._internal.sync_bridge import await_in_task
 from graph_agent.errors import ConfigError, HookError
 from graph_agent.hooks.copies import copied, hook_error, hook_that_raised
 from graph_agent.hooks.middleware import AdmittedMiddleware
@@ -134,7 +134,7 @@ class ModelMiddleware:
             prompt: list[AnyMessage] = [wrapped.system_message] if wrapped.system_message is not None else []
             try:
                 sending = send(wrapped, [*prompt, *wrapped.messages])
-                replies.append(await asyncio.create_task(sending, context=streamed))
+                replies.append(await await_in_task(sending, streamed))
                 return ModelResponse(result=[replies[-1]])
             except Exception as error:
                 failure = error
@@ -187,8 +187,8 @@ class ModelMiddleware:
             Exception: For one of the handler.
         """
         try:
-            return await asyncio.create_task(_call(wraps, request, handler), context=context)
-        except Exception as error:
+            return await await_in_task(wraps(request, handler), context)
+        except (Exception, SystemExit) as error:
             if (hook := hook_that_raised(error)) is None:
                 raise
             raise hook_error(hook, error) from error
@@ -426,10 +426,6 @@ def _schema(tool: Any, offered: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _split(request: Sequence[AnyMessage]) -> tuple[SystemMessage | None, list[AnyMessage]]:
     first = request[0] if request else None
     return (first, list(request[1:])) if isinstance(first, SystemMessage) else (None, list(request))
-
-
-async def _call(composed: Any, request: ModelRequest[Any], handler: Any) -> Any:
-    return await composed(request, handler)
 
 
 def _runtime() -> Runtime[Any] | None:

@@ -15,7 +15,7 @@ import contextvars
 import inspect
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -35,7 +35,7 @@ from langchain_core.utils.uuid import uuid7
 
 from graph_agent._compat import generate_reply, has_own_entry_point, message_handlers, traced_parameters
 from graph_agent._internal.failure_log import get_logger, log_failure
-from graph_agent._internal.sync_bridge import call_in_thread
+from graph_agent._internal.sync_bridge import await_in_task, call_in_thread
 from graph_agent.models.errors import classify_model_error, mark_incomplete, retry_after_s
 from graph_agent.models.message_gate import MessageStream
 from graph_agent.models.sanitize import ChunkSanitizer, is_text_only
@@ -431,23 +431,8 @@ async def run_side_call(method: Callable[..., Any], *args: Any, on_reply: Callab
     """Call a function, which may block, in a thread, or a coroutine function; report each reply of its model calls."""
     with side_call_context(on_reply) as context:
         if inspect.iscoroutinefunction(method):
-            return await _in_task(method(*args), context)
+            return await await_in_task(method(*args), context)
         made = await call_in_thread(context.run, method, *args)
         if not inspect.isawaitable(made):
             return made
-        return await _in_task(made, context)
-
-
-async def _in_task(made: Awaitable[Any], context: contextvars.Context) -> Any:
-    returned, exited = await asyncio.create_task(_await_contained(made), context=context)
-    if exited is not None:
-        raise exited
-    return returned
-
-
-async def _await_contained(made: Awaitable[Any]) -> tuple[Any, SystemExit | None]:
-    try:
-        return await made, None
-    except SystemExit as error:
-        # Raised in a task, it would end the event loop with all its runs.
-        return None, error
+        return await await_in_task(made, context)

@@ -46,7 +46,7 @@ def system_prompt_source(given: object, state: Callable[[], dict[str, Any]] = di
     def source() -> Content:
         try:
             text = given(state()) if needed else given()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             log_user_error(logger, f"The system_prompt function {name}", error)
             raise ConfigError(f"system_prompt: the function {name} failed: {exception_text(error)}") from error
         if (content := _content(text)) is None:

@@ -377,7 +377,8 @@ def typed_result(
 class Token:
     """A piece of the text of a message, which is the answer unless a `PlanText` with its `message_id` follows.
 
-    The texts of the other tokens, joined, are `RunResult.answer`.
+    The texts of the other tokens, joined, are `RunResult.answer`, or the beginning of one that an abort or the deadline
+    has cut off.
     """
 
     text: str

@@ -270,7 +270,18 @@ class Invoker:
         request = {"type": "tool_call", "id": call_id, "name": tool.name, "args": arguments}
         if self._blocking:
             return await call_in_thread(tool.invoke, request)
-        return await tool.ainvoke(request)
+        try:
+            return await tool.ainvoke(request)
+        except _ExitedError as exited:
+            raise exited.error from None
+
+
+class _ExitedError(Exception):
+    """Carries the `SystemExit` of a coroutine out of the task that LangChain runs it in, with its text."""
+
+    def __init__(self, error: SystemExit) -> None:
+        super().__init__(*error.args)
+        self.error = error
 
 
 class _Direct:
@@ -343,7 +354,11 @@ def _with_recording(tool: BaseTool) -> BaseTool:
         @functools.wraps(run)
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
             _record_begin()
-            value = await run(*args, **kwargs)
+            try:
+                value = await run(*args, **kwargs)
+            except SystemExit as error:
+                # Raised in a task, it would end the event loop with all its runs.
+                raise _ExitedError(error) from error
             store(value)
             return value
 

@@ -82,10 +82,10 @@ async def test_an_invalid_mark_is_refused_when_the_agent_is_built(value: Any) ->
         Desk(WRITE, approve=None, marks={"approve": value})
 
 
-@pytest.mark.parametrize("value", [5, ["aprove"], ValueError("broken")])
+@pytest.mark.parametrize("value", [5, ["aprove"], ValueError("broken"), SystemExit(2)])
 async def test_a_policy_that_fails_leaves_the_decision_to_a_person(value: Any) -> None:
     def policy(call: Call) -> Any:
-        if isinstance(value, Exception):
+        if isinstance(value, BaseException):
             raise value
         return value
 

@@ -110,9 +110,9 @@ class Odd(BaseException):
     ],
     ids=["exit", "base", "cancelled", "group"],
 )
-@pytest.mark.parametrize("blocking", [False, True], ids=["ainvoke", "invoke"])
+@pytest.mark.parametrize("entry", ["ainvoke", "invoke", "astream"])
 async def test_any_tool_exception_is_an_error_result_of_its_call(
-    raised: BaseException, reported: str, blocking: bool
+    raised: BaseException, reported: str, entry: str
 ) -> None:
     @tool
     async def odd() -> str:
@@ -123,7 +123,12 @@ async def test_any_tool_exception_is_an_error_result_of_its_call(
     graph = create_graph_agent(ScriptedChatModel([wave, "No more actions.", "Done."]), tools=[odd, echo])
 
     given = says("go")
-    result = await asyncio.to_thread(graph.invoke, given) if blocking else await graph.ainvoke(given)
+    if entry == "astream":
+        # A callback handler, such as that of the mode `messages`, takes LangChain's way to the tool.
+        modes = graph.astream(given, stream_mode=["messages", "values"])
+        [*_, result] = [chunk async for mode, chunk in modes if mode == "values"]
+    else:
+        result = await asyncio.to_thread(graph.invoke, given) if entry == "invoke" else await graph.ainvoke(given)
 
     assert dialogue(result["messages"])[2:] == [("tool", reported), ("tool", "x"), ("ai", "Done.")]
 

@@ -246,6 +246,19 @@ async def test_a_tool_that_keeps_failing_is_an_error_result(options: dict[str, A
     assert (message.text, message.status) == (error, "error")
 
 
+async def test_an_exit_around_a_model_request_fails_the_input() -> None:
+    class Exiting(AgentMiddleware[Any, Any, Any]):
+        async def awrap_model_call(self, request: ModelRequest[Any], handler: Any) -> Any:
+            raise SystemExit(2)
+
+    hooks: Any = [Exiting()]
+    graph = create_graph_agent(ScriptedChatModel(["Never."]), hooks=hooks, checkpointer=InMemorySaver())
+
+    result = await Session(graph, "s1").run("go")
+
+    assert (result.status, result.error) == ("FAILED", "The hook Exiting.wrap_model_call failed: SystemExit: 2")
+
+
 async def test_old_results_are_cleared_from_a_request(openai_stub: StubFactory) -> None:
     edit = ClearToolUsesEdit(trigger=1, keep=1, placeholder="[gone]")
     more = Reply(tool_calls=(("echo", {"text": "b"}),))

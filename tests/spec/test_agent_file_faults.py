@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -306,8 +307,9 @@ async def test_invalid_messages_are_refused_with_the_given_value(given: list[obj
     [
         (lambda: None, "system_prompt: the function <lambda> returned None; return text or a SystemMessage."),
         (lambda: 1 / 0, "system_prompt: the function <lambda> failed: ZeroDivisionError: division by zero"),
+        (lambda: sys.exit(2), "system_prompt: the function <lambda> failed: SystemExit: 2"),
     ],
-    ids=["no text", "failing"],
+    ids=["no text", "failing", "exiting"],
 )
 async def test_a_prompt_function_that_gives_no_text_is_named(prompt: Any, message: str) -> None:
     graph = create_graph_agent(
