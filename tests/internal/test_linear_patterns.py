@@ -10,6 +10,7 @@ import functools
 import importlib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,17 +49,39 @@ its author's.
 """
 
 
+@dataclass
+class _Source:
+    """A module that uses regular expressions or another module's; its tree is walked once."""
+
+    file: str
+    module: ModuleType
+    tree: ast.Module
+
+    @functools.cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @functools.cached_property
+    def methods(self) -> dict[str, set[str]]:
+        """The attributes that are read of each name; `search` for a name that is read itself."""
+        attributes = {id(node.value): node.attr for node in self.nodes if isinstance(node, ast.Attribute)}
+        found: dict[str, set[str]] = {}
+        for node in self.nodes:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                found.setdefault(node.id, set()).add(attributes.get(id(node), "search"))
+        return found
+
+
 @functools.cache
-def _modules() -> list[tuple[str, ModuleType, ast.Module]]:
-    """Return the modules that use regular expressions or another module's: name, module, source."""
-    found: list[tuple[str, ModuleType, ast.Module]] = []
+def _sources() -> list[_Source]:
+    found: list[_Source] = []
     for path in sorted(_ROOT.rglob("*.py")):
         source = path.read_text()
         if path.name == "__main__.py" or not re.search(r"\bimport (?:re|regex)\b|parsing\.tags", source):
             continue
         name = path.relative_to(_ROOT).as_posix()
         dotted = ".".join(("graph_agent", *path.relative_to(_ROOT).with_suffix("").parts)).removesuffix(".__init__")
-        found.append((name, importlib.import_module(dotted), ast.parse(source)))
+        found.append(_Source(name, importlib.import_module(dotted), ast.parse(source)))
     return found
 
 
@@ -82,23 +105,21 @@ def _is_regex_call(node: ast.AST) -> bool:
 
 def _uses(name: str, value: Any) -> frozenset[str]:
     """Return how the patterns of a name are used in the package; any use but `match` and `fullmatch` is a scan."""
-    found: set[str] = set()
-    for _, module, tree in _modules():
-        if vars(module).get(name) is not value:
-            continue
-        methods = {id(node.value): node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
-                method = methods.get(id(node), "search")
-                found.add(method if method in _MATCHING else "" if method == "pattern" else "scan")
-    return frozenset(found - {""})
+    methods = {
+        method
+        for source in _sources()
+        if vars(source.module).get(name) is value
+        for method in source.methods.get(name, ())
+    }
+    return frozenset(method if method in _MATCHING else "scan" for method in methods - {"pattern"})
 
 
 def _collected() -> Iterator[tuple[str, re.Pattern[Any], frozenset[str]]]:
     """Yield the place, the pattern and the uses of every regular expression in the source."""
-    for file, module, tree in _modules():
+    for source in _sources():
+        file, module = source.file, source.module
         assigned: set[int] = set()
-        for statement in tree.body:
+        for statement in source.tree.body:
             if isinstance(statement, ast.Assign | ast.AnnAssign):
                 target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
                 patterns = _patterns_in(vars(module).get(target.id)) if isinstance(target, ast.Name) else []
@@ -106,7 +127,7 @@ def _collected() -> Iterator[tuple[str, re.Pattern[Any], frozenset[str]]]:
                     assigned |= {id(node) for node in ast.walk(statement)}
                     uses = _uses(target.id, vars(module)[target.id])
                     yield from ((f"{file}:{target.id}", each, uses) for each in patterns)
-        for node in ast.walk(tree):
+        for node in source.nodes:
             if not isinstance(node, ast.Call) or not _is_regex_call(node) or id(node) in assigned:
                 continue
             if (file, ast.unparse(node)) in _UNTRUSTED:
