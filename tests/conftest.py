@@ -16,6 +16,7 @@ from tests.support.memory_folder import memory_folder
 from tests.support.observers import unobserved_requests  # noqa: F401 - a fixture
 from tests.support.postgres_server import PostgresServer, binaries, postgres_server
 from tests.support.required import unavailable
+from tests.support.warm_process import offer_server, use_server
 
 # The modules of the tests create a million objects that live to the end; collections among them take half of the time.
 gc.disable()
@@ -39,6 +40,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from tests.support.scheduling import FileScheduling
 
     return FileScheduling(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Let the workers share a warm process."""
+    node.workerinput["warm_process"] = offer_server()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if offer := getattr(config, "workerinput", {}).get("warm_process"):
+        use_server(offer)
 
 
 def pytest_collection_finish() -> None:

@@ -21,8 +21,8 @@ import threading
 import traceback
 import types
 from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver, reduction, resource_tracker
 from multiprocessing import process as _processes
-from multiprocessing import reduction
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -30,7 +30,8 @@ from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.support.warm_process", "tests.support.warm_imports"])
-_starting = threading.Lock()
+_server: Any = forkserver._forkserver
+_starting, _sharing = threading.Lock(), threading.Lock()
 _READ_AT_START = re.compile(r"LANG(UAGE)?$|LC_|PYTHON")
 """Names of the variables that an interpreter reads when it starts."""
 _WITHOUT_EFFECT = {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
@@ -45,6 +46,54 @@ _REWRITTEN = ("graph_agent.testing",)
 
 ONLY_OUR_PLUGIN = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "graph_agent.testing.plugin"}
 """Variables of a pytest that is started: the other plugins of this environment are not a user's, and load slowly."""
+
+
+@functools.cache
+def offer_server() -> str:
+    """Let other processes use the fork server of this one, see `use_server`; return the address of the offer."""
+    opened = contextlib.ExitStack()
+    address = str(Path(opened.enter_context(tempfile.TemporaryDirectory())) / "socket")
+    listener = opened.enter_context(socket.socket(socket.AF_UNIX))
+    listener.bind(address)
+    listener.listen(100)
+    threading.Thread(target=_answer_offers, args=(listener,), daemon=True).start()
+    opened.callback(listener.shutdown, socket.SHUT_RDWR)
+    atexit.register(opened.close)
+    return address
+
+
+def _answer_offers(listener: socket.socket) -> None:
+    """Start the fork server at the first request, and send its address and key, until the socket is shut down."""
+    with contextlib.suppress(OSError):
+        while True:
+            with listener.accept()[0] as connection:
+                _server.ensure_running()
+                # The key is new in Python 3.14.
+                place = _server._forkserver_address, getattr(_server, "_forkserver_authkey", b"").hex()
+                connection.sendall(json.dumps(place).encode())
+
+
+def use_server(offer: str) -> None:
+    """Start processes with the fork server of another process, which ends with that one.
+
+    Workers of pytest-xdist share one, because its imports take five seconds of CPU time.
+    """
+
+    def ensure_running() -> None:
+        resource_tracker.ensure_running()
+        with _sharing:
+            if _server._forkserver_address is not None:
+                return
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(offer)
+                with connection.makefile("rb") as answer:
+                    address, key = json.load(answer)
+            # A process holds this descriptor, so that a server of its own parent lives as long as it.
+            _server._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)
+            _server._forkserver_authkey = bytes.fromhex(key)
+            _server._forkserver_address = address
+
+    _server.ensure_running = ensure_running
 
 
 class WarmProcess:
