@@ -37,7 +37,13 @@ from graph_agent._internal.sync_bridge import blocking, interruptible, refuse_ru
 from graph_agent._internal.text import check_session_id, html_table
 from graph_agent.approvals.requests import is_approval_request
 from graph_agent.checkpoints.format import guard_reads
-from graph_agent.checkpoints.reading import keep_ids_above_newest, load, namespaces_to_check, patch_metadata
+from graph_agent.checkpoints.reading import (
+    check_is_continuable,
+    keep_ids_above_newest,
+    load,
+    namespaces_to_check,
+    patch_metadata,
+)
 from graph_agent.errors import InputError
 from graph_agent.inputs.deduplicator import admit_input, stored_chunks
 from graph_agent.runs.fence import DeferredWrites, defers_writes
@@ -182,7 +188,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
                 return
             blocking(self._check_session)(input, configurable)
             run.fence.claims = _may_resume(input, configurable)
-            blocking(self._keep_ids_above)(configurable)
+            blocking(self._check_start)(configurable)
             chunks = super().stream(
                 input, _with_threads(self._with_run(config, run)), **self._durable(kwargs, configurable)
             )
@@ -250,7 +256,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
                 return
             await self._check_session(input, configurable)
             run.fence.claims = _may_resume(input, configurable)
-            await self._keep_ids_above(configurable)
+            await self._check_start(configurable)
             if not _sets_durability(kwargs) and not inherits_durability(configurable):
                 run.deferred = DeferredWrites(configurable.get("checkpoint_ns", ""))
             if kwargs.get("control") is not None:
@@ -290,7 +296,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         with running_blocking(configurable, self.checkpointer, None) as run:
             run.updates_only = True
             blocking(self._admit)(None, configurable, run)
-            blocking(self._keep_ids_above)(configurable)
+            blocking(self._check_start)(configurable)
             return super().bulk_update_state(self._with_run(config, run), supersteps)
 
     async def abulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
@@ -301,7 +307,7 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         async with running(configurable, self.checkpointer, None) as run:
             run.updates_only = True
             await self._admit(None, configurable, run)
-            await self._keep_ids_above(configurable)
+            await self._check_start(configurable)
             return await super().abulk_update_state(self._with_run(config, run), supersteps)
 
     def _answers_a_checkpoint(self, given: Any, config: RunnableConfig) -> bool:
@@ -355,8 +361,10 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         for update in [update for superstep in supersteps for update in superstep]:
             self._check_custom_state(update[0])
 
-    async def _keep_ids_above(self, configurable: dict[str, Any]) -> None:
+    async def _check_start(self, configurable: dict[str, Any]) -> None:
+        """Refuse to start from a removed checkpoint; keep the ids of new ones above those that exist."""
         if (saver := self._saver_of(configurable)) and (namespaces := namespaces_to_check(configurable)):
+            await check_is_continuable(saver, configurable)
             await keep_ids_above_newest(saver, str(configurable.get("thread_id", "")), namespaces)
 
     def _saver_of(self, configurable: dict[str, Any]) -> BaseCheckpointSaver[Any] | None:

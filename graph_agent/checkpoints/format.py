@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from json import JSONDecodeError
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent._internal.text import check_session_id
@@ -30,6 +30,11 @@ FORMAT = 3
 """The format of this version's checkpoints, and the newest that it reads. 0.1.0 has format 1, 0.2.0 format 2."""
 FORMAT_KEY = "graph_agent_format"
 """Key of the number in a checkpoint's metadata."""
+JOINED: Final = "graph_agent_joined"
+"""Key in the metadata of a checkpoint that holds the writes of removed descendants, and the task id of these writes.
+
+A history is rebuilt from it, but a run that continued it would also have what happened later. It is not listed.
+"""
 _PATCHED = "_guards_reads"
 _REMEMBERED = 1000
 """Checkpoints whose lengths and parent are remembered until their history is read: pruning may change them later."""
@@ -108,14 +113,22 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
 
     # A listing of all threads is not refused for the sake of one.
     def listing(config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
+        page: _Page | None = _Page(config, options)
         with readable(config, options.get("before")):
-            for found in list_(config, **options):
-                yield upgraded(found) if config is None else cast("CheckpointTuple", check(found))
+            while page is not None:
+                for found in list_(config, **page.options):
+                    if page.shows(found):
+                        yield upgraded(found) if config is None else cast("CheckpointTuple", check(found))
+                page = page.next()
 
     async def alisting(config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
+        page: _Page | None = _Page(config, options)
         with readable(config, options.get("before")):
-            async for found in alist(config, **options):
-                yield upgraded(found) if config is None else cast("CheckpointTuple", check(found))
+            while page is not None:
+                async for found in alist(config, **page.options):
+                    if page.shows(found):
+                        yield upgraded(found) if config is None else cast("CheckpointTuple", check(found))
+                page = page.next()
 
     def reading_history(*, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         at = _address(config)
@@ -169,6 +182,31 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
     saver.get_delta_channel_history = reading_history  # type: ignore[method-assign]
     saver.aget_delta_channel_history = areading_history  # type: ignore[method-assign]
     setattr(saver, _PATCHED, True)
+
+
+class _Page:
+    """Checkpoints that a saver lists, without those that only hold a part of the history."""
+
+    def __init__(self, config: RunnableConfig | None, options: dict[str, Any]) -> None:
+        self._config = config
+        self.options = options
+        """The arguments of the saver's list."""
+        self._listed = self._shown = 0
+        self._last: RunnableConfig | None = None
+
+    def shows(self, found: CheckpointTuple) -> bool:
+        """Count a listed checkpoint, and return whether it is one that a run can continue."""
+        self._listed, self._last = self._listed + 1, found.config
+        is_shown = JOINED not in found.metadata
+        self._shown += is_shown
+        return is_shown
+
+    def next(self) -> _Page | None:
+        """Return the page for what the limit still permits; None if nothing is left to list."""
+        limit = self.options.get("limit")
+        if limit is None or self._listed < limit or self._shown == limit or self._config is None:
+            return None
+        return _Page(self._config, {**self.options, "limit": limit - self._shown, "before": self._last})
 
 
 @contextmanager

@@ -27,7 +27,8 @@ from langgraph.runtime import Runtime
 from graph_agent._compat import checkpointer_of
 from graph_agent._compat.checkpoints import loads_older_checkpoint, raise_checkpoint_id_floor
 from graph_agent._internal.sync_bridge import in_blocking_run
-from graph_agent.checkpoints.format import with_format
+from graph_agent.checkpoints.format import JOINED, with_format
+from graph_agent.errors import InputError
 from graph_agent.runs.input_ids import RECENT_INPUTS
 from graph_agent.runs.registry import RECENT_RUNS
 from graph_agent.runs.run import RUN, Run, deferred_of, run_of
@@ -92,6 +93,21 @@ def namespaces_to_check(configurable: Mapping[str, Any]) -> list[str]:
         parts = own.split("|")
         found += ["|".join(parts[:count]) for count in range(len(parts))]
     return found
+
+
+async def check_is_continuable(saver: BaseCheckpointSaver[Any], configurable: Mapping[str, Any]) -> None:
+    """Refuse a run or an update from a checkpoint that pruning has removed, and that still holds history."""
+    if not (checkpoint_id := configurable.get("checkpoint_id")):
+        return
+    names = ("thread_id", "checkpoint_ns", "checkpoint_id")
+    at: Any = {name: configurable[name] for name in names if configurable.get(name)}
+    found = await load(saver, {"configurable": at})
+    if found is not None and JOINED in found.metadata:
+        raise InputError(
+            f"Session {str(configurable['thread_id'])!r} cannot continue from its checkpoint {checkpoint_id!r}, which "
+            "`prune` has removed. Continue from one that `get_state_history` lists; to keep more of them, prune with a "
+            "higher keep_last."
+        )
 
 
 async def keep_ids_above_newest(saver: BaseCheckpointSaver[Any], thread_id: str, namespaces: Sequence[str]) -> None:

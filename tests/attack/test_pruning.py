@@ -74,7 +74,7 @@ async def test_a_killed_pruning_leaves_every_checkpoint_as_it_was(url: str) -> N
         for number in range(5, 5 + KILLS):
             await take_step(saver, "delegate", number)
             before = await read_all(saver)
-            pruner = await started("prune", url, "50")
+            pruner = await started("join" if number % 2 else "prune", url, "50")
             # A reader of a checkpoint that is removed meanwhile may find a part of its history.
             with suppress(DamagedSessionError):
                 while len(await read_all(saver)) == len(before):
@@ -96,10 +96,16 @@ async def test_a_killed_pruning_leaves_every_checkpoint_as_it_was(url: str) -> N
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(steps=RANDOM_STEPS, keep=st.integers(1, 4), position=st.integers(0, 40), replayed=st.booleans())
+@given(
+    steps=RANDOM_STEPS,
+    keep=st.integers(1, 4),
+    position=st.integers(0, 40),
+    replayed=st.booleans(),
+    joined=st.booleans(),
+)
 async def test_random_sessions_read_and_continue_as_before(
-    steps: list[tuple[str, int]], keep: int, position: int, replayed: bool
+    steps: list[tuple[str, int]], keep: int, position: int, replayed: bool, joined: bool
 ) -> None:
-    found, pruned, unpruned = await pruned_and_unpruned(steps, keep, position, replayed=replayed)
+    found, pruned, unpruned = await pruned_and_unpruned(steps, keep, position, replayed=replayed, joined=joined)
 
     assert (found, pruned) == ([], unpruned)

@@ -20,7 +20,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
-from graph_agent.checkpoints.pruning import tables
+from graph_agent.checkpoints.pruning import histories
 from graph_agent.checkpoints.pruning.plan import ANSWERED, Node, Rule, plan_thread
 from graph_agent.checkpoints.pruning.postgres import PostgresTables
 from graph_agent.checkpoints.pruning.sqlite import SqliteTables
@@ -116,7 +116,7 @@ async def test_a_history_that_only_grew_is_copied_as_it_is_stored(url: str, monk
         for number, step in enumerate(("wave", "delegate", "answer")):
             await take_step(saver, step, number)
         before = await read_all(saver)
-        monkeypatch.setattr(tables, "delta_values", None)  # constructs messages
+        monkeypatch.setattr(histories, "delta_values", None)  # constructs messages
         removed = [(await prune(url, keep_last=keep)).checkpoints > 0 for keep in (3, 1)]
         after = await read_all(saver)
 

@@ -9,16 +9,22 @@ from tests.support.pruning import RANDOM_STEPS, pruned_and_unpruned
 
 
 @settings(
-    max_examples=6,
+    max_examples=8,
     # Each example takes too long to shrink it by thousands of attempts.
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@example(steps=[("ask", 1), ("ask", 19)], keep=1, position=19, replayed=False)
-@given(steps=RANDOM_STEPS, keep=st.integers(1, 4), position=st.integers(0, 40), replayed=st.booleans())
+@example(steps=[("ask", 1), ("ask", 19)], keep=1, position=19, replayed=False, joined=False)
+@given(
+    steps=RANDOM_STEPS,
+    keep=st.integers(1, 4),
+    position=st.integers(0, 40),
+    replayed=st.booleans(),
+    joined=st.booleans(),
+)
 async def test_a_pruned_session_reads_and_continues_as_before(
-    steps: list[tuple[str, int]], keep: int, position: int, replayed: bool
+    steps: list[tuple[str, int]], keep: int, position: int, replayed: bool, joined: bool
 ) -> None:
-    found, pruned, unpruned = await pruned_and_unpruned(steps, keep, position, replayed=replayed)
+    found, pruned, unpruned = await pruned_and_unpruned(steps, keep, position, replayed=replayed, joined=joined)
 
     assert (found, pruned) == ([], unpruned)

@@ -1,6 +1,7 @@
 """A process that gives inputs to session `s1`, or prunes its database: `python -m tests.support.pruned_run`.
 
-Arguments: `run` or `prune`, the database, and the number of inputs or prunings. Each prints a line when it ends.
+Arguments: `run`, `prune` or `join`, the database, and the number of inputs or prunings; `join` prunes histories as long
+ones. Each prints a line when it ends.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ import asyncio
 import sys
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.checkpoints.pruning import threads
+from graph_agent.checkpoints.pruning import plan, threads
 from graph_agent.persistence import open_saver, prune
 from tests.support.agents import asks, echo
 
 
 async def main(what: str, url: str, count: str) -> None:
     """Run or prune."""
-    if what == "prune":
-        threads._BATCH = 2  # many transactions, between which the process may be killed
+    if what != "run":
+        threads._BATCH = plan.GROUP = 2  # many transactions, between which the process may be killed
+        plan.COPIED_BYTES = 0 if what == "join" else plan.COPIED_BYTES
         for _ in range(int(count)):
             report = await prune(url, keep_last=1)
             sys.stdout.write(f"{report.checkpoints}\n")

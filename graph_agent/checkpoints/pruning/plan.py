@@ -5,6 +5,10 @@ the writes of the ancestors, back to the last one with a full copy. A kept check
 receives full copies (a *fold*). Only channels with a known reducer can be folded; for any other delta channel the
 ancestors are kept, back to its last full copy.
 
+A long history is not copied, as each pruning would then cost as much as the whole session. It stays where it is: the
+removed ancestors form groups, and the first of a group receives the writes of all (a *join*). Such a checkpoint only
+holds a part of the history: it is not listed, and nothing can continue it (see `JOINED`).
+
 A run of an agent that continues a checkpoint settles the calls of earlier runs. It reads the checkpoint of a wave that
 has just ended, the one before an input that no plan has read, and those that a person edited (`execution.open_calls`,
 `checkpoints.reading`), so these are kept, too. This holds for each kept checkpoint, as each may be continued.
@@ -16,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, LiteralString
@@ -37,6 +41,7 @@ NEWEST, YOUNG = "the newest", "younger than the limit"
 BRANCH, FIRST = "the end of a branch", "the first of a session"
 REPLAYED, READ_WITH = "the start of a subgraph", "read with another one"
 SHARED = "shared by many branches, of which copies would take more space"
+HISTORY = "the history of later ones"
 ANSWERED = "the answer of a recent input with an id"
 UNANSWERED = "of a recent input with an id that waits or was continued"
 NO_CHANNELS: frozenset[str] = frozenset()
@@ -44,6 +49,12 @@ _OWN_SENDS = 4
 """The first format of checkpoints that do not read pending sends from their parent."""
 _BY_A_PERSON = ("update", "fork")
 """Sources of checkpoints that a person has made from others."""
+COPIED_BYTES = 2**20
+"""Bytes from which a history is no longer copied."""
+GROUP = 500
+"""Maximum checkpoints of a group."""
+_GROUP_BYTES = 2**20
+"""Bytes of a group's writes from which another group begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +94,12 @@ class Node:
     """Bytes of the checkpoint and its writes."""
     writes: int = 0
     """Number of its stored writes."""
-    delta_writes: tuple[tuple[str, int], ...] = ()
-    """Delta channel and number of its stored writes."""
+    write_bytes: int = 0
+    """Bytes of its writes."""
     delta_bytes: int = 0
     """Bytes of its writes to delta channels, its full copies included."""
+    is_joined: bool = False
+    """Whether it holds the writes of removed descendants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +113,8 @@ class Rule:
     keep_last: int = 1
     not_before: str | None = None
     answers_since: str | None = None
+    copies: bool = False
+    """Whether long histories are copied, too, and none are joined, as in an export."""
 
     def keeps(self, newest_first: list[Node]) -> Iterator[tuple[str, str]]:
         """Yield the ids of the checkpoints to keep by age or position, each with the reason."""
@@ -120,6 +135,18 @@ class Rule:
         return sorted(found.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A group of removed checkpoints, of which the first receives the writes of all."""
+
+    ids: Sequence[str]
+    """The checkpoints, oldest first; each is the parent of the next."""
+    next: str
+    """The checkpoint whose parent is the last of them."""
+    channels: frozenset[str]
+    """Delta channels whose writes are still needed; a later full copy replaces those of the others."""
+
+
 @dataclass(slots=True)
 class NamespacePlan:
     """What happens to one namespace."""
@@ -130,36 +157,24 @@ class NamespacePlan:
     """Ids of the checkpoints that remain."""
     folds: dict[str, frozenset[str]] = field(default_factory=dict)
     """Kept checkpoint → channels of which it receives a full copy."""
+    joins: list[Join] = field(default_factory=list)
+    """The groups whose writes are joined, oldest first on each branch."""
+    heads: set[str] = field(default_factory=set)
+    """Ids of the first checkpoints of all groups, which remain only for the history."""
     reasons: dict[str, str] = field(default_factory=dict)
-    """Kept checkpoint → why it remains."""
+    """Remaining checkpoint → why it remains."""
     answers: list[str] = field(default_factory=list)
     """Removed checkpoints that hold the answers of inputs, which are stored apart (see `ANSWERS`)."""
 
     @property
     def removed(self) -> list[Node]:
         """The checkpoints to remove, each after its descendants."""
-        return [self.nodes[id_] for id_ in _descendants_first(self.nodes) if id_ not in self.kept]
+        remaining = self.kept | self.heads
+        return [self.nodes[id_] for id_ in _descendants_first(self.nodes) if id_ not in remaining]
 
     def parents_first(self) -> list[str]:
         """Return the ids of all checkpoints, each after its ancestors."""
         return _descendants_first(self.nodes)[::-1]
-
-    def writes_since(self, node_id: str, newest: str) -> Counter[str] | None:
-        """Return the number of writes of each delta channel between a checkpoint and one of its descendants.
-
-        None if it is no descendant, or if a full copy is stored between them.
-        """
-        found, passed, at = Counter[str](), set[str](), self.nodes[newest].parent
-        while at in self.nodes and at not in passed:
-            passed.add(at)
-            node = self.nodes[at]
-            found.update(dict(node.delta_writes))
-            if at == node_id:
-                return found
-            if node.stored:
-                return None
-            at = node.parent
-        return None
 
     def remaining_ancestor(self, node_id: str, removed: set[str]) -> str | None:
         """Return the nearest ancestor that is not among those removed so far; None if there is none."""
@@ -195,11 +210,13 @@ def _keep(
     plan: NamespacePlan, rule: Rule, around: NamespacePlan | None, unanswered: Collection[str], *, is_root: bool
 ) -> None:
     nodes = plan.nodes
-    newest_first = sorted(nodes.values(), key=lambda node: node.id, reverse=True)
+    newest_first = sorted(
+        (node for node in nodes.values() if not node.is_joined), key=lambda node: node.id, reverse=True
+    )
     parents = {node.parent for node in nodes.values()}
     chosen = dict(rule.keeps(newest_first))
-    ends = [id_ for id_, node in nodes.items() if id_ not in parents and not node.is_leftover]
-    first = [node for node in nodes.values() if node.parent is None or node.parent not in nodes]
+    ends = [node.id for node in newest_first if node.id not in parents and not node.is_leftover]
+    first = [node for node in newest_first if node.parent is None or node.parent not in nodes]
     for reason, ids in (
         (BRANCH, ends),
         (REPLAYED, _replayed(newest_first, around) if around is not None else ()),
@@ -218,10 +235,13 @@ def _keep(
         plan.kept = _with_chains(nodes, plan.kept | {node.id for node in first}, older)
     plan.reasons = {id_: chosen.get(id_, READ_WITH) for id_ in plan.kept}
     plan.folds = _folds(plan)
-    if len(plan.folds) > 1 and _fold_bytes(plan) >= sum(node.size for node in plan.removed):
+    copies = _copied_bytes(plan)
+    if not rule.copies:
+        _join_long_histories(plan, copies)
+    if len(plan.folds) > 1 and sum(map(copies.__getitem__, plan.folds)) >= sum(node.size for node in plan.removed):
         # Many branches share most of their history: to copy it for each would take more space than it frees.
         plan.reasons = {id_: plan.reasons.get(id_, SHARED) for id_ in nodes}
-        plan.kept, plan.folds = set(nodes), {}
+        plan.kept, plan.folds, plan.joins, plan.heads = set(nodes), {}, [], set()
     if is_root:
         plan.answers = [id_ for id_ in rule.answers(nodes.values()) if id_ not in plan.kept]
 
@@ -290,13 +310,61 @@ def _folds(plan: NamespacePlan) -> dict[str, frozenset[str]]:
     }
 
 
-def _fold_bytes(plan: NamespacePlan) -> int:
-    """Estimate the bytes of all folds: those of the writes that they replace."""
+def _copied_bytes(plan: NamespacePlan) -> dict[str, int]:
+    """Estimate the bytes of each fold: those of the writes that it replaces."""
     total: dict[str | None, int] = {}
     for id_ in reversed(_descendants_first(plan.nodes)):
         node = plan.nodes[id_]
         total[id_] = node.delta_bytes + (0 if node.stored else total.get(node.parent, 0))
-    return sum(total.get(plan.nodes[id_].parent, 0) for id_ in plan.folds)
+    return {id_: total.get(plan.nodes[id_].parent, 0) for id_ in plan.folds}
+
+
+def _join_long_histories(plan: NamespacePlan, copies: Mapping[str, int]) -> None:
+    """Replace the folds of long histories by joins, where no other branch needs the removed checkpoints."""
+    paths = {id_: _removed_ancestors(plan, id_) for id_ in plan.folds}
+    needed = Counter(id_ for path in paths.values() for id_ in path)
+    for id_, path in paths.items():
+        nodes = [plan.nodes[each] for each in path]
+        if copies[id_] < COPIED_BYTES or any(needed[each] > 1 for each in path):
+            continue
+        groups = _groups(nodes, plan.folds.pop(id_))
+        ends = [*(group[0].id for group, _ in groups[1:]), id_]
+        for (group, channels), end in zip(groups, ends, strict=True):
+            plan.heads.add(group[0].id)
+            plan.reasons[group[0].id] = HISTORY
+            if len(group) > 1 or not group[0].is_joined:
+                plan.joins.append(Join([node.id for node in group], end, channels))
+
+
+def _removed_ancestors(plan: NamespacePlan, node_id: str) -> list[str]:
+    """Return the ancestors of a checkpoint up to the first that is kept, oldest first."""
+    path: dict[str, None] = {}
+    at = plan.nodes[node_id].parent
+    while at in plan.nodes and at not in plan.kept and at not in path:
+        path[at] = None
+        at = plan.nodes[at].parent
+    return [*path][::-1]
+
+
+def _groups(path: list[Node], channels: frozenset[str]) -> list[tuple[list[Node], frozenset[str]]]:
+    """Divide the ancestors that a history needs, oldest first; each group has the channels of which it holds writes.
+
+    A checkpoint with the last full copy of a channel begins a group, as does each that was joined before. Of the joined
+    ones, only the last may receive more writes, so that a pruning does not write the others again.
+    """
+    copied = {name: max((at for at, node in enumerate(path) if name in node.stored), default=-1) for name in channels}
+    joined = [at for at, node in enumerate(path) if node.is_joined]
+    groups: list[tuple[list[Node], frozenset[str]]] = []
+    size, is_closed = 0, True
+    for at in range(max(0, min(copied.values())), len(path)):
+        node = path[at]
+        if is_closed or node.is_joined or at in copied.values() or size >= _GROUP_BYTES or len(groups[-1][0]) >= GROUP:
+            groups.append(([], frozenset(name for name in channels if at >= copied[name])))
+            size = 0
+        groups[-1][0].append(node)
+        size += node.delta_bytes
+        is_closed = node.is_joined and at != joined[-1]
+    return groups
 
 
 def _descendants_first(nodes: Mapping[str, Node]) -> list[str]:

@@ -14,15 +14,15 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool
 
-from graph_agent.checkpoints.format import FORMAT_KEY
+from graph_agent.checkpoints.format import FORMAT_KEY, JOINED
 from graph_agent.checkpoints.postgres_fence import Recorder
+from graph_agent.checkpoints.pruning.histories import OpaqueSerializer
 from graph_agent.checkpoints.pruning.plan import MARK, At, Copies, Mark, Node, ThreadState, config_at
 from graph_agent.checkpoints.pruning.tables import (
     LEFTOVER,
     METADATA,
     Batch,
     Confirm,
-    OpaqueSerializer,
     Row,
     Statement,
     StoredWrite,
@@ -54,7 +54,7 @@ _ROWS: LiteralString = (
     " ARRAY(SELECT jsonb_object_keys(coalesce(checkpoint -> 'channel_values', '{}'))) AS inline,"
     " metadata -> 'counters_since_delta_snapshot' AS counters_since_delta_snapshot, metadata -> 'parents' AS parents,"
     f" metadata ->> 'source' AS source, metadata ->> '{INPUT_ID}' AS {INPUT_ID},"
-    f" (metadata ->> '{FORMAT_KEY}')::int AS {FORMAT_KEY},"
+    f" (metadata ->> '{FORMAT_KEY}')::int AS {FORMAT_KEY}, metadata -> '{JOINED}' AS {JOINED},"
     " octet_length(checkpoint::text) + octet_length(metadata::text) AS size"
     " FROM checkpoints WHERE thread_id = %s"
 )
@@ -65,6 +65,11 @@ _WRITES: LiteralString = (
 _STORED_WRITES: LiteralString = (
     "SELECT checkpoint_ns AS namespace, checkpoint_id, task_id, task_path, channel, type, blob AS value"
     " FROM checkpoint_writes WHERE thread_id = %s ORDER BY checkpoint_ns, checkpoint_id, task_id, idx"
+)
+_WRITES_OF: LiteralString = (
+    "SELECT checkpoint_ns AS namespace, checkpoint_id, task_id, task_path, channel, type, blob AS value"
+    f" FROM checkpoint_writes WHERE {_IN} AND checkpoint_id = ANY(%s) AND channel = ANY(%s)"
+    " ORDER BY task_path, task_id, idx"
 )
 _INPUTS: LiteralString = (
     "SELECT c.checkpoint_ns, c.checkpoint_id FROM checkpoints c JOIN checkpoint_blobs b ON b.thread_id = c.thread_id"
@@ -93,6 +98,13 @@ _DELETE_NOTES: LiteralString = f"DELETE FROM checkpoint_writes WHERE {_AT} AND t
 _NOTE: LiteralString = (
     "INSERT INTO checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob)"
     " SELECT %s, %s, '', %s, number, id, 'null', '' FROM unnest(%s::text[]) WITH ORDINALITY AS noted (id, number)"
+)
+_JOIN: LiteralString = (
+    "INSERT INTO checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob)"
+    f" VALUES (%s, %s, %s, '{JOINED}', %s, %s, %s, %s)"
+)
+_MARK_JOINED: LiteralString = (
+    f"UPDATE checkpoints SET metadata = (metadata - '{INPUT_ID}') || '{{\"{JOINED}\": true}}' WHERE {_AT}"
 )
 _DELETE_UNCLEANED: LiteralString = f"{_DELETE_NOTES} AND channel = %s"
 _UNCLEANED: LiteralString = (
@@ -156,6 +168,11 @@ class PostgresTables:
         rows = await self._query(_STORED_WRITES, [thread_id])
         return [StoredWrite(**{**row, "value": bytes(row["value"])}) for row in rows]
 
+    async def writes_of(self, at: At, ids: Sequence[str], channels: Sequence[str]) -> list[StoredWrite]:
+        """Return the writes of checkpoints to delta channels; those of one checkpoint are in LangGraph's order."""
+        rows = await self._query(_WRITES_OF, [*at, [*ids], [*channels]])
+        return [StoredWrite(**{**row, "value": bytes(row["value"])}) for row in rows]
+
     async def opaque_history(
         self, at: At, checkpoint_id: str, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
@@ -202,13 +219,19 @@ class PostgresTables:
         return sum(len(stored) for _, stored in copies.values())
 
     async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str], confirm: Confirm = no_check) -> None:
-        """Remove checkpoints and their writes, in one transaction."""
+        """Remove checkpoints and their writes, and replace the writes of `batch.joined`, in one transaction."""
         async with self._pool.connection() as connection, connection.transaction():
             newer = await (await connection.execute(_NEWER, [*at, newest])).fetchall()
             if any(row["parent"] in doomed for row in newer):
                 raise ThreadChangedError
             for sql in _DELETE:
                 await connection.execute(sql, [*at, list(batch.ids)])
+            if (head := batch.joined) is not None:
+                await connection.execute(_DELETE[0], [*at, [head.id]])
+                async with connection.cursor() as cursor:
+                    rows = [(*at, head.id, number, *row) for number, row in enumerate(head.writes)]
+                    await cursor.executemany(_JOIN, rows)
+                await connection.execute(_MARK_JOINED, [*at, head.id])
             await connection.execute(_SET_PARENTS, [list(batch.parents), list(batch.parents.values()), *at])
             await connection.execute(_DELETE_NOTES, [*at, "", LEFTOVER])
             await connection.execute(_NOTE, [*at, LEFTOVER, [*batch.leftovers, UNCLEANED]])

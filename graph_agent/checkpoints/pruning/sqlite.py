@@ -16,13 +16,14 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from graph_agent._internal.garbage import paused_collection
 from graph_agent._internal.sync_bridge import call_in_thread
+from graph_agent.checkpoints.format import JOINED
+from graph_agent.checkpoints.pruning.histories import OpaqueSerializer
 from graph_agent.checkpoints.pruning.plan import MARK, At, Copies, Mark, Node, ThreadState, config_at
 from graph_agent.checkpoints.pruning.tables import (
     LEFTOVER,
     METADATA,
     Batch,
     Confirm,
-    OpaqueSerializer,
     Row,
     Statement,
     StoredWrite,
@@ -33,6 +34,7 @@ from graph_agent.checkpoints.pruning.tables import (
 )
 from graph_agent.checkpoints.sqlite_connection import LockWaitConnection, is_locked
 from graph_agent.checkpoints.sqlite_writer import Recorder
+from graph_agent.runs.input_ids import INPUT_ID
 
 T = TypeVar("T")
 
@@ -59,6 +61,11 @@ _STORED_WRITES = (
     "SELECT checkpoint_ns, checkpoint_id, task_id, coalesce(task_path, ''), channel, type, value FROM writes"
     " WHERE thread_id = ? ORDER BY checkpoint_ns, checkpoint_id, task_id, idx"
 )
+_WRITES_OF = (
+    "SELECT checkpoint_ns, checkpoint_id, task_id, coalesce(task_path, ''), channel, type, value FROM writes"
+    f" WHERE {_IN} AND checkpoint_id IN (SELECT value FROM json_each(?))"
+    " AND channel IN (SELECT value FROM json_each(?)) ORDER BY task_path, task_id, idx"
+)
 _CHECKPOINT = f"SELECT type, checkpoint FROM checkpoints WHERE {_AT}"
 _UPDATE = f"UPDATE checkpoints SET checkpoint = ? WHERE {_AT}"
 _NEWER = f"SELECT parent_checkpoint_id FROM checkpoints WHERE {_IN} AND checkpoint_id > ?"
@@ -74,6 +81,14 @@ _DELETE_NOTES = f"DELETE FROM writes WHERE {_AT} AND task_id = ?"
 _NOTE = (
     "INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
     " VALUES (?, ?, '', ?, ?, ?, 'null', x'')"
+)
+_JOIN = (
+    "INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
+    f" VALUES (?, ?, ?, '{JOINED}', ?, ?, ?, ?)"
+)
+_MARK_JOINED = (
+    f"UPDATE checkpoints SET metadata = CAST(json_remove(json_set(CAST(metadata AS TEXT), '$.{JOINED}', json('true')),"
+    f" '$.{INPUT_ID}') AS BLOB) WHERE {_AT}"
 )
 _INCREMENTAL = 2
 """The value of `PRAGMA auto_vacuum` for files from which pages can be freed in small steps."""
@@ -102,6 +117,11 @@ class SqliteTables:
     async def stored_writes(self, thread_id: str) -> list[StoredWrite]:
         """Return all writes of a thread; those of one task are in their order."""
         return await self._in_thread(lambda db: [StoredWrite(*row) for row in db.execute(_STORED_WRITES, (thread_id,))])
+
+    async def writes_of(self, at: At, ids: Sequence[str], channels: Sequence[str]) -> list[StoredWrite]:
+        """Return the writes of checkpoints to delta channels; those of one checkpoint are in LangGraph's order."""
+        values = (*at, json.dumps([*ids]), json.dumps([*channels]))
+        return await self._in_thread(lambda db: [StoredWrite(*row) for row in db.execute(_WRITES_OF, values)])
 
     async def opaque_history(
         self, at: At, checkpoint_id: str, channels: Sequence[str]
@@ -163,7 +183,7 @@ class SqliteTables:
         return await self._in_thread(add)
 
     async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str], confirm: Confirm = no_check) -> None:
-        """Remove checkpoints and their writes, in one transaction."""
+        """Remove checkpoints and their writes, and replace the writes of `batch.joined`, in one transaction."""
         await confirm()
 
         def remove(db: sqlite3.Connection) -> None:
@@ -172,6 +192,10 @@ class SqliteTables:
                     raise ThreadChangedError
                 for sql in _DELETE:
                     db.executemany(sql, [(*at, id_) for id_ in batch.ids])
+                if (head := batch.joined) is not None:
+                    db.execute(_DELETE[0], (*at, head.id))
+                    db.executemany(_JOIN, [(*at, head.id, number, *row) for number, row in enumerate(head.writes)])
+                    db.execute(_MARK_JOINED, (*at, head.id))
                 db.executemany(_SET_PARENT, [(parent, *at, id_) for id_, parent in batch.parents.items()])
                 db.execute(_DELETE_NOTES, (*at, "", LEFTOVER))
                 db.executemany(_NOTE, [(*at, LEFTOVER, number, id_) for number, id_ in enumerate(batch.leftovers)])

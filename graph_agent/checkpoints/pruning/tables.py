@@ -1,9 +1,4 @@
-"""Declares what pruning needs of a database, and makes full copies of delta channels from their stored bytes.
-
-To construct a session's messages takes several times as long as to copy their bytes, and a session is copied whole each
-time it is pruned. A history whose writes only add entries is therefore joined as it is stored. Any other history, and a
-damaged one, is read as a run reads it.
-"""
+"""Declares what pruning needs of a database, and reads its rows as the nodes of a plan."""
 
 from __future__ import annotations
 
@@ -11,34 +6,20 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import ormsgpack
 from langgraph.checkpoint.base import BaseCheckpointSaver, DeltaChannelHistory
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.jsonplus import EXT_DELTA_SNAPSHOT, EXT_PYDANTIC_V2
 from langgraph.checkpoint.serde.types import TASKS
 
-from graph_agent._compat.checkpoints import delta_snapshot
-from graph_agent._internal.garbage import paused_collection
-from graph_agent._internal.sync_bridge import call_in_thread
-from graph_agent.checkpoints.format import FORMAT, FORMAT_KEY
-from graph_agent.checkpoints.pruning.plan import (
-    At,
-    Copies,
-    Mark,
-    NamespacePlan,
-    Node,
-    ThreadState,
-    agent_deltas,
-    config_at,
-    delta_values,
-)
+from graph_agent.checkpoints.format import FORMAT, FORMAT_KEY, JOINED
+from graph_agent.checkpoints.pruning.plan import At, Copies, Mark, Node, ThreadState, agent_deltas
 from graph_agent.errors import OperatorError
 from graph_agent.runs.input_ids import INPUT_ID
-from graph_agent.state.lengths import lengths_of
 
+Write = tuple[str, str, bytes]
+"""Channel, type and value of a stored write."""
 Statement = tuple[str, Sequence[Any]]
 """SQL, and a list of its parameters for each execution."""
-METADATA = ("counters_since_delta_snapshot", "parents", "source", INPUT_ID, FORMAT_KEY)
+METADATA = ("counters_since_delta_snapshot", "parents", "source", INPUT_ID, FORMAT_KEY, JOINED)
 """The keys of a checkpoint's metadata that are read."""
 
 
@@ -82,6 +63,15 @@ class StoredWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class Joined:
+    """The first checkpoint of a group, with the writes that it receives instead of its own."""
+
+    id: str
+    writes: Sequence[Write]
+    """The writes, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """Checkpoints that are removed together."""
 
@@ -91,6 +81,8 @@ class Batch:
     """Remaining checkpoint whose parent is removed → its new parent; None if there is none."""
     leftovers: Sequence[str]
     """Checkpoints without descendants that are removed next; noted in case the process ends before."""
+    joined: Joined | None = None
+    """The parent of the remaining checkpoint in `parents`, with the writes of the removed ones; None without one."""
 
 
 LEFTOVER = "graph_agent_pruning"
@@ -139,6 +131,10 @@ class Tables(Protocol):
         """Return all writes of a thread; those of one task are in their order."""
         ...
 
+    async def writes_of(self, at: At, ids: Sequence[str], channels: Sequence[str]) -> list[StoredWrite]:
+        """Return the writes of checkpoints to delta channels; those of one checkpoint are in LangGraph's order."""
+        ...
+
     async def opaque_history(
         self, at: At, checkpoint_id: str, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
@@ -159,7 +155,7 @@ class Tables(Protocol):
         ...
 
     async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str], confirm: Confirm = no_check) -> None:
-        """Remove checkpoints and their writes, in one transaction.
+        """Remove checkpoints and their writes, and replace the writes of `batch.joined`, in one transaction.
 
         Raises `ThreadChangedError`, with nothing removed, if a checkpoint newer than `newest` has a `doomed` one, of
         all that are to be removed, as its parent.
@@ -198,11 +194,6 @@ def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
     def share(names: frozenset[str]) -> frozenset[str]:
         return shared.setdefault(names, names)
 
-    counts: dict[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]] = {}
-
-    def share_counts(found: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-        return counts.setdefault(found, found)
-
     nodes: dict[str, list[Node]] = {namespace: [] for namespace in deltas}
     for row in found:
         own = agent_deltas(row.versions)
@@ -229,9 +220,10 @@ def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
                 input_id=row.metadata.get(INPUT_ID),
                 size=row.size + sum(size for _, size in writes.values()),
                 writes=sum(number for number, _ in writes.values()),
-                delta_writes=share_counts(tuple((name, writes[name][0]) for name in sorted(names & writes.keys()))),
+                write_bytes=sum(size for _, size in writes.values()),
                 delta_bytes=sum(size for name, (_, size) in writes.items() if name in names)
                 + (row.size if row.values & names else 0),
+                is_joined=bool(row.metadata.get(JOINED)),
             )
         )
     return nodes
@@ -249,172 +241,3 @@ def _within(row: Row) -> str | None:
         return None
     found = parents[max((str(name) for name in parents), key=len)]
     return found if isinstance(found, str) else None
-
-
-_MESSAGES = frozenset({"AIMessage", "ChatMessage", "FunctionMessage", "HumanMessage", "SystemMessage", "ToolMessage"})
-"""Message classes of langchain-core that the reducer appends if their id is new."""
-_MODULES = "langchain_core.messages."
-
-
-class StoredObject:
-    """An object as it is stored: the code of its kind, and its packed fields."""
-
-    __slots__ = ("code", "packed")
-
-    def __init__(self, code: int, packed: bytes) -> None:
-        self.code = code
-        self.packed = packed
-
-
-class OpaqueSerializer(SerializerProtocol):
-    """Reads msgpack data without constructing the objects in it, which are a `StoredObject`."""
-
-    def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """Return the stored value; raise `ValueError` if it is no msgpack, or damaged."""
-        if data[0] != "msgpack":
-            raise ValueError(f"the stored type is {data[0]!r}")
-        return _unpack(data[1])
-
-    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        """Return the value as it is stored."""
-        return "msgpack", _pack(obj)
-
-
-class FullCopies:
-    """Makes the full copies of one namespace of a thread, by its plan."""
-
-    def __init__(self, tables: Tables, saver: BaseCheckpointSaver[Any], at: At, plan: NamespacePlan) -> None:
-        self._tables = tables
-        self._saver = saver
-        self._at = at
-        self._plan = plan
-        self._newest = max(plan.nodes)
-        self._joined: Mapping[str, _Joined] = {}
-        """The histories at the newest checkpoint; empty if they are not read, or have another form."""
-
-    async def check_newest(self) -> None:
-        """Check that the whole history at the newest checkpoint can be read; raise `DamagedSessionError` if not."""
-        channels = sorted(self._plan.nodes[self._newest].foldable)
-        joined = await self._read(self._newest, channels)
-        if joined is None:
-            await delta_values(self._saver, self._at, self._newest, channels)
-        self._joined = joined or {}
-
-    async def make(self, checkpoint_id: str, channels: Iterable[str]) -> Copies:
-        """Return a serialized full copy, at a checkpoint, of delta channels that have no stored value in it.
-
-        Raises `DamagedSessionError` if a part of the history is missing.
-        """
-        names = sorted(channels)
-        joined = await self._before_newest(checkpoint_id, names)
-        if joined is None:
-            joined = await self._read(checkpoint_id, names)
-        if joined is None:
-            values = await delta_values(self._saver, self._at, checkpoint_id, names)
-            return {name: self._saver.serde.dumps_typed(delta_snapshot(value)) for name, value in values.items()}
-        found = joined
-        return await call_in_thread(lambda: {name: _copy_of(each.entries) for name, each in found.items()})
-
-    async def _before_newest(self, checkpoint_id: str, names: Sequence[str]) -> dict[str, _Joined] | None:
-        """Return the histories of an ancestor of the newest checkpoint: those of the newest without its last writes."""
-        since = self._plan.writes_since(checkpoint_id, self._newest) if self._joined.keys() >= {*names} else None
-        lengths = await self._lengths(checkpoint_id)
-        if since is None or lengths is None:
-            return None
-        found = {name: self._joined[name].without_last(since[name]) for name in names}
-        return found if all(len(each.entries) >= lengths.get(name, 0) for name, each in found.items()) else None
-
-    async def _read(self, checkpoint_id: str, names: Sequence[str]) -> dict[str, _Joined] | None:
-        """Return the history of each channel; None if it must be read as a run reads it."""
-        lengths = await self._lengths(checkpoint_id)
-        if lengths is None:
-            return None
-        try:
-            histories = await self._tables.opaque_history(self._at, checkpoint_id, names)
-            return await call_in_thread(lambda: _joined(histories, lengths))
-        except ValueError:
-            return None  # the other way of reading raises the error that names the session
-
-    async def _lengths(self, checkpoint_id: str) -> Mapping[str, int] | None:
-        """Return the lengths that are stored with a checkpoint; None if it does not exist."""
-        found = await self._saver.aget_tuple(config_at(self._at, checkpoint_id))
-        return lengths_of(found.metadata) if found is not None else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    """The history of one channel."""
-
-    entries: list[Any]
-    """The entries of the last full copy, and those of all writes after it."""
-    added: list[int]
-    """The number of entries of each write."""
-
-    def without_last(self, writes: int) -> _Joined:
-        """Return the history before its last writes."""
-        kept = len(self.added) - writes
-        return _Joined(self.entries[: len(self.entries) - sum(self.added[kept:])], self.added[:kept])
-
-
-def _joined(histories: Mapping[str, DeltaChannelHistory], lengths: Mapping[str, int]) -> dict[str, _Joined] | None:
-    joined: dict[str, _Joined] = {}
-    with paused_collection():
-        for name, history in histories.items():
-            found = _join(history)
-            if found is None or len(found.entries) < lengths.get(name, 0):
-                return None
-            only_adds = _only_new_messages if name == "messages" else _are_events
-            if not only_adds(found.entries, len(found.entries) - sum(found.added)):
-                return None
-            joined[name] = found
-    return joined
-
-
-def _join(history: DeltaChannelHistory) -> _Joined | None:
-    """Return the history; None if a value has another form than a list."""
-    entries: list[Any] = []
-    if "seed" in history:
-        seed: Any = history["seed"]
-        if not isinstance(seed, StoredObject) or seed.code != EXT_DELTA_SNAPSHOT:
-            return None
-        entries = _unpack(seed.packed)
-    writes = [value for _, _, value in history["writes"]]
-    if ("seed" not in history and not writes) or not all(type(value) is list for value in (entries, *writes)):
-        return None
-    return _Joined([*entries, *(entry for value in writes for entry in value)], [len(value) for value in writes])
-
-
-def _are_events(entries: list[Any], before: int) -> bool:
-    return all(type(entry) is dict for entry in entries[before:])
-
-
-def _only_new_messages(entries: list[Any], before: int) -> bool:
-    """Whether all entries from a position on are messages of known classes with ids of their own."""
-    ids: list[Any] = []
-    for position, entry in enumerate(entries):
-        if not isinstance(entry, StoredObject) or entry.code != EXT_PYDANTIC_V2:
-            return False
-        module, name, fields, *_ = _unpack(entry.packed)
-        if position >= before and not (module.startswith(_MODULES) and name in _MESSAGES and fields.get("id")):
-            return False
-        ids.append(fields.get("id"))
-    old, new = ids[:before], ids[before:]
-    return len(set(new)) == len(new) and set(new).isdisjoint(old)
-
-
-def _copy_of(entries: list[Any]) -> tuple[str, bytes]:
-    return "msgpack", _pack(StoredObject(EXT_DELTA_SNAPSHOT, _pack(entries)))
-
-
-def _pack(value: Any) -> bytes:
-    return ormsgpack.packb(value, default=_extension, option=ormsgpack.OPT_NON_STR_KEYS)
-
-
-def _extension(value: Any) -> ormsgpack.Ext:
-    if isinstance(value, StoredObject):
-        return ormsgpack.Ext(value.code, value.packed)
-    raise TypeError(f"{type(value).__name__} is not stored data")
-
-
-def _unpack(stored: bytes) -> Any:
-    return ormsgpack.unpackb(stored, ext_hook=StoredObject, option=ormsgpack.OPT_NON_STR_KEYS)

@@ -13,8 +13,10 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from graph_agent.checkpoints.pruning.histories import Histories
 from graph_agent.checkpoints.pruning.plan import (
     ANSWERED,
+    GROUP,
     At,
     Mark,
     NamespacePlan,
@@ -28,7 +30,7 @@ from graph_agent.checkpoints.pruning.plan import (
 from graph_agent.checkpoints.pruning.tables import (
     Batch,
     Confirm,
-    FullCopies,
+    Joined,
     Tables,
     ThreadChangedError,
     UnreadableCheckpointError,
@@ -39,7 +41,7 @@ from graph_agent.locks.locks import database_key
 from graph_agent.runs.input_ids import ANSWERS
 from graph_agent.runs.registry import is_idle, maintained
 
-_BATCH = 500
+_BATCH = GROUP
 """Checkpoints per transaction; in SQLite, other processes cannot write meanwhile."""
 _PAUSE_S = 0.005
 """Seconds between two transactions, in which other processes write."""
@@ -152,7 +154,7 @@ async def plan_with_answers(
             return False
         at = node
         for _ in nodes:
-            if at.source == "input" or at.parent not in nodes:
+            if at.source == "input" or at.parent not in nodes or nodes[at.parent].is_joined:
                 break
             at = nodes[at.parent]
             if at.input_id != node.input_id:
@@ -210,22 +212,34 @@ class _Progress:
         self.bytes -= sum(len(value) for row in rows for value in row if isinstance(value, bytes))
 
     async def prune(self, at: At, plan: NamespacePlan) -> None:
-        """Add the full copies that kept checkpoints need, then remove the others, descendants first."""
-        removed = plan.removed
-        if not removed:
+        """Store the histories that kept checkpoints need, then remove the others, descendants first."""
+        if not (plan.removed or plan.joins):
             return
-        newest, doomed = max(plan.nodes), {node.id for node in removed}
+        doomed = plan.nodes.keys() - plan.kept
         # The history of the newest is whole, or the session is damaged, and then nothing of it is changed.
-        full_copies = FullCopies(self._tables, self._saver, at, plan)
-        if newest not in plan.folds:
-            await full_copies.check_newest()
+        histories = Histories(self._tables, self._saver, at, plan)
+        await histories.check()
+        joined = [(group, await histories.join(group)) for group in plan.joins]
         for checkpoint_id, channels in reversed(plan.folds.items()):
-            copies = await full_copies.make(checkpoint_id, channels)
+            copies = await histories.copy(checkpoint_id, channels)
             async with self._held(at[0]) as confirm:
                 self.bytes -= await self._tables.add_copies(
                     at, checkpoint_id, copies, dry_run=self._dry_run, confirm=confirm
                 )
-        orphans = [id_ for id_ in plan.kept if plan.nodes[id_].parent in doomed]
+        moved = {id_ for group in plan.joins for id_ in group.ids}
+        await self._remove_rest(at, plan, [node for node in plan.removed if node.id not in moved], doomed)
+        for group, writes in joined:
+            head, *gone = (plan.nodes[id_] for id_ in group.ids)
+            batch = Batch(group.ids[1:], {group.next: head.id}, (), Joined(head.id, writes))
+            await self._remove(at, batch, plan, doomed)
+            self._count(gone)
+            self.bytes += head.write_bytes - sum(len(value) for _, _, value in writes)
+            self.writes += head.writes - len(writes)
+        await self.clean(at, doomed - plan.heads)
+
+    async def _remove_rest(self, at: At, plan: NamespacePlan, removed: list[Node], doomed: set[str]) -> None:
+        rest = {node.id for node in removed}
+        orphans = [id_ for id_ in plan.kept | plan.heads if plan.nodes[id_].parent in rest]
         children = Counter(node.parent for node in plan.nodes.values())
         gone = set[str]()
         leftovers: set[str | None] = {node.id for node in removed if node.is_leftover}
@@ -234,19 +248,23 @@ class _Progress:
             ids = {node.id for node in batch}
             gone.update(ids)
             children.subtract(node.parent for node in batch)
-            if not self._dry_run:
-                moved = [id_ for id_ in orphans if plan.nodes[id_].parent in ids]
-                parents = {id_: plan.remaining_ancestor(id_, doomed) for id_ in moved}
-                leftovers |= {node.parent for node in batch if node.parent in doomed and not children[node.parent]}
-                leftovers -= gone
-                batched = Batch([*ids], parents, [*filter(None, leftovers)])
-                async with self._held(at[0]) as confirm:
-                    await self._tables.remove(at, batched, newest, doomed, confirm)
-                await asyncio.sleep(_PAUSE_S)
-            self.checkpoints += len(batch)
-            self.writes += sum(node.writes for node in batch)
-            self.bytes += sum(node.size for node in batch)
-        await self.clean(at, doomed)
+            moved = [id_ for id_ in orphans if plan.nodes[id_].parent in ids]
+            parents = {id_: plan.remaining_ancestor(id_, rest) for id_ in moved}
+            leftovers |= {node.parent for node in batch if node.parent in rest and not children[node.parent]}
+            leftovers -= gone
+            await self._remove(at, Batch([*ids], parents, [*filter(None, leftovers)]), plan, doomed)
+            self._count(batch)
+
+    async def _remove(self, at: At, batch: Batch, plan: NamespacePlan, doomed: set[str]) -> None:
+        if not self._dry_run:
+            async with self._held(at[0]) as confirm:
+                await self._tables.remove(at, batch, max(plan.nodes), doomed, confirm)
+            await asyncio.sleep(_PAUSE_S)
+
+    def _count(self, removed: Sequence[Node]) -> None:
+        self.checkpoints += len(removed)
+        self.writes += sum(node.writes for node in removed)
+        self.bytes += sum(node.size for node in removed)
 
     async def clean(self, at: At, gone: set[str]) -> None:
         """Remove the stored values that no remaining checkpoint of a namespace refers to."""
