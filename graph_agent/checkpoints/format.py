@@ -33,7 +33,8 @@ FORMAT_KEY = "graph_agent_format"
 JOINED: Final = "graph_agent_joined"
 """Key in the metadata of a checkpoint that holds the writes of removed descendants, and the task id of these writes.
 
-A history is rebuilt from it, but a run that continued it would also have what happened later. It is not listed.
+A history is rebuilt from it, but a run that continued it would also have what happened later. It is therefore not
+listed, and it is read only with a config of `part_of_history`.
 """
 _PATCHED = "_guards_reads"
 _REMEMBERED = 1000
@@ -91,8 +92,8 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
     known: dict[_Address, CheckpointTuple] = {}
     cache = _LazyCache()
 
-    def check(found: CheckpointTuple | None) -> CheckpointTuple | None:
-        if found is None:
+    def check(found: CheckpointTuple | None, *, parts: Any = True) -> CheckpointTuple | None:
+        if found is None or (not parts and JOINED in found.metadata):
             return None
         at = _address(found.config)
         check_format(found.metadata, at[0])
@@ -105,11 +106,11 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
 
     def reading(config: RunnableConfig) -> CheckpointTuple | None:
         with readable(config):
-            return check(get_tuple(config))
+            return check(get_tuple(config), parts=config["configurable"].get(JOINED))
 
     async def areading(config: RunnableConfig) -> CheckpointTuple | None:
         with readable(config):
-            return check(await aget_tuple(config))
+            return check(await aget_tuple(config), parts=config["configurable"].get(JOINED))
 
     # A listing of all threads is not refused for the sake of one.
     def listing(config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
@@ -134,7 +135,7 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
         at = _address(config)
         with readable(config):
             if at not in known:
-                reading(_config(at))
+                reading(part_of_history(_config(at)))
             if (target := known.pop(at, None)) is None:
                 return history(config=config, channels=channels)
             lengths, search = lengths_of(target.metadata), cache.histories.find(target, channels)
@@ -157,7 +158,7 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
             return {name: {"seed": own[1][name], "writes": []} for name in channels}
         with readable(config):
             if at not in known:
-                await areading(_config(at))
+                await areading(part_of_history(_config(at)))
             if (target := known.pop(at, None)) is None:
                 return await ahistory(config=config, channels=channels)
             lengths, search = lengths_of(target.metadata), cache.histories.find(target, channels)
@@ -207,6 +208,11 @@ class _Page:
         if limit is None or self._listed < limit or self._shown == limit or self._config is None:
             return None
         return _Page(self._config, {**self.options, "limit": limit - self._shown, "before": self._last})
+
+
+def part_of_history(config: RunnableConfig) -> RunnableConfig:
+    """Return the config with which a checkpoint is read, also if it only holds a part of the history."""
+    return {**config, "configurable": {**config["configurable"], JOINED: True}}
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from langgraph.runtime import Runtime
 from graph_agent._compat import checkpointer_of
 from graph_agent._compat.checkpoints import loads_older_checkpoint, raise_checkpoint_id_floor
 from graph_agent._internal.sync_bridge import in_blocking_run
-from graph_agent.checkpoints.format import JOINED, with_format
+from graph_agent.checkpoints.format import with_format
 from graph_agent.errors import InputError
 from graph_agent.runs.input_ids import RECENT_INPUTS
 from graph_agent.runs.registry import RECENT_RUNS
@@ -95,18 +95,17 @@ def namespaces_to_check(configurable: Mapping[str, Any]) -> list[str]:
     return found
 
 
-async def check_is_continuable(saver: BaseCheckpointSaver[Any], configurable: Mapping[str, Any]) -> None:
-    """Refuse a run or an update from a checkpoint that pruning has removed, and that still holds history."""
-    if not (checkpoint_id := configurable.get("checkpoint_id")):
+async def check_is_stored(saver: BaseCheckpointSaver[Any], configurable: Mapping[str, Any]) -> None:
+    """Refuse a run or an update from a checkpoint that does not exist, which would begin the session anew."""
+    checkpoint_id = configurable.get("checkpoint_id")
+    if not checkpoint_id or configurable.get("checkpoint_ns"):
         return
-    names = ("thread_id", "checkpoint_ns", "checkpoint_id")
-    at: Any = {name: configurable[name] for name in names if configurable.get(name)}
-    found = await load(saver, {"configurable": at})
-    if found is not None and JOINED in found.metadata:
+    thread_id = str(configurable["thread_id"])
+    at: RunnableConfig = {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", "checkpoint_id": checkpoint_id}}
+    if await load(saver, at) is None:
         raise InputError(
-            f"Session {str(configurable['thread_id'])!r} cannot continue from its checkpoint {checkpoint_id!r}, which "
-            "`prune` has removed. Continue from one that `get_state_history` lists; to keep more of them, prune with a "
-            "higher keep_last."
+            f"Session {thread_id!r} has no checkpoint {checkpoint_id!r}: `prune` may have removed it. Continue from "
+            "one of those that `get_state_history` lists; to keep more, prune with a higher keep_last."
         )
 
 

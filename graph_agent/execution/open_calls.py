@@ -16,7 +16,6 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from graph_agent.checkpoints.format import JOINED
 from graph_agent.checkpoints.reading import BY_A_PERSON, edit_ancestors, load
 from graph_agent.deps import Task
 from graph_agent.execution.ledger import (
@@ -355,8 +354,7 @@ async def _parent(saver: BaseCheckpointSaver[Any], at: CheckpointTuple) -> Check
     if parent is None or at.metadata.get("source") == "fork":
         return parent
     # Where supersteps were not stored (durability="exit") or were pruned, the parent is an earlier checkpoint.
-    is_before = parent.metadata.get("step", 0) == at.metadata.get("step", 0) - 1
-    return parent if is_before and JOINED not in parent.metadata else None
+    return parent if parent.metadata.get("step", 0) == at.metadata.get("step", 0) - 1 else None
 
 
 async def _once_stored(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:

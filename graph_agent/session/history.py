@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from graph_agent._internal.text import check_session_id, text_of
+from graph_agent.checkpoints.format import part_of_history
 from graph_agent.errors import ConfigError, DamagedSessionError, NewerFormatError
 from graph_agent.session.built_agent import NO_SAVER
 from graph_agent.state.events import Event, StoredEvent, read_events
@@ -48,7 +49,10 @@ async def read_tail(
     unfinished = _written(newest) if pending else []
     batches: list[list[StoredEvent]] = [unfinished or []]
     at, count = newest, len(batches[0])
-    total = None if not pending or (counted := _counted(newest)) is None else counted + count
+    stored = lengths_of(newest.metadata).get("events")
+    total = stored + count if stored is not None else None
+    if total is None and pending and (counted := _counted(newest)) is not None:
+        total = counted + count
     for _ in range(_MAX_TAIL_CHECKPOINTS if unfinished is not None else 0):
         if at.checkpoint["id"] == known[0]:
             total = known[1] + count
@@ -59,7 +63,7 @@ async def read_tail(
                 break  # a damaged session, which the whole history reports
             total = count
         elif total is None or count < total - begin(total):
-            before = await saver.aget_tuple(at.parent_config)
+            before = await saver.aget_tuple(part_of_history(at.parent_config))
             batch = _written(before) if before is not None else None
             if before is None or batch is None or _lacks_events(len(batch), before, at):
                 break

@@ -18,6 +18,7 @@ from langgraph.checkpoint.serde.jsonplus import EXT_DELTA_SNAPSHOT, EXT_PYDANTIC
 from graph_agent._compat.checkpoints import delta_snapshot
 from graph_agent._internal.garbage import paused_collection
 from graph_agent._internal.sync_bridge import call_in_thread
+from graph_agent.checkpoints.format import part_of_history
 from graph_agent.checkpoints.pruning.plan import At, Copies, Join, NamespacePlan, config_at, delta_values
 from graph_agent.checkpoints.pruning.tables import StoredWrite, Tables, Write
 from graph_agent.state.lengths import lengths_of
@@ -101,7 +102,7 @@ class Histories:
 
     async def _lengths(self, checkpoint_id: str) -> Mapping[str, int]:
         """Return the lengths that are stored with a checkpoint."""
-        found = await self._saver.aget_tuple(config_at(self._at, checkpoint_id))
+        found = await self._saver.aget_tuple(part_of_history(config_at(self._at, checkpoint_id)))
         return lengths_of(found.metadata) if found is not None else {}
 
 

@@ -32,6 +32,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, Checkpoin
 from langgraph.checkpoint.serde.types import TASKS
 
 from graph_agent._compat.checkpoints import delta_snapshot, replay_delta
+from graph_agent.checkpoints.format import part_of_history
 from graph_agent.runs.input_ids import ANSWERS
 from graph_agent.state.channels import GrowingDelta, MessagesChannel
 from graph_agent.state.events import append_events
@@ -448,7 +449,7 @@ async def _own_history(saver: BaseCheckpointSaver[Any], thread_id: str, found: C
     steps: list[list[tuple[str, str, Any]]] = []
     at: CheckpointTuple | None = found
     while at is not None and at.parent_config is not None:
-        at = await saver.aget_tuple(at.parent_config)
+        at = await saver.aget_tuple(part_of_history(at.parent_config))
         steps.append([write for write in (at.pending_writes or () if at is not None else ()) if write[1] in CHANNELS])
         if not _only_adds(steps[-1]):
             break
