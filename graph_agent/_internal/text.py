@@ -114,6 +114,12 @@ def _describe(value: Any) -> str:
         raise ValueError(f"a {type(value).__name__} could not be turned into text: {error!r}") from error
 
 
+def brief_repr(value: Any, most: int = 200) -> str:
+    """Return the `repr` of a value for an error message; `…` follows its first `most` characters if it is longer."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def html_table(title: str, rows: Iterable[Sequence[object]]) -> str:
     """Return a table for a notebook, texts escaped, others by `repr`; the first cell of each row is its heading."""
     lines = [f"<table><caption>{html.escape(title)}</caption>"]

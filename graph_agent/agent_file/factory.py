@@ -380,14 +380,11 @@ def _with_variables(server: str, raw: Mapping[str, Any]) -> dict[str, Any]:
     try:
         if isinstance(url := raw.get("url"), str):
             connection["url"] = expand(url)
-        if isinstance(headers := raw.get("headers"), Mapping):
-            connection["headers"] = {
-                name: expand(text) if isinstance(text, str) else text for name, text in headers.items()
-            }
-        if isinstance(oauth := raw.get("oauth"), Mapping):
-            connection["oauth"] = {
-                name: expand(value) if isinstance(value, str) else value for name, value in oauth.items()
-            }
+        for key in ("headers", "oauth"):
+            if isinstance(given := raw.get(key), Mapping):
+                connection[key] = {
+                    name: expand(value) if isinstance(value, str) else value for name, value in given.items()
+                }
     except ValueError as error:
         fix = "set it, or write a default: '${NAME:-default}'"
         raise ConfigError(f"MCP server {server!r}: {clause(error)}; {fix}.") from None

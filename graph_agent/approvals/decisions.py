@@ -9,7 +9,7 @@ from typing import Any, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
-from graph_agent._internal.text import clean, to_json_safe, visible
+from graph_agent._internal.text import brief_repr, clean, to_json_safe, visible
 from graph_agent.approvals.requests import DECISIONS, DecisionType, HeldCall, calls_of_request, joined_calls
 from graph_agent.approvals.text import decisions_in_text
 from graph_agent.errors import DecisionError, did_you_mean
@@ -17,7 +17,6 @@ from graph_agent.errors import DecisionError, did_you_mean
 DEFAULT_DECIDER = "user"
 """Name in the history of a person whom the resuming program does not name."""
 _MOST_NAME_CHARS = 200
-_SHOWN_CHARS = 200
 EditFault: TypeAlias = Callable[[str, dict[str, Any]], str | None]
 """Returns why a call (name, arguments) cannot replace another; None if it can."""
 
@@ -230,7 +229,7 @@ def _by_id(calls: Sequence[HeldCall], given: Any, answer: Any) -> dict[str, Any]
                 raise DecisionError(f"No call {id_!r} waits for a decision; {did_you_mean(str(id_), ids)}")
         return dict(given)
     raise DecisionError(
-        f"{_shown(answer)} holds no decisions on the calls that wait: {_listed(calls)}. Answer with "
+        f"{brief_repr(answer)} holds no decisions on the calls that wait: {_listed(calls)}. Answer with "
         '{"decisions": [{"type": "approve"}, …]}, one decision for each call.'
     )
 
@@ -239,11 +238,11 @@ def _decided(call: HeldCall, decision: Any, by: str | None, edit_fault: EditFaul
     decision = _from_inbox(decision)
     where = f"The decision on call {call['id']!r} ({call['name']})"
     if not isinstance(decision, Mapping) or "type" not in decision:
-        raise DecisionError(f'{where} is {_shown(decision)}; write e.g. {{"type": "approve"}}.')
+        raise DecisionError(f'{where} is {brief_repr(decision)}; write e.g. {{"type": "approve"}}.')
     by = _decider(decision.get("decided_by")) if by is None else by
     kind, allowed = decision["type"], call["allowed_decisions"]
     if kind not in DECISIONS:
-        raise DecisionError(f"{where} has the type {_shown(kind)}; {did_you_mean(str(kind), DECISIONS)}")
+        raise DecisionError(f"{where} has the type {brief_repr(kind)}; {did_you_mean(str(kind), DECISIONS)}")
     if kind not in allowed:
         raise DecisionError(f"{where} is {kind!r}, which its policy does not allow; allowed: {', '.join(allowed)}.")
     name, arguments = call["name"], call["arguments"]
@@ -254,7 +253,7 @@ def _decided(call: HeldCall, decision: Any, by: str | None, edit_fault: EditFaul
         return Decided(call, "edit", by, name, arguments)
     message = decision.get("message")
     if message is not None and not isinstance(message, str):
-        raise DecisionError(f"{where} has the message {_shown(message)}; write text.")
+        raise DecisionError(f"{where} has the message {brief_repr(message)}; write text.")
     if kind == "respond" and message is None:
         raise DecisionError(f"{where} is a response without a message, which is the result of the call.")
     if kind == "approve":
@@ -291,7 +290,7 @@ def _edited(call: HeldCall, action: Any, where: str) -> tuple[str, dict[str, Any
         )
     name = action.get("name", call["name"])
     if not isinstance(name, str):
-        raise DecisionError(f"{where} has the tool name {_shown(name)}; write text.")
+        raise DecisionError(f"{where} has the tool name {brief_repr(name)}; write text.")
     try:
         arguments = dict(action["args"])
         json.dumps(arguments)  # other values would become their `str()`
@@ -302,8 +301,3 @@ def _edited(call: HeldCall, action: Any, where: str) -> tuple[str, dict[str, Any
 
 def _listed(calls: Sequence[HeldCall]) -> str:
     return ", ".join(f"{visible(call['id'])} ({visible(call['name'])})" for call in calls)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

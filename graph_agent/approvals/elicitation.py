@@ -11,12 +11,13 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
-from graph_agent._internal.text import visible, visible_json
+from graph_agent._internal.text import brief_repr, visible, visible_json
 from graph_agent.errors import ConfigError, DecisionError, SlowSchemaError
 
 ElicitationAction: TypeAlias = Literal["accept", "decline", "cancel"]
@@ -27,7 +28,6 @@ _ACTIONS: tuple[ElicitationAction, ...] = ("accept", "decline", "cancel")
 _ACCEPT = re.compile(r"(?:accept(?:ed)?|approved?|yes|y|ok|okay|done)[.!]?", re.IGNORECASE)
 _DECLINE = re.compile(r"(?:declined?|reject(?:ed)?|deny|denied|no|n)[.!]?", re.IGNORECASE)
 _CANCEL = re.compile(r"cancel(?:l?ed)?[.!]?", re.IGNORECASE)
-_SHOWN_CHARS = 200
 
 
 class ElicitationRequest(TypedDict):
@@ -156,11 +156,8 @@ def _action_for_word(request: Mapping[str, Any], action: str) -> dict[str, Any]:
 def _from_text(field: Mapping[str, Any], text: str) -> Any:
     kind = field.get("type")
     if kind in ("number", "integer", "boolean", "array"):
-        try:
-            value = json.loads(text.lower() if kind == "boolean" else text)
-        except (ValueError, RecursionError):
-            return text  # the schema's check reports it
-        return value
+        with suppress(ValueError, RecursionError):  # the schema's check reports it
+            return json.loads(text.lower() if kind == "boolean" else text)
     return text
 
 
@@ -230,6 +227,4 @@ def _how_to_answer(request: Mapping[str, Any]) -> str:
 
 
 def _misfit(request: Mapping[str, Any], answer: Any) -> DecisionError:
-    shown = repr(answer)
-    shown = shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}…"
-    return DecisionError(f"{shown} is no answer to the question. {_how_to_answer(request)}")
+    return DecisionError(f"{brief_repr(answer)} is no answer to the question. {_how_to_answer(request)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from graph_agent._internal.text import visible, visible_json
@@ -43,10 +44,8 @@ def question_text(request: Mapping[str, Any]) -> str:
 def parse_answer(text: str) -> Any:
     """Return the answer to a question that is no approval: a JSON object or array as its value, other text as it is."""
     if text.strip()[:1] in ("{", "["):
-        try:
+        with suppress(ValueError):
             return json.loads(text)
-        except ValueError:
-            return text
     return text
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import getpass
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
@@ -341,12 +341,8 @@ WAITING = 4
 """Exit status of a command whose session waits for an answer."""
 
 
-class Ask(Protocol):
-    """Source of answers."""
-
-    async def __call__(self, questions: Sequence[Question]) -> dict[str, Any] | None:
-        """Return interrupt id → answer; None to leave the session waiting."""
-        ...
+Ask = Callable[[Sequence[Question]], Awaitable[dict[str, Any] | None]]
+"""Returns interrupt id → answer; None to leave the session waiting."""
 
 
 class AskTerminal:

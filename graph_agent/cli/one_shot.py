@@ -46,70 +46,6 @@ RUN_CONTEXT = {"on_failure": "answer"}
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How an input ended."""
-
-    status: int
-    """The exit status: 0, 1 for a failure or an abort, `WAITING` or `STOPPED`."""
-    questions: Sequence[Question] = ()
-
-
-async def run_input(
-    session: Session, text: str, report: Report, ask: Ask, interrupts: Interrupts, err: Terminal
-) -> Ended:
-    """Run one input and its follow-ups; ask until no question is open, and print refused answers to `err`."""
-    return await _to_end(session, session.stream(text, context=RUN_CONTEXT), report, ask, interrupts, err)
-
-
-async def resume_session(
-    session: Session, answers: dict[str, Any] | None, report: Report, ask: Ask, interrupts: Interrupts, err: Terminal
-) -> Ended:
-    """Resume a session with answers to its open questions, or after a crash without them; see `run_input`.
-
-    Raises `InputError` if there is nothing to resume, or the answers do not fit.
-    """
-    given = None if answers is None else signed(answers)
-    return await _to_end(session, session.stream_resume(given, context=RUN_CONTEXT), report, ask, interrupts, err)
-
-
-async def _to_end(
-    session: Session, parts: AsyncGenerator[Part], report: Report, ask: Ask, interrupts: Interrupts, err: Terminal
-) -> Ended:
-    status, result = await _show(session, parts, report, interrupts)
-    while result is not None and result.interrupts and status != STOPPED:
-        questions = questions_of(result.interrupts)
-        answers = await ask(questions)
-        if answers is None:
-            return Ended(WAITING, questions)
-        report.resume()
-        try:
-            parts = session.stream_resume(signed(answers), context=RUN_CONTEXT)
-            status, result = await _show(session, parts, report, interrupts)
-        except InputError as error:
-            # The session still waits, and the next answer may fit.
-            err.print(str(error), style="red")
-    return Ended(status)
-
-
-async def _show(
-    session: Session, parts: AsyncGenerator[Part], report: Report, interrupts: Interrupts
-) -> tuple[int, RunResult | None]:
-    status, result = 0, None
-    try:
-        with interrupts.aborting(session):
-            async for part in parts:
-                report.take(part)
-                if isinstance(part, Done):
-                    result = part.result
-                    if interrupts.count:
-                        return STOPPED, result
-                    status = max(status, int(result.status in ("FAILED", "ABORTED")))
-    finally:
-        report.close()
-    return status, result
-
-
-@dataclass(frozen=True, slots=True)
 class Settings:
     """What the commands that run an agent have in common."""
 
@@ -158,17 +94,55 @@ class Runner:
         if show:
             report.question(text)
         report.warn(warnings)
-        return self._end(session, await run_input(session, text, report, self.ask, self._interrupts, self.err))
+        return await self._to_end(session, session.stream(text, context=RUN_CONTEXT), report)
 
     async def resume(self, session: Session, questions: Sequence[Question], given: GivenAnswers) -> int:
-        """Answer a session's questions, or continue it after a crash; return the exit status."""
-        answers = None
+        """Answer a session's questions, or continue it after a crash; return the exit status.
+
+        Raises `InputError` if there is nothing to resume, or the answers do not fit.
+        """
+        answers: dict[str, Any] | None = None
         if questions:
-            answers = await self.ask(questions) if given.is_empty else given.resolve(questions)
-            if answers is None:
-                return self._end(session, Ended(WAITING, questions))
+            chosen = await self.ask(questions) if given.is_empty else given.resolve(questions)
+            if chosen is None:
+                return self._leave(session, questions)
+            answers = signed(chosen)
         report = self._report(session)
-        return self._end(session, await resume_session(session, answers, report, self.ask, self._interrupts, self.err))
+        return await self._to_end(session, session.stream_resume(answers, context=RUN_CONTEXT), report)
+
+    async def _to_end(self, session: Session, parts: AsyncGenerator[Part], report: Report) -> int:
+        """Run an input, its follow-ups and its questions to the end; print refused answers."""
+        status, result = await self._show(session, parts, report)
+        while result is not None and result.interrupts and status != STOPPED:
+            questions = questions_of(result.interrupts)
+            answers = await self.ask(questions)
+            if answers is None:
+                return self._leave(session, questions)
+            report.resume()
+            try:
+                parts = session.stream_resume(signed(answers), context=RUN_CONTEXT)
+                status, result = await self._show(session, parts, report)
+            except InputError as error:
+                # The session still waits, and the next answer may fit.
+                self.err.print(str(error), style="red")
+        return status
+
+    async def _show(
+        self, session: Session, parts: AsyncGenerator[Part], report: Report
+    ) -> tuple[int, RunResult | None]:
+        status, result = 0, None
+        try:
+            with self._interrupts.aborting(session):
+                async for part in parts:
+                    report.take(part)
+                    if isinstance(part, Done):
+                        result = part.result
+                        if self._interrupts.count:
+                            return STOPPED, result
+                        status = max(status, int(result.status in ("FAILED", "ABORTED")))
+        finally:
+            report.close()
+        return status, result
 
     def _report(self, session: Session) -> Report:
         if self._settings.as_json:
@@ -177,11 +151,9 @@ class Runner:
             self.err.line(f"session {session.id}", style="dim")
         return TextReport(self._screen)
 
-    def _end(self, session: Session, ended: Ended) -> int:
-        if ended.status == WAITING:
-            options, address = self._settings.options, self._settings.address
-            show_how_to_go_on(self.err, session.id, ended.questions, options, address)
-        return ended.status
+    def _leave(self, session: Session, questions: Sequence[Question]) -> int:
+        show_how_to_go_on(self.err, session.id, questions, self._settings.options, self._settings.address)
+        return WAITING
 
 
 async def ask_questions(settings: Settings, questions: Sequence[tuple[str, bool]]) -> int:
@@ -215,7 +187,7 @@ async def ask_questions(settings: Settings, questions: Sequence[tuple[str, bool]
 
 
 async def resume_one(settings: Settings, given: GivenAnswers) -> int:
-    """Resume the session of the settings; return the exit status. `InputError` without one, and as `resume_session`."""
+    """Resume the session of the settings; return the exit status. `InputError` without one, and as `Runner.resume`."""
     assert settings.session_id is not None
     with Interrupts.handled() as interrupts:
         async with open_agent(settings.spec, today=settings.today, db=settings.db) as graph:

@@ -123,8 +123,16 @@ def replay(
         assert session is not None
         if all_ or model or prompt or tools or keys or keep_going:
             raise typer.BadParameter("a fork takes --input, --from and --as only.", param_hint="--fork")
-        _fork(session, text, number, from_step, as_, config, db, address, as_json=as_json)
-        return
+        from graph_agent.cli.one_shot import ask_questions, new_session_id
+        from graph_agent.cli.run import settings_of
+
+        fork_id = as_ or new_session_id()
+        asyncio.run(_copy(address, session, fork_id, number, from_step))
+        typer.echo(json.dumps({"session_id": fork_id, "fork_of": session}) if as_json else fork_id)
+        if text is None:
+            return
+        settings = settings_of(config, fork_id, db=db, as_json=as_json)
+        raise typer.Exit(asyncio.run(ask_questions(settings, [(text, True)])))
     if all_ and (number is not None or from_step is not None):
         raise typer.BadParameter("--input and --from belong to one session.", param_hint="--all")
     if from_step is not None and number is None:
@@ -328,29 +336,6 @@ def _moment(text: str) -> datetime:
     except typer.BadParameter:
         fix = "give a duration such as 7d or 12h, or a date such as 2026-01-31"
         raise typer.BadParameter(f"{text!r} is no time; {fix}.", param_hint="--since") from None
-
-
-def _fork(
-    session: str,
-    text: str | None,
-    number: int | None,
-    from_step: int | None,
-    as_: str | None,
-    config: Path,
-    db: str | None,
-    address: str,
-    *,
-    as_json: bool,
-) -> None:
-    from graph_agent.cli.one_shot import ask_questions, new_session_id
-    from graph_agent.cli.run import settings_of
-
-    fork_id = as_ or new_session_id()
-    asyncio.run(_copy(address, session, fork_id, number, from_step))
-    typer.echo(json.dumps({"session_id": fork_id, "fork_of": session}) if as_json else fork_id)
-    if text is not None:
-        settings = settings_of(config, fork_id, db=db, as_json=as_json)
-        raise typer.Exit(asyncio.run(ask_questions(settings, [(text, True)])))
 
 
 async def _copy(address: str, session: str, fork_id: str, number: int | None, from_step: int | None) -> None:

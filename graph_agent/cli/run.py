@@ -96,33 +96,20 @@ def chat(
     if web:
         if approve_all:
             raise InputError("On the page, a person decides on calls; leave out --approve-all or --web.")
-        _converse_on_page(config, session, today, db, credential, record=record, log_level=level)
+        try:
+            from graph_agent.agent_file.credentials import sources_from
+            from graph_agent.agent_file.spec import TODAY_VARIABLE
+            from graph_agent.server.host import of_file
+            from graph_agent.server.serve import serve_page
+        except ImportError as error:
+            raise missing_extra("graph-agent chat --web", "server", error) from None
+        if today is not None:
+            os.environ[TODAY_VARIABLE] = today.date().isoformat()
+        source = of_file(config, sources_from(credential or []), record=record)
+        serve_page(source, session_id=session, db=db, log_level=level)
         return
     settings = settings_of(config, session, today, db, credential, approve_all=approve_all, record=record, level=level)
     _converse(settings, [])
-
-
-def _converse_on_page(
-    config: Path,
-    session: str | None,
-    today: datetime | None,
-    db: str | None,
-    credential: Sequence[str] | None,
-    *,
-    record: bool,
-    log_level: str | None,
-) -> None:
-    try:
-        from graph_agent.agent_file.credentials import sources_from
-        from graph_agent.agent_file.spec import TODAY_VARIABLE
-        from graph_agent.server.host import of_file
-        from graph_agent.server.serve import serve_page
-    except ImportError as error:
-        raise missing_extra("graph-agent chat --web", "server", error) from None
-    if today is not None:
-        os.environ[TODAY_VARIABLE] = today.date().isoformat()
-    source = of_file(config, sources_from(credential or []), record=record)
-    serve_page(source, session_id=session, db=db, log_level=log_level)
 
 
 def resume(

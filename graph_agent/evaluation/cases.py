@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from graph_agent._internal.failure_log import exception_text
 from graph_agent._internal.json_schema import SchemaCheck, check_pattern, compile_pattern
+from graph_agent._internal.text import brief_repr
 from graph_agent._internal.validation_text import describe_fields, explain
 from graph_agent._internal.yaml_files import parse_yaml
 from graph_agent.agent_file.imports import load_attribute
@@ -330,9 +331,6 @@ def _shortened(case: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-_SHOWN_CHARS = 200
-
-
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A check that a run failed."""
@@ -430,16 +428,16 @@ def _limits(limits: Limits, measures: Measures) -> Iterator[Failure]:
 def _answer(expected: ExpectedAnswer, last: RunResult) -> Iterator[Failure]:
     text = last.answer
     if isinstance(expected.equals, str) and text != expected.equals:
-        yield Failure("answer.equals", f"expected {_shown(expected.equals)}, got {_shown(text)}")
+        yield Failure("answer.equals", f"expected {brief_repr(expected.equals)}, got {brief_repr(text)}")
     if expected.equals is not None and not isinstance(expected.equals, str):
         found = compare_values(expected.equals, _value(last))
         if found is not None:
-            yield Failure("answer.equals", f"{found[0]}: expected {_shown(found[1])}, got {_shown(found[2])}")
+            yield Failure("answer.equals", f"{found[0]}: expected {brief_repr(found[1])}, got {brief_repr(found[2])}")
     for part in expected.texts:
         if part not in text:
-            yield Failure("answer.contains", f"{_shown(part)} is not in {_shown(text)}")
+            yield Failure("answer.contains", f"{brief_repr(part)} is not in {brief_repr(text)}")
     if expected.regex is not None and not compile_pattern(expected.regex).search(text, timeout=1):
-        yield Failure("answer.regex", f"{expected.regex!r} is not found in {_shown(text)}")
+        yield Failure("answer.regex", f"{expected.regex!r} is not found in {brief_repr(text)}")
     if expected.json_schema is not None:
         try:
             SchemaCheck(expected.json_schema, "json_schema")(_value(last))
@@ -471,8 +469,3 @@ async def _function(name: str, last: RunResult, folder: Path) -> list[Failure]:
     if verdict is None or verdict is True or (not isinstance(verdict, str) and verdict):
         return []
     return [Failure("answer.python", f"{name}: {verdict or 'it returned ' + repr(verdict)}")]
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -105,7 +105,7 @@ def _from_pydantic_evals(content: Mapping[str, Any], where: str) -> list[dict[st
                     f"{where}: the evaluator {name!r} of {case['name']!r} has no counterpart; "
                     f"{did_you_mean(name, _EVALUATORS)} Write it as a function, in 'answer.python'."
                 )
-            _EVALUATORS[name](values, expected, answer, limits)
+            _add_check(name, values, expected, answer, limits)
         case["expect"] = {"answer": answer, "limits": limits}
         cases.append(_with_own(case, metadata))
     return cases
@@ -191,52 +191,34 @@ def _evaluator(given: Any) -> tuple[str, Mapping[str, Any]]:
     return str(name), {"": values[0] if isinstance(values, Sequence) and not isinstance(values, str) else values}
 
 
-_Reader = Callable[[Mapping[str, Any], Any, dict[str, Any], dict[str, Any]], None]
-
-
-def _equals_expected(values: Mapping[str, Any], expected: Any, answer: dict[str, Any], limits: dict[str, Any]) -> None:
-    if expected is not None:
-        answer["equals"] = expected
-
-
-def _equals(values: Mapping[str, Any], expected: Any, answer: dict[str, Any], limits: dict[str, Any]) -> None:
-    answer["equals"] = values.get("value", values.get(""))
-
-
-def _contains(values: Mapping[str, Any], expected: Any, answer: dict[str, Any], limits: dict[str, Any]) -> None:
-    text = str(values.get("value", values.get("")))
-    if values.get("case_sensitive", True):
-        answer["contains"].append(text)
-    else:
-        answer["regex"] = f"(?i){re.escape(text)}"
-
-
-def _max_duration(values: Mapping[str, Any], expected: Any, answer: dict[str, Any], limits: dict[str, Any]) -> None:
-    limits["seconds"] = values.get("seconds", values.get(""))
-
-
-def _llm_judge(values: Mapping[str, Any], expected: Any, answer: dict[str, Any], limits: dict[str, Any]) -> None:
-    rubric = str(values.get("rubric", values.get("")))
-    if values.get("include_expected_output") and expected is not None:
-        rubric = f"{rubric}\n\nThe expected answer: {expected}"
-    model = {"model": values["model"]} if isinstance(values.get("model"), str) else {}
-    answer["judge"] = {"rubric": rubric, **model}
-
-
+_EVALUATORS = ("EqualsExpected", "Equals", "Contains", "MaxDuration", "LLMJudge", "IsInstance")
 _TYPES = {"dict": "object", "list": "array", "int": "integer", "float": "number", "bool": "boolean"}
 
 
-def _is_instance(values: Mapping[str, Any], expected: Any, answer: dict[str, Any], limits: dict[str, Any]) -> None:
-    name = str(values.get("type_name", values.get("")))
-    if name != "str":  # an answer is always text
-        answer["json_schema"] = {"type": _TYPES.get(name, "object")}
-
-
-_EVALUATORS: Mapping[str, _Reader] = {
-    "EqualsExpected": _equals_expected,
-    "Equals": _equals,
-    "Contains": _contains,
-    "MaxDuration": _max_duration,
-    "LLMJudge": _llm_judge,
-    "IsInstance": _is_instance,
-}
+def _add_check(
+    name: str, values: Mapping[str, Any], expected: Any, answer: dict[str, Any], limits: dict[str, Any]
+) -> None:
+    """Add the counterpart of an evaluator, one of `_EVALUATORS`, to the checks of a case."""
+    match name:
+        case "EqualsExpected" if expected is not None:
+            answer["equals"] = expected
+        case "Equals":
+            answer["equals"] = values.get("value", values.get(""))
+        case "Contains":
+            text = str(values.get("value", values.get("")))
+            if values.get("case_sensitive", True):
+                answer["contains"].append(text)
+            else:
+                answer["regex"] = f"(?i){re.escape(text)}"
+        case "MaxDuration":
+            limits["seconds"] = values.get("seconds", values.get(""))
+        case "LLMJudge":
+            rubric = str(values.get("rubric", values.get("")))
+            if values.get("include_expected_output") and expected is not None:
+                rubric = f"{rubric}\n\nThe expected answer: {expected}"
+            model = {"model": values["model"]} if isinstance(values.get("model"), str) else {}
+            answer["judge"] = {"rubric": rubric, **model}
+        case "IsInstance":
+            type_name = str(values.get("type_name", values.get("")))
+            if type_name != "str":  # an answer is always text
+                answer["json_schema"] = {"type": _TYPES.get(type_name, "object")}

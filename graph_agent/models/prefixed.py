@@ -7,7 +7,7 @@ import functools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import add_ai_message_chunks, add_usage
@@ -50,13 +50,7 @@ class PrefixedChatModel(BaseChatModel):
     def _llm_type(self) -> str:
         return "prefixed"
 
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
+    def _generate(self, *_: Any, **__: Any) -> ChatResult:
         raise TypeError("PrefixedChatModel runs asynchronously only; use ainvoke() or astream().")
 
     async def _agenerate(

@@ -526,7 +526,7 @@ def read_step(response: Reply, number: int) -> AIMessage:
 def _envelope(response: Any) -> Mapping[str, Any] | None:
     """Return a reply as `{"tool_calls", "content"}`; None for text and for any other value."""
     if isinstance(response, str):
-        found = _read_object(response) or {}
+        found = read_object(response) or {}
         return found if isinstance(found.get("tool_calls"), list) else None
     if isinstance(response, list | tuple):
         return {"tool_calls": response}
@@ -549,7 +549,7 @@ def _read_call(item: Any, number: int) -> ToolCall | InvalidToolCall:
     # A missing id remains None here: the call gets a new one each time the step is returned.
     id_ = str(item["id"]) if item.get("id") else None
     given: Any = next((fields[key] for key in ("arguments", "args") if fields.get(key) is not None), {})
-    args = _read_object(given or "{}") if isinstance(given, str) else given
+    args = read_object(given or "{}") if isinstance(given, str) else given
     if isinstance(args, dict):
         return ToolCall(name=name, args=args, id=id_, type="tool_call")
     text = given if isinstance(given, str) else json.dumps(given)
@@ -566,7 +566,7 @@ def _renew(call: Any, lap: int) -> Any:
     return fresh
 
 
-def _read_object(text: str) -> dict[str, Any] | None:
+def read_object(text: str) -> dict[str, Any] | None:
     """Parse a JSON object; None for any other text."""
     if not text.lstrip().startswith("{"):
         return None

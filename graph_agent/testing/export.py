@@ -26,7 +26,7 @@ from graph_agent.testing.export_script import (
     was_stopped,
 )
 from graph_agent.testing.recorded_session import RecordedRun, value_of_result
-from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedReply, Recording
+from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedReply, Recording, decision_in
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.usage import add_usage
 
@@ -102,12 +102,7 @@ def _decisions(recorded: RecordedInput) -> dict[str, list[dict[str, Any]]]:
 
 
 def _decision(entry: StoredEvent) -> dict[str, Any]:
-    decision: dict[str, Any] = {"type": entry["decision"]}
-    if entry["decision"] == "edit":
-        name = {"name": entry["edited_name"]} if "edited_name" in entry else {}
-        decision["edited_action"] = {**name, "args": entry["arguments"]}
-    if "message" in entry:
-        decision["message"] = entry["message"]
+    decision = decision_in(entry)
     if entry["decided_by"] not in _UNNAMED and not entry["decided_by"].startswith("always ("):
         decision["decided_by"] = entry["decided_by"]
     return decision

@@ -21,7 +21,7 @@ from graph_agent._compat import SubPattern, parse_pattern
 from graph_agent._internal.json_schema import SchemaCheck
 from graph_agent.errors import ScriptError
 from graph_agent.models.sanitize import alias_of
-from graph_agent.models.scripted import Script, ScriptedChatModel, ScriptedRequest
+from graph_agent.models.scripted import Script, ScriptedChatModel, ScriptedRequest, read_object
 from graph_agent.waves.reply import PLAN_TOOL
 
 _MOST_CANDIDATES = 200
@@ -423,7 +423,7 @@ def _calls_in(message: BaseMessage) -> list[tuple[str, str]]:
         return []
     if message.tool_calls:
         return [(call["id"] or "", call["name"]) for call in message.tool_calls]
-    value = _json_object(message.text.rpartition("\n")[2])
+    value = read_object(message.text.rpartition("\n")[2]) or {}
     calls = value.get("tool_calls", value.get("tools"))
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         return []
@@ -438,7 +438,7 @@ def _results_in(message: BaseMessage) -> Iterator[tuple[str, str]]:
         for part in message.text.split(_RESULT_END)[:-1]:
             if start := _RESULT.search(part):
                 yield start[1], part[start.end() :]
-    elif message.type == "human" and isinstance(found := _json_object(message.text).get("results"), dict):
+    elif message.type == "human" and isinstance(found := (read_object(message.text) or {}).get("results"), dict):
         for id_, value in found.items():
             yield id_, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
@@ -449,7 +449,7 @@ def _tools_in_text(messages: Sequence[BaseMessage]) -> Iterator[tuple[str, dict[
     for line in "\n".join(message.text for message in messages if message.type == "system").splitlines():
         if line.startswith(_HEADING):
             name = name or line.removeprefix(_HEADING).strip()
-        elif name and (schema := _json_object(line)):
+        elif name and (schema := read_object(line)):
             yield name, schema
             name = ""
 
@@ -464,14 +464,3 @@ def _answer_schema(request: ScriptedRequest) -> dict[str, Any] | None:
             schema, _ = json.JSONDecoder().raw_decode(message.text, found.end())
             return dict(schema)
     return None
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object; empty for any other text."""
-    if not text.startswith("{"):
-        return {}
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -20,7 +20,7 @@ from graph_agent.models.errors import ModelErrorKind
 from graph_agent.session.session import Session
 from graph_agent.testing import script
 from graph_agent.testing.input_differences import ABSENT, Difference, DifferenceKind
-from graph_agent.testing.recording import RecordedInput, RecordedReply, RecordedResult, RecordedStep
+from graph_agent.testing.recording import RecordedInput, RecordedReply, RecordedResult, RecordedStep, decision_in
 from graph_agent.testing.stand_ins import RecordedCalls
 from graph_agent.types import SessionStatus
 
@@ -173,13 +173,7 @@ class Playback:
         if found is None:
             return None
         self._decisions.remove(found)
-        decision: dict[str, Any] = {"type": found["decision"], "decided_by": found["decided_by"]}
-        if found["decision"] == "edit":
-            name = found.get("edited_name", found["name"])
-            decision["edited_action"] = {"name": name, "args": found["arguments"]}
-        if "message" in found:
-            decision["message"] = found["message"]
-        return decision
+        return {**decision_in(found), "decided_by": found["decided_by"]}
 
 
 def stored_replies(recorded: RecordedInput, first_step: int = 0) -> Iterator[tuple[RecordedStep, RecordedReply]]:

@@ -439,6 +439,15 @@ def _usage_in(record: ModelCallRecord) -> dict[str, int] | None:
     return {"input_tokens": given, "output_tokens": made, "total_tokens": given + made}
 
 
+def decision_in(entry: StoredEvent) -> dict[str, Any]:
+    """Return the decision of an `approval_decision` event, without the person who took it."""
+    decision: dict[str, Any] = {"type": entry["decision"]}
+    if entry["decision"] == "edit":
+        name = {"name": entry["edited_name"]} if "edited_name" in entry else {}
+        decision["edited_action"] = {**name, "args": entry["arguments"]}
+    return {**decision, "message": entry["message"]} if "message" in entry else decision
+
+
 def usage_of(events: Iterable[Mapping[str, Any]]) -> Usage:
     """Return the usage of events as the sum of what its events report."""
     total: Usage = NO_USAGE
