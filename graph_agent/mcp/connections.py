@@ -1,22 +1,6 @@
-"""Validates connection settings before any server is started.
+"""Validates connection settings before any server is started; `docs/guides/mcp.md` describes the keys.
 
-Connections have the keys of langchain-mcp-adapters, and keys of our own for every transport:
-- `tool_prefix`: `True` for `"<server>_"`, or the prefix as text; default none;
-- `connect_timeout_s`: seconds for a server to start; default 30;
-- `pin_tools`: True to offer only the tools listed at startup and ignore later changes; default False;
-- `required`: True to fail if the server cannot be opened at startup; default False, which leaves its tools out;
-- `max_message_bytes`: maximum bytes of one message from the server; a longer one is refused on arrival; default 16 MiB;
-- `stray_output`: `"error"` fails the running calls when a stdio server writes a line that is not a message, `"ignore"`
-  logs the line; default `"error"`;
-- `elicitation`: `"ask"` makes a server's question an interrupt of the agent, `"repeat"` also calls a writing tool again
-  for an answer that arrives after its process has ended, `"refuse"` declares questions as unsupported; default `"ask"`;
-- `sampling`: `"model"` answers the server's requests to a model with the agent's, `"refuse"` declares them as
-  unsupported; default `"refuse"`;
-- `sampling_max_tokens`: maximum tokens of one such reply; default 4,096;
-- `resources` and `prompts`: True to offer the server's resources or prompts as tools; default False;
-- `roots`: folders that are announced to the server; default none;
-- `oauth`, over HTTP: True or the settings of OAuth (`graph_agent.mcp.oauth.OAuthSettings`); default none;
-- `answer_timeout_s`: seconds that a call stays open for the answer to its question; default 3,600.
+Connections have the keys of langchain-mcp-adapters, and keys of our own for every transport.
 """
 
 from __future__ import annotations

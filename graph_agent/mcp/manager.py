@@ -96,8 +96,8 @@ async def open_mcp_tools(
     taken effect. Tools can be called from other event loops and threads while the loop that opened them runs.
 
     A server's question to a person during a call is an interrupt of the agent; see `elicitation` and
-    `answer_timeout_s` in `graph_agent.mcp.connections`. `on_elicitation` answers in its place: `async (context, params)
-    -> ElicitResult`, with an optional third parameter, `CallbackContext`.
+    `answer_timeout_s` in `docs/guides/mcp.md`. `on_elicitation` answers in its place: `async (context, params) ->
+    ElicitResult`, with an optional third parameter, `CallbackContext`.
     `auth` applies to every HTTP server, or, as a mapping, to the servers it names.
 
     Raises `ConfigError` for an invalid connection, before any server starts, and for two tools with the same name, and

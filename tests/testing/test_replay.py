@@ -301,7 +301,7 @@ CASES: dict[str, tuple[Any, Play]] = {
     ),
     "an abort": (worker, aborted),
     "an aborted approval": (lambda: agent([plan(OSLO, PAY)], LoopConfig(approve=["pay"])), aborted_approval),
-    "a deadline": (lambda: worker(deadline_s=0.2), lambda session: session.run("Work.")),
+    "a deadline": (lambda: worker(deadline_s=1), lambda session: session.run("Work.")),
     "errors": (
         lambda: agent([plan(("u", "wether", {}), ("v", "pay", {"amount": "much"})), "Sorry.", "Bye."]),
         asked,
