@@ -28,7 +28,7 @@ from graph_agent.session.results import (
     input_at,
     run_result,
 )
-from graph_agent.state.call_events import call_name, recorded_ids
+from graph_agent.state.call_events import call_name, is_progress, recorded_ids
 from graph_agent.state.events import Event, StoredEvent, is_approval
 from graph_agent.state.lengths import lengths_of
 from graph_agent.state.messages import failure_of
@@ -37,7 +37,6 @@ from graph_agent.types import delegation_name
 MODES: list[StreamMode] = ["messages", "custom", "updates"]
 """The stream modes that parts are made from."""
 
-_PROGRESS = {"type", "step", "action", "target"}
 _DELEGATE_PROGRESS = {"type", "step", "id", "target", "content"}
 _ANSWERING = ("finalize", "plan", "model")
 _CALLS = ("tool_call", "delegation_request")
@@ -204,11 +203,10 @@ def _custom(payload: Any) -> RunPart:
     """Convert an object of the custom stream; the loop's own are recognized by their exact keys."""
     if isinstance(payload, DelegatePart):
         return payload
-    if isinstance(payload, dict):
-        if payload.keys() == _PROGRESS and payload["type"] == "progress":
-            return Progress(payload["step"], payload["action"], payload["target"])
-        if payload.keys() == _DELEGATE_PROGRESS and payload["type"] == "delegation_progress":
-            return DelegateProgress(payload["id"], payload["target"], payload["content"])
+    if is_progress(payload):
+        return Progress(payload["step"], payload["action"], payload["target"])
+    if isinstance(payload, dict) and payload.keys() == _DELEGATE_PROGRESS and payload["type"] == "delegation_progress":
+        return DelegateProgress(payload["id"], payload["target"], payload["content"])
     return Custom(payload)
 
 

@@ -137,6 +137,20 @@ def approval_progress(name: str, step: int) -> dict[str, Any]:
     return {"type": "progress", "step": step, "action": "approval", "target": delegate_name(name)}
 
 
+_PROGRESS = {"type", "step", "action", "target"}
+
+
+def is_progress(payload: Any) -> bool:
+    """Whether an object of the custom stream is one of these records, by its exact form: a tool may write any."""
+    return (
+        isinstance(payload, dict)
+        and payload.keys() == _PROGRESS
+        and payload["type"] == "progress"
+        and isinstance(payload["step"], int)
+        and all(isinstance(payload[key], str) for key in ("action", "target"))
+    )
+
+
 def since_plan(events: Sequence[StoredEvent]) -> list[StoredEvent]:
     """Return the newest plan's event and all later ones; empty if the newest input has no plan."""
     for index in range(len(events) - 1, -1, -1):

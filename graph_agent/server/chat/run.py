@@ -41,6 +41,7 @@ from graph_agent.server.problems import (
 )
 from graph_agent.session.driver import RunDriver, RunOptions
 from graph_agent.session.results import DelegatePart
+from graph_agent.state.call_events import is_progress
 from graph_agent.state.events import StoredEvent
 from graph_agent.state.messages import new_user_messages
 from graph_agent.types import NO_USAGE
@@ -372,7 +373,7 @@ class ServerRun:
                     await self._emit(StateValues(payload))
                 elif isinstance(payload, DelegatePart):
                     await self._emit(payload)
-                elif isinstance(payload, dict) and payload.get("type") == "progress":
+                elif is_progress(payload):
                     await self._emit(ProgressUpdate(payload))
 
     async def _on_text(self, text: str, message_id: str | None) -> None:
