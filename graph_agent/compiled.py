@@ -37,13 +37,7 @@ from graph_agent._internal.sync_bridge import blocking, interruptible, refuse_ru
 from graph_agent._internal.text import check_session_id, html_table
 from graph_agent.approvals.requests import is_approval_request
 from graph_agent.checkpoints.format import guard_reads
-from graph_agent.checkpoints.reading import (
-    check_is_stored,
-    keep_ids_above_newest,
-    load,
-    namespaces_to_check,
-    patch_metadata,
-)
+from graph_agent.checkpoints.reading import check_start, load, patch_metadata
 from graph_agent.errors import InputError
 from graph_agent.inputs.deduplicator import admit_input, stored_chunks
 from graph_agent.runs.fence import DeferredWrites, defers_writes
@@ -362,10 +356,8 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
             self._check_custom_state(update[0])
 
     async def _check_start(self, configurable: dict[str, Any]) -> None:
-        """Refuse to start from a checkpoint that does not exist; keep the ids of new ones above those that do."""
-        if (saver := self._saver_of(configurable)) and (namespaces := namespaces_to_check(configurable)):
-            await check_is_stored(saver, configurable)
-            await keep_ids_above_newest(saver, str(configurable.get("thread_id", "")), namespaces)
+        if saver := self._saver_of(configurable):
+            await check_start(saver, configurable)
 
     def _saver_of(self, configurable: dict[str, Any]) -> BaseCheckpointSaver[Any] | None:
         """Return the saver of a run: a nested run uses that of the surrounding run; None if nothing is stored."""

@@ -81,7 +81,7 @@ async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig)
     return listed[0].config if listed else None
 
 
-def namespaces_to_check(configurable: Mapping[str, Any]) -> list[str]:
+def _namespaces_to_check(configurable: Mapping[str, Any]) -> list[str]:
     """Return the checkpoint namespaces that may have checkpoint ids higher than any that a run loads itself.
 
     These are the run's own namespace if it starts from an older checkpoint, and the parent namespaces if it runs inside
@@ -95,23 +95,20 @@ def namespaces_to_check(configurable: Mapping[str, Any]) -> list[str]:
     return found
 
 
-async def check_is_stored(saver: BaseCheckpointSaver[Any], configurable: Mapping[str, Any]) -> None:
-    """Refuse a run or an update from a checkpoint that does not exist, which would begin the session anew."""
-    checkpoint_id = configurable.get("checkpoint_id")
-    if not checkpoint_id or configurable.get("checkpoint_ns"):
-        return
-    thread_id = str(configurable["thread_id"])
-    at: RunnableConfig = {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", "checkpoint_id": checkpoint_id}}
-    if await load(saver, at) is None:
-        raise InputError(
-            f"Session {thread_id!r} has no checkpoint {checkpoint_id!r}: `prune` may have removed it. Continue from "
-            "one of those that `get_state_history` lists; to keep more, prune with a higher keep_last."
-        )
+async def check_start(saver: BaseCheckpointSaver[Any], configurable: Mapping[str, Any]) -> None:
+    """Check a run or an update that starts from an older checkpoint, and make its ids higher than all existing ones.
 
-
-async def keep_ids_above_newest(saver: BaseCheckpointSaver[Any], thread_id: str, namespaces: Sequence[str]) -> None:
-    """Make new checkpoint ids higher than all existing ones in some namespaces of a thread."""
-    for namespace in namespaces:
+    Raises `InputError` if the checkpoint does not exist, from which LangGraph would begin the session anew.
+    """
+    thread_id, checkpoint_id = str(configurable.get("thread_id", "")), configurable.get("checkpoint_id")
+    if checkpoint_id and not configurable.get("checkpoint_ns"):
+        named = {"thread_id": thread_id, "checkpoint_ns": "", "checkpoint_id": checkpoint_id}
+        if await load(saver, {"configurable": named}) is None:
+            raise InputError(
+                f"Session {thread_id!r} has no checkpoint {checkpoint_id!r}: `prune` may have removed it. Continue from "
+                "one of those that `get_state_history` lists; to keep more, prune with a higher keep_last."
+            )
+    for namespace in _namespaces_to_check(configurable):
         newest = await load(saver, {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}})
         if newest is not None:
             raise_checkpoint_id_floor(newest.checkpoint["id"])
