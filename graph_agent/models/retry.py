@@ -16,7 +16,7 @@ import inspect
 import random
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import anyio.lowlevel
@@ -176,6 +176,7 @@ async def request_unobserved(
     if watch is not None:
         streams = [watch.gated_stream(stream) for stream in streams]
     relay = TokenRelay(manager, streams, limit, watch)
+    limit.run_id = str(relay.run_id)
     relay.begin(request)
     try:
         result = await generate_reply(model, request, options, relay, is_text=is_text_only(request))
@@ -224,7 +225,7 @@ async def ask(
     """
     watch = watch or StreamWatch()
     timed = partial(TimedRequest.to, runnable, request, options)
-    watch.limit = limit = _Attempt(timed, {each.id for each in request}, timeout_s, total_s)
+    watch.limit = limit = _Attempt(timed, request, timeout_s, total_s)
     watch.is_quiet = watch.is_quiet or config is not None
     attempt = 0
     unobserved = unobserved_model(runnable, options, config)
@@ -250,17 +251,20 @@ async def ask(
 
 
 class _Attempt(TokenTimeout):
-    """The time limit of one attempt, its measured times, and its sanitized chunks with the arguments of its calls.
-
-    `taken` holds the ids of the request's messages.
-    """
+    """The time limit of one attempt, its measured times, and its sanitized chunks with the arguments of its calls."""
 
     def __init__(
-        self, measure: Callable[[], TimedRequest], taken: Set[str | None], token_s: float | None, total_s: float | None
+        self,
+        measure: Callable[[], TimedRequest],
+        request: Sequence[BaseMessage],
+        token_s: float | None,
+        total_s: float | None,
     ) -> None:
         super().__init__(token_s, total_s)
         self._measure = measure
-        self._taken = taken
+        self._request = request
+        self.run_id = ""
+        """The id of LangChain's run; the ids that it makes contain it."""
         self.arguments: dict[Any, str] = {}
         self.streamed = False
         self.timed: TimedRequest
@@ -281,20 +285,30 @@ class _Attempt(TokenTimeout):
         self.streamed = True
         await super().on_llm_new_token(*args, **kwargs)
 
+    @cached_property
+    def _taken(self) -> Set[str | None]:
+        """The ids of the request's messages."""
+        return {each.id for each in self._request}
+
     def with_free_id(self, reply: M) -> M:
         """Return a reply with an id of its own, if it has that of a message of the request; else the same object.
 
         By its id, a reply that a cache returns again would replace the earlier one in the history.
         """
-        taken = reply.id is not None and reply.id in self._taken
-        return reply.model_copy(update={"id": self._free_id}) if taken else reply
+        return reply.model_copy(update={"id": self._free_id}) if self._is_taken(reply.id) else reply
+
+    def _is_taken(self, id_: str | None) -> bool:
+        # The ids of a long request are collected only for an id that LangChain has not just made.
+        is_new = id_ is None or (self.run_id and id_.endswith(self.run_id))
+        return not is_new and id_ in self._taken
 
     def receive(self, message: BaseMessage) -> None:
         self.restart()
         self.streamed = True
         # In place: LangChain makes the reply from these chunks, and the message stream has queued them.
         self._sanitize(message)
-        message.id = self.with_free_id(message).id
+        if self._is_taken(message.id):
+            message.id = self._free_id
         for piece in message.tool_call_chunks if isinstance(message, AIMessageChunk) else ():
             # A call without an index arrives in one chunk.
             key = f"#{len(self.arguments)}" if piece["index"] is None else piece["index"]

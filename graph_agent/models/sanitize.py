@@ -52,11 +52,14 @@ class ChunkSanitizer:
         """Sanitize the next chunk."""
         content = message.content
         if isinstance(content, str):
-            message.content = self._joined("text", content)
+            # A chunk is a model of Pydantic, whose fields take longer to set than to compare.
+            if (text := self._joined("text", content)) is not content:
+                message.content = text
         else:
             for block in content:
                 _clean_fields(block)
-        _clean_fields(message.additional_kwargs)
+        if message.additional_kwargs:
+            _clean_fields(message.additional_kwargs)
         for piece in message.tool_call_chunks if isinstance(message, AIMessageChunk) else ():
             if arguments := piece["args"]:
                 piece["args"] = self._joined(piece["index"], arguments)
