@@ -28,6 +28,7 @@ from graph_agent.mcp.connections import (
     TRANSPORTS,
 )
 from graph_agent.mcp.messages import MAX_MESSAGE_BYTES
+from graph_agent.mcp.oauth import OAuthSettings
 from graph_agent.mcp.transports import READ_TIMEOUT_S, TIMEOUT_S
 from graph_agent.prompts import VARIABLES
 from graph_agent.settings.config import LoopConfig
@@ -62,15 +63,6 @@ def _flag(description: str, default: Any = False) -> dict[str, Any]:
 
 
 _STRINGS = {"type": "array", "items": {"type": "string"}}
-_OAUTH = {
-    "scopes": _key("The requested scopes; absent for those that the server advertises.", **_STRINGS),
-    "client_id": _text("Id of a client that is registered already; absent to register one."),
-    "client_secret": _text("Its secret; may refer to a variable."),
-    "store": _text("Folder of the tokens."),
-    "redirect_port": _key(
-        "Port of the redirect on 127.0.0.1; 0 for a free one.", type="integer", minimum=0, maximum=65_535
-    ),
-}
 _CONNECTION: dict[str, dict[str, Any]] = {
     "tool_prefix": _key(
         "Prefix of the server's tool names: true for `<server>_`, or the prefix itself.",
@@ -102,9 +94,8 @@ _CONNECTION: dict[str, dict[str, Any]] = {
     "prompts": _flag("Whether to offer the server's prompts as tools that list them and return their text."),
     "roots": _key("Folders that are announced to the server, relative to the agent file.", **_STRINGS),
     "oauth": _key(
-        "Whether to authorize with OAuth, or its settings: the scopes, a client that is registered already, the folder "
-        "of the tokens, and the port of the redirect.",
-        anyOf=[{"type": "boolean"}, {"type": "object", "additionalProperties": False, "properties": _OAUTH}],
+        "Whether to authorize with OAuth, or its settings.",
+        anyOf=[{"type": "boolean"}, {"$ref": "#/$defs/OAuthSettings"}],
     ),
     "answer_timeout_s": _key(
         "Seconds that a call stays open for the answer to its question.", ANSWER_TIMEOUT_S, **_SECONDS
@@ -155,6 +146,7 @@ def agent_schema() -> dict[str, Any]:
     keys["cache"]["anyOf"][0]["pattern"] = "^(memory|sqlite:///.+)$"
     keys["config"] |= _config(definitions)
     keys["mcp_servers"]["additionalProperties"] = {"anyOf": [_connection(name) for name in TRANSPORT_KEYS]}
+    definitions["OAuthSettings"] = _schema_of(OAuthSettings, definitions)
     keys["tools"]["items"] |= _DOTTED
     keys["hooks"]["items"] = {"anyOf": [{"type": "string", **_HOOK}, keys["hooks"]["items"]]}
     definitions["HookSpec"]["properties"]["use"] |= _HOOK

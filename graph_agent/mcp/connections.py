@@ -170,7 +170,7 @@ def _set_oauth(name: str, options: dict[str, Any]) -> None:
         _refuse(name, "give one of 'auth' and 'oauth'.")
     try:
         settings = read_oauth(options.pop("oauth"))
-    except ValueError as error:
+    except ConfigError as error:
         _refuse(name, str(error))
     options["auth"] = FileOAuth(name, options["url"], settings)
 

@@ -17,17 +17,19 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 from mcp.client.auth import OAuthClientProvider
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthMetadata, OAuthToken
-from pydantic import AnyUrl, BaseModel, ValidationError
+from pydantic import AnyUrl, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic.json_schema import SkipJsonSchema
 
 from graph_agent._internal.failure_log import get_logger
+from graph_agent._internal.validation_text import CheckedModel, describe_fields
+from graph_agent.errors import ConfigError
 from graph_agent.mcp.messages import AuthorizationNeededError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -40,20 +42,23 @@ STORE = Path("~/.config/graph-agent/mcp-tokens")
 _PAGE = "<!doctype html><meta charset=utf-8><title>{0}</title><p>{0} You can close this window."
 
 
-@dataclass(frozen=True, slots=True)
-class OAuthSettings:
-    """The key `oauth` of a connection."""
+class OAuthSettings(CheckedModel):
+    """Settings of OAuth for one server."""
+
+    model_config = ConfigDict(json_schema_extra=describe_fields)
+    _described_as = "oauth"
 
     scopes: tuple[str, ...] = ()
-    """Requested scopes; empty for those that the server advertises."""
+    """The requested scopes; empty for those that the server advertises."""
     client_id: str | None = None
     """Id of a client that is registered already; None to register one."""
-    client_secret: str | None = None
+    client_secret: SecretStr | None = None
+    """Its secret; may refer to a variable."""
     store: Path = STORE
     """Folder of the tokens."""
-    redirect_port: int = 0
-    """Port on 127.0.0.1 of the redirect; 0 for a free one, which is kept for a registered client."""
-    on_url: Callable[[str], Awaitable[None]] | None = None
+    redirect_port: Annotated[int, Field(strict=True, ge=0, le=65_535)] = 0
+    """Port of the redirect on 127.0.0.1; 0 for a free one, which is kept for a registered client."""
+    on_url: SkipJsonSchema[Callable[[str], Awaitable[None]] | None] = None
     """Shows the address to a person; None for the terminal, if there is one."""
 
     @property
@@ -177,12 +182,13 @@ class FileOAuth(OAuthClientProvider):
         context.token_expiry_time = stored.get("expires_at")
         # Without it, a refresh would go to the server instead of its authorization server.
         context.oauth_metadata = context.oauth_metadata or _parsed(OAuthMetadata, stored.get("metadata"))
+        secret = self._settings.client_secret
         if context.client_info is None and self._settings.client_id is not None:
             context.client_info = OAuthClientInformationFull(
                 client_id=self._settings.client_id,
-                client_secret=self._settings.client_secret,
+                client_secret=None if secret is None else secret.get_secret_value(),
                 redirect_uris=[AnyUrl(self._redirect)],
-                token_endpoint_auth_method="none" if self._settings.client_secret is None else "client_secret_post",
+                token_endpoint_auth_method="none" if secret is None else "client_secret_post",
             )
 
     async def _show(self, url: str) -> None:
@@ -253,31 +259,13 @@ class FileOAuth(OAuthClientProvider):
 
 
 def read_oauth(value: Mapping[str, Any] | bool) -> OAuthSettings:
-    """Return the settings of a connection's key `oauth`.
+    """Return the settings of a connection's key `oauth`, in which an empty value counts as absent.
 
     Raises:
-        ValueError: With the fault, if they are invalid.
+        ConfigError: If they are invalid.
     """
     if value is True:
         return OAuthSettings()
     if not isinstance(value, Mapping):
-        raise ValueError(f"'oauth' must be true or a mapping such as {{'scopes': ['read']}}; got {value!r}.")
-    known = {"scopes", "client_id", "client_secret", "store", "redirect_port", "on_url"}
-    if unknown := sorted(map(str, value.keys() - known)):
-        raise ValueError(f"'oauth' has unknown keys {', '.join(unknown)}; known: {', '.join(sorted(known))}.")
-    scopes, port = value.get("scopes") or (), value.get("redirect_port") or 0
-    if isinstance(scopes, str) or not all(isinstance(each, str) for each in scopes):
-        raise ValueError(f"'scopes' of 'oauth' must be a list of texts; got {scopes!r}.")
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 65_536:
-        raise ValueError(f"'redirect_port' of 'oauth' must be a port; got {port!r}.")
-    for name in ("client_id", "client_secret", "store"):
-        if not isinstance(value.get(name), str | Path | None):
-            raise ValueError(f"{name!r} of 'oauth' must be text; got {type(value[name]).__name__}.")
-    return OAuthSettings(
-        tuple(scopes),
-        value.get("client_id"),
-        value.get("client_secret"),
-        Path(value.get("store") or STORE),
-        port,
-        value.get("on_url"),
-    )
+        raise ConfigError(f"'oauth' must be true or a mapping such as {{'scopes': ['read']}}; got {value!r}.")
+    return OAuthSettings(**{str(key): each for key, each in value.items() if each not in (None, "")})

@@ -15,6 +15,7 @@ _SECTIONS = {
     "SkillSpec": "[skill](#skills)",
     "HookSpec": "[hook](#hooks)",
     "CredentialSource": "[credential](#credentials)",
+    "OAuthSettings": "[settings](#oauth)",
 }
 
 
@@ -48,6 +49,9 @@ def page() -> str:
         "## mcp_servers",
         "Each value is a connection. Its keys depend on the transport.",
         *(part for each in connections for part in (f"### {each['title']}", _keys(each))),
+        "### oauth",
+        _text(definitions["OAuthSettings"]),
+        _keys(definitions["OAuthSettings"]),
         "## delegates",
         _text(definitions["DelegateSpec"]) + " Give exactly one of `graph` and `url`.",
         _keys(definitions["DelegateSpec"]),

@@ -95,10 +95,11 @@ async def test_a_refusal_of_the_person_is_the_servers_error(server: HttpServer, 
     ("oauth", "fault"),
     [
         ("yes", "'oauth' must be true or a mapping"),
-        ({"scope": "a"}, "unknown keys scope"),
-        ({"scopes": "a"}, "'scopes' of 'oauth' must be a list"),
-        ({"redirect_port": "80"}, "'redirect_port' of 'oauth' must be a port"),
-        ({"client_id": 7}, "'client_id' of 'oauth' must be text"),
+        ({"scope": "a"}, "MCP server 'hotel': oauth: unknown field 'scope'; known: .* Did you mean 'scopes'"),
+        ({"scopes": "a"}, r"oauth: scopes='a': .* Write it as a list: \['a'\]."),
+        ({"redirect_port": "80"}, "oauth: redirect_port='80': Input should be a valid integer."),
+        ({"client_id": 7}, "oauth: client_id=7: Input should be a valid string."),
+        ({"client_secret": 7}, "oauth: client_secret: Input should be a valid string."),
     ],
 )
 async def test_invalid_settings_are_refused(oauth: Any, fault: str) -> None:
