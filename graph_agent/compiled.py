@@ -256,9 +256,10 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
             if kwargs.get("control") is not None:
                 kwargs["control"] = AnsweringControl(kwargs["control"], run)
             chunks = super().astream(input, self._with_run(config, run), **self._durable(kwargs, configurable))
+            flushed = contextlib.nullcontext() if run.deferred is None else run.deferred.flushed()
             held: GraphBubbleUp | None = None
             try:
-                async with _flushed(run), contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
+                async with flushed, contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
                     async for chunk in chunks:
                         run.at_consumer = True
                         try:
@@ -306,18 +307,16 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
 
     def _answers_a_checkpoint(self, given: Any, config: RunnableConfig) -> bool:
         """Whether a run answers a question of the checkpoint that its config names."""
-        if (
-            not isinstance(given, Command)
-            or given.resume is None
-            or not config.get("configurable", {}).get("checkpoint_id")
-        ):
-            return False
-        return isinstance(self.checkpointer, BaseCheckpointSaver)
+        return (
+            isinstance(given, Command)
+            and given.resume is not None
+            and bool(config.get("configurable", {}).get("checkpoint_id"))
+            and isinstance(self.checkpointer, BaseCheckpointSaver)
+        )
 
     def _check_input(self, given: Any, configurable: dict[str, Any]) -> None:
         """Refuse an input that no run can use, by an `InputError` with the right call, or with the faulty field."""
-        fields = self.builder.input_schema.__annotations__
-        check_input(given, fields, stored=self._saver_of(configurable) is not None)
+        check_input(given, self.builder.input_schema.__annotations__, stored=self._saver_of(configurable) is not None)
         self._check_custom_state(given)
 
     def _check_custom_state(self, given: Any) -> None:
@@ -396,13 +395,12 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
         context = with_credentials(context, builder.credentials, config, builder.deps.context_schema)
         return {**kwargs, "context": context}
 
-    def _configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
-        """Merge the `configurable` of the graph, of the surrounding run and of the run's own config."""
-        return {**ensure_config(self.config)["configurable"], **(config or {}).get("configurable", {})}
-
     def _checked_configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
-        """Return `_configurable` if it names a session by Unicode text; `InputError` if it must and does not."""
-        configurable = self._configurable(config)
+        """Merge the `configurable` of the graph, of the surrounding run and of the run's own config.
+
+        Raises `InputError` if the result must name a session by Unicode text and does not.
+        """
+        configurable = {**ensure_config(self.config)["configurable"], **(config or {}).get("configurable", {})}
         if lacks_thread(self.checkpointer, configurable):
             raise InputError(
                 "This agent has a checkpointer, and the config has no thread_id, which names the session. Pass e.g. "
@@ -423,11 +421,9 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
             return kwargs
         if not self.checkpointer and not self._keeps_with_its_parent(configurable):
             return kwargs
-        if not self.builder.deps.toolbox.may_write:
-            saver = self._saver_of(configurable)
-            # Such a saver waits only where it must; otherwise a waiting call could start before its plan is stored.
-            if not defers_writes(saver):
-                return kwargs
+        # Such a saver waits only where it must; otherwise a waiting call could start before its plan is stored.
+        if not self.builder.deps.toolbox.may_write and not defers_writes(self._saver_of(configurable)):
+            return kwargs
         return {**kwargs, "durability": "sync"}
 
     def _keeps_with_its_parent(self, configurable: dict[str, Any]) -> bool:
@@ -463,10 +459,6 @@ def _with_readership(config: RunnableConfig | None, readership: ConsumerTracker)
 
 def _sets_durability(kwargs: Mapping[str, Any]) -> bool:
     return kwargs.get("durability") is not None or "checkpoint_during" in kwargs
-
-
-def _flushed(run: Run) -> contextlib.AbstractAsyncContextManager[None]:
-    return contextlib.nullcontext() if run.deferred is None else run.deferred.flushed()
 
 
 def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
