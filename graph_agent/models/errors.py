@@ -147,6 +147,8 @@ _TRANSIENT_WORDS = _any_of(
     r"\b(?:resource_exhausted|service[_ ]?unavailable|deadline_exceeded|throttling\w{0,20})\b",
     # A client with a connection of another event loop; it drops that connection, and the next attempt opens another.
     r"(?:bound|attached) to a different (?:event )?loop|event loop is closed",
+    # LangChain's error for a stream that the provider ended before its first token.
+    r"no generations found in stream|no generation chunks were returned",
 )
 _WAIT_IN_TEXT = re.compile(
     r"(?:try again|retry) (?:in|after) (?:(\d{1,4})h)?(?:(\d{1,5})m(?!s))?"

@@ -137,7 +137,7 @@ def read_reply(
         max_tokens: Maximum tokens of the reply; None if unknown.
     """
     cut = cut_off(reply)
-    requested = calls_of(reply)
+    requested = [_named_once(call, tools) for call in calls_of(reply)]
     message = reply
     if text and not requested:
         found = read_text_calls(reply.text, tools)
@@ -161,6 +161,15 @@ def read_reply(
         if canonical != message.tool_calls or message.invalid_tool_calls:
             message = message.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
     return plan_of_calls(message, calls, usage_of(reply, prices), reply.text)
+
+
+def _named_once(call: Call, tools: Collection[str]) -> Call:
+    """Return a call under the name of a tool that its name repeats: some providers send it in each chunk of a call."""
+    name = call["name"]
+    if name in tools:
+        return call
+    found = next((each for each in tools if each and each * (len(name) // len(each)) == name), None)
+    return call if found is None else {**call, "name": found}
 
 
 def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool = False) -> Planned:

@@ -61,6 +61,7 @@ KINDS: list[tuple[str, BaseException]] = [
     ("transient", TimeoutError()),
     ("transient", RuntimeError("<asyncio.locks.Event object> is bound to a different event loop")),
     ("transient", RuntimeError("Event loop is closed")),
+    ("transient", ValueError("No generations found in stream.")),
     ("transient", ConnectionResetError("Connection reset by peer")),
     ("transient", named("RemoteProtocolError", named("TransportError"))("peer closed connection")),
     ("transient", caused(named("APIConnectionError")("Connection error."), ConnectionRefusedError(111, "refused"))),

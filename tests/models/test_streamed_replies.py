@@ -98,6 +98,25 @@ async def test_halves_of_a_character_in_arguments_are_joined() -> None:
     assert done.result.calls[0].arguments == {"text": "\U0001f600"}
 
 
+async def test_a_name_that_each_chunk_of_a_call_repeats_is_read_once() -> None:
+    model = of_chunks([call('{"text":', "echo"), call(' "x"}', "echo")], [text("Done.")])
+    session = Session(create_graph_agent(model, tools=[echo], checkpointer=InMemorySaver()), "s1")
+
+    [done] = [part async for part in session.stream("go") if part.type == "done"]
+
+    messages = (await session.driver.state()).values["messages"]
+    assert [(made.name, made.status) for made in done.result.calls] == [("echo", "success")]
+    assert [made["name"] for made in messages[1].tool_calls] == ["echo"]
+
+
+async def test_a_stream_that_ends_before_its_first_token_is_requested_again() -> None:
+    session = Session(create_graph_agent(of_chunks([], [text("Hi.")]), checkpointer=InMemorySaver()), "s1")
+
+    [done] = [part async for part in session.stream("go") if part.type == "done"]
+
+    assert (done.result.status, done.result.answer) == ("COMPLETED", "Hi.")
+
+
 async def test_a_client_receives_a_streamed_answer_with_half_a_character() -> None:
     async with running(create_graph_agent(of_chunks([text("a\ud83d"), text("\x00b")]))) as runs:
         request = ask(HumanMessage("go"))
