@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import griffe
 
 from scripts.reference.markdown import code, document, table
+from scripts.reference.source import loaded
 
 _MODULE = "graph_agent.state.events"
 _REQUESTS = "graph_agent.approvals.requests"
@@ -17,10 +18,8 @@ _HEADER = ("Field", "Type", "Description")
 
 def page() -> str:
     """Return the page."""
-    module = griffe.load(_MODULE)
-    assert isinstance(module, griffe.Module)
-    requests = griffe.load(_REQUESTS)
-    assert isinstance(requests, griffe.Module)
+    modules = loaded().modules_collection
+    module, requests = modules[_MODULE], modules[_REQUESTS]
     union = str(module["Event"].value)
     names = [name.strip() for name in union.strip("()").split("|")]
     return document(

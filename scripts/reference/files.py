@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 
 from graph_agent.agent_file.editor_schema import schema_text
 from scripts.reference import agent_file, cli, config, environment, events, http, metrics
-
-ROOT = Path(__file__).parents[2]
+from scripts.reference.source import ROOT as ROOT
 
 FILES: Mapping[str, Callable[[], str]] = MappingProxyType(
     {

@@ -7,7 +7,8 @@ import re
 import griffe
 import pytest
 
-from scripts.reference.files import FILES, ROOT
+from scripts.reference.files import FILES
+from scripts.reference.source import ROOT, loaded
 
 SHOWN = [
     name
@@ -24,8 +25,7 @@ def test_generated_file_is_current(path: str) -> None:
 
 
 def test_every_public_name_has_a_docstring() -> None:
-    loader = griffe.GriffeLoader(search_paths=[ROOT])
-    loader.load("graph_agent")
+    loader = loaded()
     loader.resolve_aliases(implicit=True)
     modules = loader.modules_collection
     shown = [modules[name] for name in SHOWN]
