@@ -31,8 +31,12 @@ def read(path: Path) -> Any:
     return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]  # untyped
 
 
-def execute(path: Path) -> Any:
+def execute(path: Path, executable: str = sys.executable) -> Any:
     """Return a notebook with the outputs of a run of its cells, without a key or a network.
+
+    Args:
+        path: Its file.
+        executable: The value of `sys.executable` for the processes that its cells start.
 
     Raises:
         CellExecutionError: If a cell fails.
@@ -40,6 +44,11 @@ def execute(path: Path) -> Any:
     notebook = read(path)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_MODEL_VARIABLES)}
     with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
+        # The profile of the user would change the outputs.
+        startup = Path(folder, "ipython", "profile_default", "startup")
+        startup.mkdir(parents=True)
+        (startup / "executable.py").write_text(f"__import__('sys').executable = {executable!r}\n")
+        environment["IPYTHONDIR"] = str(startup.parents[1])
         # Sockets in files: another process may take a TCP port between its choice and the kernel's start.
         sockets = Config({"AsyncKernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}})
         client = NotebookClient(

@@ -53,6 +53,7 @@ async def hotel(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Compi
         for name in ("OPENAI_API_KEY", "DEBUG_MOCK_RESPONSES", "AGENTIC_LOOP_ENABLED"):
             patch.delenv(name, raising=False)
         patch.setenv("HOTEL_DB", str(folder / "hotel.db"))
+        patch.setattr("sys.executable", warm_python())  # the MCP server's command is `python`
         spec = load_spec(HOTEL / "agent.yaml")
         async with open_agent(spec, today=date(2026, 11, 21), db=f"sqlite:///{folder}/sessions.db") as graph:
             yield graph

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 from pathlib import Path
 
@@ -29,6 +28,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(EXAMPLE / "sample", folder)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REPO", str(folder))
+    monkeypatch.setattr("sys.executable", warm_python())  # an MCP server with the command `python`
     for name in ("OPENAI_API_KEY", "DEBUG_MOCK_RESPONSES"):
         monkeypatch.delenv(name, raising=False)
     return folder
@@ -78,7 +78,6 @@ async def test_the_python_form_asks_on_the_terminal(sample: Path) -> None:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "PYTHONWARNINGS": "default"},
     )
 
     printed, _ = await process.communicate(b"y\n")
