@@ -34,7 +34,7 @@ _MOST_STEPS = 600
 _BYTES_A_STEP = 50_000
 """Bytes of a kept history whose reading takes as long as that of one checkpoint; a long history permits more steps."""
 _CHUNK = 2000
-"""Entries pickled at once; other threads wait for a chunk, about 5 ms."""
+"""Entries from which a chunk is full; other threads wait while one is pickled, about 5 ms."""
 
 Chunks = tuple[bytes, ...]
 
@@ -73,7 +73,7 @@ class _Channel:
     writes: Chunks
     """The values written after it, oldest first."""
     last: int
-    """Number of values in the last chunk; 0 without chunks."""
+    """Number of entries in the last chunk; 0 without chunks."""
 
     @property
     def size(self) -> int:
@@ -164,8 +164,7 @@ class HistoryCache:
             if newer:
                 is_full = not chunks or channel.last >= _CHUNK
                 sealed, last = (channel.writes, []) if is_full else (channel.writes[:-1], chunks[-1])
-                tail = _pickled([*last, *newer])
-                left = (len(last) + len(newer)) % _CHUNK or _CHUNK
+                tail, left = _pickled([*last, *newer])
                 channel = _Channel(channel.copy, (*sealed, *tail), left)  # noqa: PLW2901 - its newer version
             extended[name] = channel
             values = [value for chunk in (*chunks, newer) for value in chunk]
@@ -198,10 +197,11 @@ class HistoryCache:
                 return
             values = [value for _, _, value in each["writes"]]
             try:
-                copy, writes = _pickled(copied) if "seed" in each else None, _pickled(values)
+                copy = _pickled(copied)[0] if "seed" in each else None
+                writes, last = _pickled(values)
             except (pickle.PicklingError, TypeError, AttributeError):
                 return
-            channels[name] = _Channel(copy, writes, (len(values) - 1) % _CHUNK + 1 if values else 0)
+            channels[name] = _Channel(copy, writes, last)
         self._put(at, _Kept(at.id, at.import_id, channels))
 
     def _put(self, at: _Checkpoint, new: _Kept) -> None:
@@ -221,8 +221,17 @@ def _key(at: _Checkpoint, channels: Iterable[str]) -> tuple[str, str, tuple[str,
     return at.thread_id, at.namespace, tuple(sorted(channels))
 
 
-def _pickled(values: Sequence[Any]) -> Chunks:
-    return tuple(pickle.dumps(values[begin : begin + _CHUNK], 5) for begin in range(0, len(values), _CHUNK))
+def _pickled(values: Sequence[Any]) -> tuple[Chunks, int]:
+    """Return values in chunks, and the number of entries in the last one; a write of pruning has many entries."""
+    chunks: list[list[Any]] = []
+    entries = 0
+    for value in values:
+        if not chunks or entries >= _CHUNK:
+            chunks.append([])
+            entries = 0
+        chunks[-1].append(value)
+        entries += len(value) if isinstance(value, list) else 1
+    return tuple(pickle.dumps(chunk, 5) for chunk in chunks), entries
 
 
 def _unpickled(chunk: bytes) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gc
 import json
+import pickle
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,6 +160,32 @@ def test_each_reading_of_a_kept_history_has_messages_of_its_own() -> None:
     read().content = "changed"
 
     assert read() == AIMessage("kept", id="a")
+
+
+def test_a_kept_history_of_large_writes_is_not_pickled_again_for_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, pickled, dumps = HistoryCache(), list[Any](), pickle.dumps
+    large = [("", "events", [{"seq": number} for number in range(2_500)])] * 4
+    cache.keep(_checkpoint("s"), {"events": {"writes": [*large]}})
+    parent = _checkpoint("s")._replace(pending_writes=[("", "events", [{"seq": 0}])])
+    child = _checkpoint("s")._replace(parent_config={"configurable": {"checkpoint_id": "1"}})
+    child.checkpoint["id"] = "2"
+
+    def record(value: Any, protocol: int) -> bytes:
+        pickled.append(value)
+        return dumps(value, protocol)
+
+    monkeypatch.setattr(pickle, "dumps", record)
+
+    search = cache.find(child, ["events"])
+    next(search)
+    with pytest.raises(StopIteration) as found:
+        search.send(parent)
+    history = cache.restore(found.value.value)["events"]["writes"]
+
+    assert ([value for _, _, value in history], pickled) == (
+        [*(value for _, _, value in large), [{"seq": 0}]],
+        [[[{"seq": 0}]]],
+    )
 
 
 async def test_the_history_of_a_session_is_freed_when_its_run_has_ended(tmp_path: Path) -> None:
