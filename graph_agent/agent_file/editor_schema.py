@@ -16,18 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from graph_agent.agent_file.imports import SHIPPED_HOOKS
 from graph_agent.agent_file.spec import CONFIG_ALIASES, AgentSpec
 from graph_agent.delegates.a2a_http import A2AAuth
-from graph_agent.mcp.connections import (
-    ANSWER_TIMEOUT_S,
-    COMMON_KEYS,
-    CONNECT_TIMEOUT_S,
-    ELICITATION,
-    SAMPLING,
-    SAMPLING_MAX_TOKENS,
-    STRAY_OUTPUT,
-    TRANSPORT_KEYS,
-    TRANSPORTS,
-)
-from graph_agent.mcp.messages import MAX_MESSAGE_BYTES
+from graph_agent.mcp.connections import COMMON_KEYS, TRANSPORT_KEYS, TRANSPORTS, ServerConfig
 from graph_agent.mcp.oauth import OAuthSettings
 from graph_agent.mcp.transports import READ_TIMEOUT_S, TIMEOUT_S
 from graph_agent.prompts import VARIABLES
@@ -63,47 +52,10 @@ def _flag(description: str, default: Any = False) -> dict[str, Any]:
 
 
 _STRINGS = {"type": "array", "items": {"type": "string"}}
-_CONNECTION: dict[str, dict[str, Any]] = {
-    "tool_prefix": _key(
-        "Prefix of the server's tool names: true for `<server>_`, or the prefix itself.",
-        False,
-        anyOf=[{"type": "boolean"}, {"type": "string"}],
-    ),
-    "connect_timeout_s": _key("Seconds that the server may take to start.", CONNECT_TIMEOUT_S, **_SECONDS),
-    "pin_tools": _flag("Whether to offer only the tools listed at startup, and ignore later changes."),
-    "required": _flag("Whether the agent cannot be opened without the server; otherwise its tools are left out."),
-    "max_message_bytes": _key(
-        "Maximum bytes of one message from the server; a longer one is refused.",
-        MAX_MESSAGE_BYTES,
-        type="integer",
-        minimum=1024,
-    ),
-    "elicitation": _key(
-        "For a question that the server asks a person during a call: make it an interrupt, also repeat a writing call "
-        "that was lost before the answer, or refuse it.",
-        ELICITATION[0],
-        enum=[*ELICITATION],
-    ),
-    "sampling": _key(
-        "For a request of the server to a model: refuse it, or answer it with the agent's model.",
-        SAMPLING[0],
-        enum=[*SAMPLING],
-    ),
-    "sampling_max_tokens": _key("Maximum tokens of one such reply.", SAMPLING_MAX_TOKENS, type="integer", minimum=1),
-    "resources": _flag("Whether to offer the server's resources as tools that list and read them."),
-    "prompts": _flag("Whether to offer the server's prompts as tools that list them and return their text."),
-    "roots": _key("Folders that are announced to the server, relative to the agent file.", **_STRINGS),
+_TRANSPORT_KEYS: dict[str, dict[str, Any]] = {
     "oauth": _key(
         "Whether to authorize with OAuth, or its settings.",
         anyOf=[{"type": "boolean"}, {"$ref": "#/$defs/OAuthSettings"}],
-    ),
-    "answer_timeout_s": _key(
-        "Seconds that a call stays open for the answer to its question.", ANSWER_TIMEOUT_S, **_SECONDS
-    ),
-    "stray_output": _key(
-        "For a line of a stdio server that is not a message: fail the running calls, or only log it.",
-        STRAY_OUTPUT[0],
-        enum=list(STRAY_OUTPUT),
     ),
     "command": _text("The program to start.", minLength=1),
     "args": _key("Its arguments.", [], **_STRINGS),
@@ -206,14 +158,16 @@ def _config(definitions: dict[str, Any]) -> dict[str, Any]:
 
 def _connection(transport: Any) -> dict[str, Any]:
     names = [name for name, of in TRANSPORTS.items() if of == transport]
-    keys = (COMMON_KEYS | TRANSPORT_KEYS[transport]) - {"transport"} - _OBJECTS_ONLY
+    common = ServerConfig.model_json_schema(schema_generator=_WithoutFieldTitles)["properties"]
+    keys = TRANSPORT_KEYS[transport] - _OBJECTS_ONLY
     return {
         "type": "object",
         "title": transport,
         "additionalProperties": False,
         "properties": {
             "transport": {"enum": names, "description": "How to reach the server."},
-            **{name: _CONNECTION[name] for name in sorted(keys, key=list(_CONNECTION).index)},
+            **{name: key for name, key in common.items() if name in COMMON_KEYS - {"transport"}},
+            **{name: key for name, key in _TRANSPORT_KEYS.items() if name in keys},
         },
         "required": ["transport", _REQUIRED[transport]],
     }

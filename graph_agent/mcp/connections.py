@@ -6,19 +6,28 @@ Connections have the keys of langchain-mcp-adapters, and keys of our own for eve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, NoReturn, cast
+from typing import Annotated, Any, Literal, NoReturn, cast
 
 import httpx
 import mcp.types as types
-from pydantic import FileUrl
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FileUrl,
+    StrictBool,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
 
+from graph_agent._internal.validation_text import describe_fields, explain
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.mcp.messages import MAX_MESSAGE_BYTES
-
-CONNECT_TIMEOUT_S = 30.0
 
 Transport = Literal["stdio", "streamable_http", "sse"]
 
@@ -29,16 +38,6 @@ TRANSPORTS: dict[str, Transport] = {
     "http": "streamable_http",
     "sse": "sse",
 }
-COMMON_KEYS = {
-    *("transport", "tool_prefix", "connect_timeout_s", "pin_tools", "required", "max_message_bytes", "stray_output"),
-    *("elicitation", "answer_timeout_s", "sampling", "sampling_max_tokens", "roots"),
-    *("resources", "prompts"),
-}
-STRAY_OUTPUT = ("error", "ignore")
-ELICITATION = ("ask", "repeat", "refuse")
-SAMPLING = ("refuse", "model")
-ANSWER_TIMEOUT_S = 3_600.0
-SAMPLING_MAX_TOKENS = 4_096
 _HTTP = {"url", "headers", "timeout", "sse_read_timeout", "httpx_client_factory", "auth", "session_kwargs", "oauth"}
 TRANSPORT_KEYS: dict[Transport, set[str]] = {
     "stdio": {"command", "args", "env", "cwd", "encoding", "encoding_error_handler", "session_kwargs"},
@@ -47,32 +46,68 @@ TRANSPORT_KEYS: dict[Transport, set[str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ServerConfig:
+def _as_seconds(value: Any) -> Any:
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+Seconds = Annotated[float, Field(strict=True, gt=0), BeforeValidator(_as_seconds)]
+Roots = Annotated[tuple[types.Root, ...] | None, WithJsonSchema({"type": "array", "items": {"type": "string"}})]
+
+
+class ServerConfig(BaseModel):
     """One validated connection; `options` holds the transport's own keys that are set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, json_schema_extra=describe_fields)
 
     name: str
     transport: Transport
     options: Mapping[str, Any]
-    tool_prefix: str = ""
-    connect_timeout_s: float = CONNECT_TIMEOUT_S
-    pin_tools: bool = False
-    required: bool = False
-    max_message_bytes: int = MAX_MESSAGE_BYTES
-    ignores_stray_output: bool = False
-    elicitation: str = "ask"
-    answer_timeout_s: float = ANSWER_TIMEOUT_S
-    sampling: str = "refuse"
-    sampling_max_tokens: int = SAMPLING_MAX_TOKENS
-    roots: tuple[types.Root, ...] | None = None
-    resources: bool = False
-    prompts: bool = False
+    tool_prefix: Annotated[str, WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string"}]})] = ""
+    """Prefix of the server's tool names: true for `<server>_`, or the prefix itself."""
+    connect_timeout_s: Seconds = 30.0
+    """Seconds that the server may take to start."""
+    pin_tools: StrictBool = False
+    """Whether to offer only the tools listed at startup, and ignore later changes."""
+    required: StrictBool = False
+    """Whether the agent cannot be opened without the server; otherwise its tools are left out."""
+    max_message_bytes: Annotated[int, Field(strict=True, ge=1024)] = MAX_MESSAGE_BYTES
+    """Maximum bytes of one message from the server; a longer one is refused."""
+    elicitation: Literal["ask", "repeat", "refuse"] = "ask"
+    """For a question that the server asks a person during a call: make it an interrupt, also repeat a writing call that
+    was lost before the answer, or refuse it."""
+    sampling: Literal["refuse", "model"] = "refuse"
+    """For a request of the server to a model: refuse it, or answer it with the agent's model."""
+    sampling_max_tokens: Annotated[int, Field(strict=True, ge=1)] = 4_096
+    """Maximum tokens of one such reply."""
+    resources: StrictBool = False
+    """Whether to offer the server's resources as tools that list and read them."""
+    prompts: StrictBool = False
+    """Whether to offer the server's prompts as tools that list them and return their text."""
+    roots: Roots = None
+    """Folders that are announced to the server, relative to the agent file."""
+    answer_timeout_s: Seconds = 3_600.0
+    """Seconds that a call stays open for the answer to its question."""
+    stray_output: Literal["error", "ignore"] = "error"
+    """For a line of a stdio server that is not a message: fail the running calls, or only log it."""
+
+    @field_validator("tool_prefix", mode="before")
+    @classmethod
+    def _read_prefix(cls, value: Any, info: ValidationInfo) -> str:
+        own = f"{info.data['name']}_"
+        if isinstance(value, bool):
+            return own if value else ""
+        if not isinstance(value, str):
+            raise ValueError(f"it must be true (for {own!r}) or a text")
+        return value
 
     @property
     def start_timeout_s(self) -> float:
         """Seconds for the server to start, with those that a person may take to authorize the client."""
         person_s: float = getattr(self.options.get("auth"), "person_s", 0.0)
         return self.connect_timeout_s + person_s
+
+
+COMMON_KEYS = ServerConfig.model_fields.keys() - {"name", "options"}
 
 
 def check_connections(
@@ -103,24 +138,13 @@ def _check(name: Any, connection: Any) -> ServerConfig:
         _check_stdio(name, options)
     else:
         _check_http(name, transport, options)
-    return ServerConfig(
-        name,
-        transport,
-        options,
-        tool_prefix=_prefix(name, connection.get("tool_prefix")),
-        connect_timeout_s=_seconds(name, "connect_timeout_s", connection.get("connect_timeout_s", CONNECT_TIMEOUT_S)),
-        pin_tools=_flag(name, "pin_tools", connection.get("pin_tools")),
-        required=_flag(name, "required", connection.get("required")),
-        max_message_bytes=_whole(name, connection, "max_message_bytes", MAX_MESSAGE_BYTES, 1024),
-        ignores_stray_output=_choice(name, "stray_output", connection.get("stray_output"), STRAY_OUTPUT) == "ignore",
-        elicitation=_choice(name, "elicitation", connection.get("elicitation"), ELICITATION),
-        sampling=_choice(name, "sampling", connection.get("sampling"), SAMPLING),
-        sampling_max_tokens=_whole(name, connection, "sampling_max_tokens", SAMPLING_MAX_TOKENS, 1),
-        resources=_flag(name, "resources", connection.get("resources")),
-        prompts=_flag(name, "prompts", connection.get("prompts")),
-        roots=None if connection.get("roots") is None else read_roots(name, connection["roots"]),
-        answer_timeout_s=_seconds(name, "answer_timeout_s", connection.get("answer_timeout_s", ANSWER_TIMEOUT_S)),
-    )
+    common = {key: connection[key] for key in COMMON_KEYS & connection.keys() if connection[key] is not None}
+    if "roots" in common:
+        common["roots"] = read_roots(name, common["roots"])
+    try:
+        return ServerConfig(**{**common, "name": name, "transport": transport, "options": options})
+    except ValidationError as error:
+        raise ConfigError(explain(error, f"MCP server {name!r}", ServerConfig)) from None
 
 
 def _transport(name: str, connection: Mapping[str, Any]) -> Transport:
@@ -185,25 +209,10 @@ def _check_texts(name: str, key: str, value: Any) -> None:
 
 
 def _seconds(name: str, key: str, value: Any) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    seconds = _as_seconds(value)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         _refuse(name, f"{key!r} must be seconds above zero; got {value!r}.")
     return float(seconds)
-
-
-def _flag(name: str, key: str, value: Any) -> bool:
-    if value is not None and not isinstance(value, bool):
-        _refuse(name, f"{key!r} must be true or false; got {value!r}.")
-    return bool(value)
-
-
-def _whole(name: str, connection: Mapping[str, Any], key: str, default: int, least: int) -> int:
-    if (value := connection.get(key)) is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        unit = " of bytes" if key.endswith("_bytes") else ""
-        _refuse(name, f"{key!r} must be a whole number{unit}, {least} or more; got {value!r}.")
-    return value
 
 
 def read_roots(name: str, value: Any) -> tuple[types.Root, ...]:
@@ -212,24 +221,6 @@ def read_roots(name: str, value: Any) -> tuple[types.Root, ...]:
         _refuse(name, f"'roots' must be a list of folders, such as ['docs']; got {value!r}.")
     folders = [Path(each).expanduser().resolve() for each in value]
     return tuple(types.Root(uri=FileUrl(folder.as_uri()), name=folder.name) for folder in folders)
-
-
-def _choice(name: str, key: str, value: Any, known: tuple[str, ...]) -> str:
-    if value is None:
-        return known[0]
-    if value not in known:
-        _refuse(name, f"{key!r} must be one of {', '.join(map(repr, known))}; got {value!r}.")
-    return str(value)
-
-
-def _prefix(name: str, value: Any) -> str:
-    if value is None or value is False:
-        return ""
-    if value is True:
-        return f"{name}_"
-    if not isinstance(value, str):
-        _refuse(name, f"'tool_prefix' must be true (for {name + '_'!r}) or a text; got {value!r}.")
-    return value
 
 
 def _with_auth(servers: list[ServerConfig], auth: httpx.Auth | Mapping[str, httpx.Auth] | None) -> list[ServerConfig]:
@@ -257,7 +248,7 @@ def _with_auth(servers: list[ServerConfig], auth: httpx.Auth | Mapping[str, http
 def _set_auth(server: ServerConfig, auth: httpx.Auth | None) -> ServerConfig:
     if auth is None or "auth" in server.options:
         return server
-    return replace(server, options={**server.options, "auth": auth})
+    return server.model_copy(update={"options": {**server.options, "auth": auth}})
 
 
 def _refuse(name: str, problem: str) -> NoReturn:

@@ -421,7 +421,7 @@ class ServerConnection:
         if not self.opened.done():
             self._stray = error.reason
             return
-        if error.stray and self._config.ignores_stray_output:
+        if error.stray and self._config.stray_output == "ignore":
             return
         sent = [call for call in self._calls if call.sent]
         fail = functools.partial(self._fail_calls, sent, error)

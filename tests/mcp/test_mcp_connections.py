@@ -34,12 +34,12 @@ HTTP = {"transport": "http", "url": "http://127.0.0.1:9/mcp"}
         ({**STDIO, "env": ["A=b"]}, "'env' must map texts to texts; got list."),
         ({**STDIO, "env": {"PORT": 8080}}, "env['PORT'] must be text; got int. In YAML, put it in quotes."),
         ({**STDIO, "cwd": 3}, "'cwd' must be a path; got 3."),
-        ({**STDIO, "connect_timeout_s": 0}, "'connect_timeout_s' must be seconds above zero; got 0."),
-        ({**STDIO, "connect_timeout_s": True}, "'connect_timeout_s' must be seconds above zero; got True."),
-        ({**STDIO, "tool_prefix": 3}, "'tool_prefix' must be true (for 's_') or a text; got 3."),
-        ({**STDIO, "pin_tools": "yes"}, "'pin_tools' must be true or false; got 'yes'."),
-        ({**STDIO, "max_message_bytes": 10}, "must be a whole number of bytes, 1024 or more; got 10."),
-        ({**STDIO, "stray_output": "drop"}, "'stray_output' must be one of 'error', 'ignore'; got 'drop'."),
+        ({**STDIO, "connect_timeout_s": 0}, "MCP server 's': connect_timeout_s=0: Input should be greater than 0."),
+        ({**STDIO, "connect_timeout_s": True}, "connect_timeout_s=True: Input should be a valid number."),
+        ({**STDIO, "tool_prefix": 3}, "tool_prefix=3: it must be true (for 's_') or a text."),
+        ({**STDIO, "pin_tools": "yes"}, "pin_tools='yes': Input should be a valid boolean."),
+        ({**STDIO, "max_message_bytes": 10}, "max_message_bytes=10: Input should be greater than or equal to 1024."),
+        ({**STDIO, "stray_output": "drop"}, "stray_output='drop': Input should be 'error' or 'ignore'."),
         ({"transport": "sse"}, "transport 'sse' needs 'url', beginning with http:// or https://; got None."),
         ({**HTTP, "url": "localhost:80"}, "beginning with http:// or https://; got 'localhost:80'."),
         ({**HTTP, "headers": {"X": None}}, "headers['X'] must be text; got NoneType."),
@@ -101,9 +101,15 @@ def test_defaults_aliases_and_units() -> None:
         None,
     )
     assert checked == [
-        ServerConfig("plain", "stdio", {"command": "x"}, tool_prefix="", connect_timeout_s=30.0),
-        ServerConfig("web", "streamable_http", {"url": HTTP["url"], "timeout": 60.0}, "web_", 5.0),
-        ServerConfig("old", "sse", {"url": HTTP["url"]}, "o.", 30.0),
+        ServerConfig(name="plain", transport="stdio", options={"command": "x"}),
+        ServerConfig(
+            name="web",
+            transport="streamable_http",
+            options={"url": HTTP["url"], "timeout": 60.0},
+            tool_prefix="web_",
+            connect_timeout_s=5.0,
+        ),
+        ServerConfig(name="old", transport="sse", options={"url": HTTP["url"]}, tool_prefix="o."),
     ]
 
 

@@ -83,7 +83,7 @@ async def test_names_and_marks(tools: McpTools) -> None:
 
 async def test_the_schema_is_the_servers_and_always_has_properties(tools: McpTools) -> None:
     bare = types.Tool(name="bare", inputSchema={"type": "object"})
-    server = Server(ServerConfig("demo", "stdio", {}), None)
+    server = Server(ServerConfig(name="demo", transport="stdio", options={}), None)
     assert to_langchain_tool(server, bare, loop_bridge.LoopBridge()).args == {}
     assert next(tool for tool in tools if tool.name == "dotted.echo").args["text"]["type"] == "string"
 
