@@ -318,13 +318,19 @@ class _Attempt(TokenTimeout):
 async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
     """Await a request; a cancellation counts even if the model suppresses it or raises another exception.
 
-    The `CancelledError` has the form that AnyIO's scopes recognize.
+    A `CancelledError` that the model raises by itself is a lost connection. That of a cancellation has the form that
+    AnyIO's scopes recognize.
     """
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()
     try:
         return await request
+    except asyncio.CancelledError as error:
+        if task.cancelling() == before:
+            # Of the model itself, as a gRPC client raises it when its channel closes.
+            raise ConnectionAbortedError("the model's client cancelled the request") from error
+        raise
     finally:
         if task.cancelling() > before:
             await anyio.lowlevel.checkpoint_if_cancelled()

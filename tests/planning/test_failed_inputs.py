@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
 from collections.abc import AsyncIterator
@@ -186,6 +187,31 @@ async def test_what_was_streamed_before_the_failure_stays_in_front_of_the_report
         14,
         ["It begins well\n\n[The answer ends here: an error of kind 'transient'.]"],
     )
+
+
+@pytest.mark.parametrize(("retries", "end"), [(1, ("COMPLETED", "Hi.")), (0, ("FAILED", ""))])
+async def test_a_cancellation_that_the_model_raises_itself_is_a_lost_connection(
+    retries: int, end: tuple[str, str]
+) -> None:
+    closed = [True]
+
+    class Closing(ScriptedChatModel):
+        """Raises at first what a client raises whose channel closes."""
+
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+            if closed:
+                closed.clear()
+                raise asyncio.CancelledError("channel closed")
+            return await super()._agenerate(*args, **kwargs)
+
+    made: Any = Closing
+    config = LoopConfig(model_retries=retries)
+    graph = create_graph_agent(made(["Hi."]), config=config, checkpointer=InMemorySaver())
+
+    result = await Session(graph, "s1").run("go")
+
+    assert (result.status, result.answer if not result.error else "") == end
+    assert result.error_kind == ("" if retries else "transient")
 
 
 async def test_the_message_stream_contains_the_report_once(openai_stub: StubFactory) -> None:
