@@ -125,7 +125,7 @@ async def prunings(scale: Scale) -> Table:
         costs = await harness.interleaved(
             {name: _pruning(file) for name, file in zip(names, files, strict=True)}, scale
         )
-        for name, aim in zip(names, ("", "≤ 1.3", "≤ 1.6", "≤ 1.9", "≤ 2.2"), strict=True):
+        for name, aim in zip(names, ("", *["≤ 1.20"] * 4), strict=True):
             rows.append(ratio_row(name, costs, name, names[0], aim=aim, unit="pruning"))
     note = "A session in SQLite is pruned whenever it has grown by 6,000 turns, about 14,400 checkpoints."
     return Table("Prunings of a growing session", note, RATIO_COLUMNS, rows)
