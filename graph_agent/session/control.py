@@ -269,7 +269,7 @@ def call_records(
         in_ledger = ledger and (writes is None or writes(name))
         return "planned" if recovery.is_certainly_unstarted(id_, ledger=in_ledger) else "unknown"
 
-    calls = planned_calls([*events, *_events_in(pending)])
+    calls = planned_calls(_with_events_in(pending, events))
     return [CallRecord(call.planned["id"], call.planned["name"], state(call)) for call in calls]
 
 
@@ -285,5 +285,9 @@ def _tasks_of_calls(snapshot: StateSnapshot) -> list[tuple[str, str]]:
     return list(zip([call["id"] for call in snapshot.values.get("ready", [])], tasks, strict=False))
 
 
-def _events_in(pending: Sequence[PendingWrite]) -> list[StoredEvent]:
-    return [entry for _, channel, value in pending if channel == "events" for entry in value]
+def _with_events_in(pending: Sequence[PendingWrite], events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """Return events and those of some writes, each once: LangGraph's snapshot holds those of finished tasks, too."""
+    found = [*events]
+    for entry in (entry for _, channel, value in pending if channel == "events" for entry in value):
+        found += [entry] if entry not in found else []
+    return found

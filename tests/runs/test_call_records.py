@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,16 @@ async def test_the_states_of_a_wave_that_runs() -> None:
         [(*call, state) for call, state in zip(calls, then, strict=True)],
         [(*call, state) for call, state in zip(calls, at_last, strict=True)],
     )
+
+
+async def test_a_plan_whose_superstep_was_not_committed_has_its_calls_once() -> None:
+    talk = new_session(ScriptedChatModel([asks(("1", "echo", {"text": "x"}), ("2", "echo", {"text": "y"}))]), echo)
+    async with aclosing(talk.stream("go")) as parts:
+        async for part in parts:
+            if part.type == "call":
+                break
+
+    assert [id_ for id_, _, _ in await states_of(talk)] == ["1", "2"]
 
 
 async def test_only_calls_of_the_newest_input_are_returned() -> None:
