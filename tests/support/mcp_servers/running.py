@@ -12,7 +12,7 @@ from typing import Any
 
 from langchain_core.tools import BaseTool
 
-from tests.support.warm_process import start_python
+from tests.support.warm_process import start_python, warm_python
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = str(Path(__file__).with_name("demo_server.py"))
@@ -20,14 +20,14 @@ SCRIPT = str(Path(__file__).with_name("demo_server.py"))
 
 def stdio(folder: Path, **extra: Any) -> dict[str, Any]:
     """A stdio connection whose server notes its starts and effects in `folder`."""
-    return {"transport": "stdio", "command": "python", "args": [SCRIPT], "env": notes(folder), **extra}
+    return {"transport": "stdio", "command": warm_python(), "args": [SCRIPT], "env": notes(folder), **extra}
 
 
 def asking(folder: Path | str, **extra: Any) -> dict[str, Any]:
     """A stdio connection to a server that asks people, and notes its effects in `folder`."""
     script = str(Path(__file__).with_name("asking_server.py"))
     env = {"EFFECTS_FILE": f"{folder}/effects"}
-    return {"transport": "stdio", "command": "python", "args": [script], "env": env, **extra}
+    return {"transport": "stdio", "command": warm_python(), "args": [script], "env": env, **extra}
 
 
 def asking_servers(folder: Path | str) -> dict[str, dict[str, Any]]:
