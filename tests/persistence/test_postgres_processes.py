@@ -73,7 +73,7 @@ async def test_another_process_is_steered_and_followed_up(postgres_url: str, tmp
         await talk.steer("Use metres.")
         await talk.follow_up("and then?")
         (tmp_path / "go").touch()
-        out, _ = await process.communicate()
+        out, _ = await process.ended()
         conversation = await conversation_events(talk)
 
     assert (json.loads(out)["answer"], conversation) == (
@@ -92,7 +92,7 @@ async def test_another_process_is_stopped(postgres_url: str, tmp_path: Path) -> 
     process = await start_steered_process(tmp_path, postgres_url)
     async with opened(tmp_path / "s.db", GO_ON, postgres_url) as talk:
         stopped = await talk.abort()
-        out, _ = await process.communicate()
+        out, _ = await process.ended()
         usable = await takes_new_input(talk)
 
     assert (stopped, json.loads(out)["status"], json.loads(out)["results"], usable) == (

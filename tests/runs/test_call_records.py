@@ -125,7 +125,7 @@ async def test_call_states_of_another_process_before_and_after_its_death(tmp_pat
     async with opened(tmp_path / "s.db", DONE) as talk:
         meanwhile = await states_of(talk)
         process.kill()
-        await process.communicate()
+        await process.ended()
 
         assert (meanwhile, await states_of(talk)) == (
             [("1", "work", "started")],

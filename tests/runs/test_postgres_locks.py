@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,6 +31,7 @@ from graph_agent.runs import registry as running
 from tests.support.agents import asks, dialogue, thread
 from tests.support.gates import Gate, gated_tool, until
 from tests.support.postgres_server import PostgresServer, on_postgres, postgres_server
+from tests.support.sessions import SteeredProcess, start_steered_process
 from tests.support.tcp_proxy import proxy_to
 
 pytestmark = on_postgres
@@ -159,19 +159,7 @@ async def test_a_run_whose_lock_is_behind_a_stalled_proxy_is_stopped_and_begins_
     assert ran == ["first"]
 
 
-async def begin_run(folder: Path, url: str, *lease: str) -> asyncio.subprocess.Process:
-    """Start a process that runs session `s1`; return it when its first call is at work."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.steered_run", str(folder / "s.db"), url, *lease),
-        cwd=Path(__file__).parents[2],
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    await until((folder / "log").exists)
-    return process
-
-
-async def overtake(process: asyncio.subprocess.Process, saver: Any, folder: Path) -> tuple[str, bytes, bool, bool]:
+async def overtake(process: SteeredProcess, saver: Any, folder: Path) -> tuple[str, bytes, bool, bool]:
     """Continue the session of a paused process, then the process.
 
     Returns:
@@ -183,13 +171,13 @@ async def overtake(process: asyncio.subprocess.Process, saver: Any, folder: Path
     before = dialogue((await other.aget_state(thread())).values["messages"])
     (folder / "go").touch()
     os.kill(process.pid, signal.SIGCONT)
-    out, errors = await process.communicate()
+    out, errors = await process.ended()
     after = dialogue((await other.aget_state(thread())).values["messages"])
     return answer, out, b"SessionLostError" in errors, after == before
 
 
 async def test_a_paused_process_does_not_write_over_newer_messages(postgres_url: str, tmp_path: Path) -> None:
-    process = await begin_run(tmp_path, postgres_url)
+    process = await start_steered_process(tmp_path, postgres_url)
     os.kill(process.pid, signal.SIGSTOP)
     dropped = drop_locks(postgres_url)
     async with open_saver(postgres_url) as saver:
@@ -200,7 +188,7 @@ async def test_a_paused_process_does_not_write_over_newer_messages(postgres_url:
 
 async def test_the_database_releases_the_locks_of_a_paused_process(postgres_url: str, tmp_path: Path) -> None:
     lease_s = 2
-    process = await begin_run(tmp_path, postgres_url, str(lease_s))
+    process = await start_steered_process(tmp_path, postgres_url, str(lease_s))
     async with open_saver(postgres_url) as saver:
         # A process that works keeps its locks for longer than the lease.
         until_s = time.monotonic() + 2 * lease_s
@@ -217,14 +205,14 @@ async def test_the_database_releases_the_locks_of_a_paused_process(postgres_url:
 async def test_a_process_whose_locks_expired_goes_on_if_no_other_has_continued_its_session(
     postgres_url: str, tmp_path: Path
 ) -> None:
-    process = await begin_run(tmp_path, postgres_url, "2")
+    process = await start_steered_process(tmp_path, postgres_url, "2")
     async with open_saver(postgres_url) as saver:
         os.kill(process.pid, signal.SIGSTOP)
         while not await running.is_idle(saver, "s1"):
             await asyncio.sleep(0.05)
         (tmp_path / "go").touch()
         os.kill(process.pid, signal.SIGCONT)
-        out, _ = await process.communicate()
+        out, _ = await process.ended()
 
     assert json.loads(out) == {"answer": "Done.", "status": "COMPLETED", "results": {"1": "worked", "2": "worked"}}
 

@@ -315,7 +315,7 @@ async def test_another_process_is_stopped_through_its_database(tmp_path: Path) -
     process = await start_steered_process(tmp_path)
     async with opened(tmp_path / "s.db", GO_ON) as talk:
         stopped = await talk.abort()
-        out, _ = await process.communicate()
+        out, _ = await process.ended()
         usable = await takes_new_input(talk)
 
     assert (stopped, json.loads(out), usable) == (
@@ -338,7 +338,7 @@ async def test_another_process_cannot_be_stopped_without_a_store(tmp_path: Path)
             await Session(graph, "s1").abort()
 
     process.kill()
-    await process.communicate()
+    await process.ended()
 
 
 async def test_another_process_is_stopped_through_the_store_alone() -> None:
@@ -398,7 +398,7 @@ async def test_an_abort_works_with_a_slow_clock() -> None:
 async def test_a_session_that_a_killed_process_left_is_settled(tmp_path: Path) -> None:
     process = await start_steered_process(tmp_path)
     process.kill()
-    await process.communicate()
+    await process.ended()
 
     async with opened(tmp_path / "s.db", GO_ON) as talk:
         stopped = await talk.abort()

@@ -275,7 +275,7 @@ async def test_notes_to_another_process_without_a_store_are_refused(tmp_path: Pa
                 await note
             refused.append(str(caught.value))
     process.kill()
-    await process.communicate()
+    await process.ended()
 
     why = (
         "Session 's1' runs in another process, which can only be reached through a Store; build the agent with "
@@ -445,7 +445,7 @@ async def test_another_process_is_steered_and_followed_up_through_its_database(t
         await talk.steer("And be brief.")
         await talk.follow_up("and then?")
         (tmp_path / "go").touch()
-        out, _ = await process.communicate()
+        out, _ = await process.ended()
         conversation = await conversation_events(talk)
 
     assert (json.loads(out)["answer"], conversation) == (
@@ -467,7 +467,7 @@ async def test_steering_survives_a_killed_process_and_is_delivered_once(tmp_path
         await talk.steer("Be brief.")
         await talk.follow_up("and then?")
         process.kill()
-        await process.communicate()
+        await process.ended()
         (tmp_path / "go").touch()
 
         await talk.resume()

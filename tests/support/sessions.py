@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import os
+import subprocess
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.session import inbox_namespace
 from tests.support.agents import thread
 from tests.support.gates import nothing_under_way, until
+from tests.support.warm_process import Process, start_python
+
+ROOT = Path(__file__).parents[2]
 
 GO_ON = ["No more actions.", "Here I am."]
 """Replies for one more input, see `takes_new_input`."""
@@ -75,11 +80,34 @@ async def noted(store: BaseStore, session_id: str) -> list[Any]:
     return [item.value["content"] for item in await store.asearch(inbox_namespace(session_id))]
 
 
-async def start_steered_process(folder: Path, *url: str) -> asyncio.subprocess.Process:
-    """Start another process, and wait until its session's tool runs; see `steered_run`."""
-    process = await asyncio.create_subprocess_exec(
-        *[sys.executable, "-m", "tests.support.steered_run", str(folder / "s.db"), *url], stdout=asyncio.subprocess.PIPE
-    )
+@dataclass(frozen=True)
+class SteeredProcess:
+    """Another process that runs session `s1` until it is released, see `steered_run`."""
+
+    process: Process
+    folder: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.process.kill()
+
+    async def ended(self) -> tuple[bytes, bytes]:
+        """Wait for the end; return what it has written to its standard output and its standard error."""
+        await asyncio.to_thread(self.process.wait)
+        return (self.folder / "out").read_bytes(), (self.folder / "errors").read_bytes()
+
+
+async def start_steered_process(folder: Path, *arguments: str) -> SteeredProcess:
+    """Start another process, and wait until its session's tool runs."""
+    command = ["tests.support.steered_run", str(folder / "s.db"), *arguments]
+    with (folder / "out").open("wb") as out, (folder / "errors").open("wb") as errors:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out.fileno(), "stderr": errors.fileno()}
+        # The first start waits for the imports of the warm process.
+        process = await asyncio.to_thread(start_python, command, cwd=ROOT, env=os.environ, **streams)
     log = folder / "log"
-    await until(lambda: bool(log.exists() and log.read_text()) or process.returncode is not None)
-    return process
+    await until(lambda: bool(log.exists() and log.read_text()) or process.poll() is not None)
+    return SteeredProcess(process, folder)
