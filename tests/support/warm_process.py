@@ -44,6 +44,8 @@ _REWRITTEN = ("graph_agent.testing",)
 """The plugin of pytest: pytest warns of a plugin that was imported before it."""
 
 
+_given: list[str] = []
+"""In a warm process, the path that `warm_python` returned where it was started."""
 ONLY_OUR_PLUGIN = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "graph_agent.testing.plugin"}
 """Variables of a pytest that is started: the other plugins of this environment are not a user's, and load slowly."""
 
@@ -244,7 +246,7 @@ def warm_commands() -> Path:
 
 def warm_python() -> str:
     """Return the path of a `python` that starts warm processes, for `sys.executable` in a command."""
-    return str(warm_commands() / "python")
+    return _given[0] if _given else str(warm_commands() / "python")
 
 
 def _serve_commands(listener: socket.socket) -> None:
@@ -326,6 +328,7 @@ def _run(
         2, "w", closefd=False, errors="backslashreplace", buffering=1
     )
     sys.executable = executable  # what this process starts is warm too
+    _given.append(executable)
     sys.argv = command
     first = str((cwd / command[0]).parent) if command[0].endswith(".py") else str(cwd)
     sys.path[:0] = [first, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
