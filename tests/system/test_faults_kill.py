@@ -30,10 +30,10 @@ COMMITS = {
     for kind in ("reading", "writing")
     for structured in (False, True)
 }
-SHARDS = 8
+SHARDS = 12
 """Tests that share the kill points of a variant; `make test` runs one of them, another for each variant."""
 COMMIT_OFFSETS = {variant: at for at, variant in enumerate(COMMITS)}
-COMMIT_STEPS = [3, pytest.param(1, marks=pytest.mark.thorough)]
+COMMIT_STEPS = [5, pytest.param(1, marks=pytest.mark.thorough)]
 """Commits between two kills."""
 DEALT = [
     pytest.param(variant, shard, marks=[] if shard == 2 * at else pytest.mark.thorough)
