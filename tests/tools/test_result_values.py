@@ -26,6 +26,7 @@ from graph_agent.mcp import open_mcp_tools
 from graph_agent.persistence import open_saver
 from graph_agent.session.results import run_result
 from tests.support.agents import asks
+from tests.support.warm_process import warm_python
 from tests.support.wave_helpers import of_type, plan, use, waves
 
 
@@ -262,7 +263,9 @@ SERVER = Path(__file__).parents[1] / "support" / "mcp_servers" / "values_server.
 
 @pytest_asyncio.fixture
 async def server_tools() -> AsyncIterator[list[BaseTool]]:
-    async with open_mcp_tools({"values": {"transport": "stdio", "command": "python", "args": [str(SERVER)]}}) as tools:
+    async with open_mcp_tools(
+        {"values": {"transport": "stdio", "command": warm_python(), "args": [str(SERVER)]}}
+    ) as tools:
         yield tools
 
 

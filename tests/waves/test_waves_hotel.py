@@ -13,6 +13,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 
 from graph_agent import ScriptedChatModel, SessionStatus
 from graph_agent.mcp import open_mcp_tools
+from tests.support.warm_process import warm_python
 from tests.support.wave_helpers import DONE, of_type, plan, plan_requests, results_of, use, waves
 
 SERVER = Path(__file__).parents[2] / "examples" / "hotel" / "server.py"
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def hotel(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[BaseTool]]:
     env = {"HOTEL_DB": str(tmp_path_factory.mktemp("hotel") / "hotel.db"), "GRAPH_AGENT_TODAY": "2026-11-21"}
-    connection = {"transport": "stdio", "command": "python", "args": [str(SERVER)], "env": env}
+    connection = {"transport": "stdio", "command": warm_python(), "args": [str(SERVER)], "env": env}
     async with open_mcp_tools({"hotel": connection}) as tools:
         yield tools
 
