@@ -79,7 +79,7 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
             whole = await reader.read()
             found = (0, whole) if whole is not None else None
         else:
-            found = await reader.read_tail(last=last or None)
+            found = await reader.read_tail(last=last or None, pending=True)
         if found is None:
             raise no_session(session_id, address)
         for event in read_events(found[1], session_id, found[0])[-last:]:
@@ -99,10 +99,10 @@ async def _show_requests(address: str, session_id: str, last: int, out: Terminal
     from graph_agent.state.model_requests import requests_of
 
     async with open_sessions(address) as (saver, _):
-        events = await EventReader(None, saver, session_id).read()
-    if events is None:
+        found = await EventReader(None, saver, session_id).read_tail(pending=True)
+    if found is None:
         raise no_session(session_id, address)
-    for number, request in [*enumerate(requests_of(events), 1)][-last:]:
+    for number, request in [*enumerate(requests_of(found[1]), 1)][-last:]:
         if as_json:
             typer.echo(json.dumps({"request": number, **asdict(request)}))
             continue
@@ -226,10 +226,10 @@ async def _spans(address: str, session_id: str) -> list[Span]:
     from graph_agent.session.trace import spans_of
 
     async with open_sessions(address) as (saver, _):
-        events = await EventReader(None, saver, session_id).read()
-        if events is None:
+        found = await EventReader(None, saver, session_id).read_tail(pending=True)
+        if found is None:
             raise no_session(session_id, address)
-        return spans_of(events)
+        return spans_of(found[1])
 
 
 def draw(root: Span, number: int) -> list[str]:

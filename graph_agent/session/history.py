@@ -150,16 +150,23 @@ class EventReader:
         """Return every event of the session; the position of `read` does not change."""
         return await self._events_at(await self._saver.aget_tuple(self._thread))
 
-    async def read_tail(self, *, last: int | None = None, after: int = -1) -> tuple[int, list[StoredEvent]] | None:
+    async def read_tail(
+        self, *, last: int | None = None, after: int = -1, pending: bool = False
+    ) -> tuple[int, list[StoredEvent]] | None:
         """Return the index of the first of the newest events, and the events; None if there is no such session.
 
         The whole history is not read if possible (see `read_tail`), and the position of `read` does not change. At most
-        `last` events with an index above `after` are returned.
+        `last` events with an index above `after` are returned. With `pending`, they include those of calls that have
+        finished while others of their wave still run or wait.
         """
         newest = await self._saver.aget_tuple(self._thread)
         if newest is None:
             return None
-        return await read_tail(self._saver, newest, lambda: self._events_at(newest), last=last, after=after)
+
+        async def whole() -> list[StoredEvent]:
+            return await self._events_at(newest) + ((_written(newest) or []) if pending else [])
+
+        return await read_tail(self._saver, newest, whole, last=last, after=after, pending=pending)
 
     async def _events_at(self, checkpoint: CheckpointTuple | None) -> list[StoredEvent]:
         if checkpoint is None:

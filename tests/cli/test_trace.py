@@ -73,3 +73,21 @@ def test_recorded_requests_are_exported_and_imported_with_their_session(tmp_path
         ["  + human: token=***"],
         False,
     )
+
+
+def test_calls_that_finished_while_another_waits_are_shown_as_finished(tmp_path: Path) -> None:
+    asking = (
+        "from langgraph.types import interrupt\n\n"
+        'def question(text: str) -> str:\n    """Ask a person."""\n    return str(interrupt(text))\n'
+    )
+    folder = agent_folder(tmp_path, f"{GATED_TOOLS}{TOOLS}\n{asking}", "echo", "question")
+    both = [asks(("a", "question", {"text": "How many?"}), ("b", "echo", {"text": "x"})), "Done."]
+    run_cli(folder, "run", "--session", "s", "Ask", script=both)
+
+    shown, newest = [run_cli(folder, "events", "s", "--json", *option) for option in ((), ("--last", "1"))]
+    drawn = run_cli(folder, "trace", "s")
+
+    result = json.loads(shown.stdout.splitlines()[-1])
+    assert (result["type"], result["name"], result["content"]) == ("tool_result", "echo", "x")
+    assert newest.stdout.splitlines() == shown.stdout.splitlines()[-1:]
+    assert [line.split()[1:3] for line in drawn.stdout.splitlines()[3:5]] == [["…", "question"], ["✓", "echo"]]
