@@ -234,3 +234,20 @@ async def test_progress_is_not_in_the_history(streaming: bool) -> None:
         [["Book room 12"], ["Book 12?"], ["yes"]],
         ["m-yes"],
     )
+
+
+async def test_a_refused_message_to_a_finished_task_leaves_no_queue_open() -> None:
+    def queues() -> list[str]:
+        names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+        return [name for name in names if name.startswith("EventQueue")]
+
+    async with serving_here(weather_agent(["Hello."])) as url, a2a_client(url, streaming=False) as client:
+        ended = await send(client, message_request("hi"))
+        # Those of the first message may still be closing.
+        before = queues()
+        for number in range(3):
+            with pytest.raises(UnsupportedOperationError, match="terminal state"):
+                await send(client, to_task(f"again {number}", ended.id))
+        after = queues()
+
+    assert (state_name(ended), len(after) <= len(before)) == ("TASK_STATE_COMPLETED", True)

@@ -329,7 +329,8 @@ class _Handler(DefaultRequestHandler):
     async def _reply(self, message: types.Message, context: ServerCallContext) -> types.Message | types.Task | None:
         """Return the reply to a message that begins or continues no task; None for any other message.
 
-        It steers its conversation, or repeats a message to a task that has ended.
+        It steers its conversation, or repeats a message to a task that has ended. Any other message to such a task is
+        refused.
         """
         task = await self.task_store.get(message.task_id, context) if message.task_id else None
         if STEERING in message.extensions:
@@ -341,7 +342,13 @@ class _Handler(DefaultRequestHandler):
             return None
         # The first message named no task.
         received = [list(each.parts) for each in task.history[1:] if each.message_id == message.message_id]
-        return task if list(message.parts) in received else None
+        if list(message.parts) in received:
+            return task
+        if message.context_id in ("", task.context_id):
+            # The SDK would refuse it only after it has started two queues, which it then does not close.
+            state = types.TaskState.Name(task.status.state)
+            raise UnsupportedOperationError(message=f"Task {task.id} is in terminal state: {state}")
+        return None
 
     @contextmanager
     def _one_message(self, params: types.SendMessageRequest, context: ServerCallContext) -> Iterator[None]:
