@@ -86,8 +86,10 @@ def test_calls_that_finished_while_another_waits_are_shown_as_finished(tmp_path:
 
     shown, newest = [run_cli(folder, "events", "s", "--json", *option) for option in ((), ("--last", "1"))]
     drawn = run_cli(folder, "trace", "s")
+    page = run_cli(folder, "sessions", "export", "s", "--html")
 
     result = json.loads(shown.stdout.splitlines()[-1])
     assert (result["type"], result["name"], result["content"]) == ("tool_result", "echo", "x")
+    assert result["ts"] in page.stdout
     assert newest.stdout.splitlines() == shown.stdout.splitlines()[-1:]
     assert [line.split()[1:3] for line in drawn.stdout.splitlines()[3:5]] == [["…", "question"], ["✓", "echo"]]
