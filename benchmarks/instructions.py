@@ -67,6 +67,9 @@ class Job(NamedTuple):
         return f"{turns}{saver}, {self.name}{versus}"
 
 
+_VERSION = "3.13"
+_ANOTHER = Path(__file__).parents[1] / ".tools" / "pythons" / _VERSION / "bin" / "python"
+
 _JOBS = [
     Job(_CA, 0, sessions=20),
     Job(_OURS, 0, sessions=20, aim="≤ 1.30"),
@@ -110,15 +113,16 @@ async def count_in_this_process(tiny: bool) -> None:
             await work()
             _control("-i", "off")
             _control("-d")
+            gc.unfreeze()
 
 
-def counts(scale: Scale) -> list[float] | None:
-    """Return the instructions per turn of every job; None without valgrind."""
+def counts(scale: Scale, python: str = sys.executable) -> list[float] | None:
+    """Return the instructions per turn of every job with a Python; None without valgrind."""
     if shutil.which("valgrind") is None or shutil.which("callgrind_control") is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={folder}/out"]
-        child = [sys.executable, "-m", "benchmarks.instructions", "--child", *(["--tiny"] if scale.tiny else [])]
+        child = [python, "-m", "benchmarks.instructions", "--child", *(["--tiny"] if scale.tiny else [])]
         done = subprocess.run(
             [*command, *child], env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False
         )
@@ -151,7 +155,19 @@ async def tables(scale: Scale) -> list[Table]:
         reference = by_key[name, turns or job.turns, job.sessions, saver]
         rows.append([job.label(), f"{mine / reference:.2f}", job.aim, f"{mine / 1e6:.2f} M"])
     note = "Counted by callgrind, in user mode; ratios to `create_agent`, with LangGraph's saver where there is one."
-    return [Table(title, note, columns, rows)]
+    return [Table(title, note, columns, rows), *_with_another_python(scale, counted)]
+
+
+def _with_another_python(scale: Scale, counted: list[float]) -> list[Table]:
+    """Compare with a newer Python, if `make test-pythons` has made its environment."""
+    if scale.tiny or not _ANOTHER.exists() or (found := counts(scale, str(_ANOTHER))) is None:
+        return []
+    rows = [
+        [job.label(), f"{theirs / own:.2f}", "", f"{theirs / 1e6:.2f} M"]
+        for job, own, theirs in zip(_JOBS, counted, found, strict=True)
+    ]
+    note = f"The same work with Python {_VERSION}; ratios to the counts above."
+    return [Table(f"Instructions per turn, Python {_VERSION}", note, ["work", "ratio", "aim", "instructions"], rows)]
 
 
 if __name__ == "__main__":
