@@ -6,6 +6,8 @@ import signal
 import threading
 from collections.abc import Generator
 
+import pytest
+
 from graph_agent._internal.sync_bridge import interruptible
 
 
@@ -17,6 +19,12 @@ def _begun() -> Generator[int]:
     stream = interruptible(_numbers())
     next(stream)
     return stream
+
+
+@pytest.fixture(autouse=True)
+def no_ended_handler() -> None:
+    """Remove the handler of a stream that another test has closed in a thread, which stays until the next stream."""
+    _begun().close()
 
 
 def test_streams_that_close_in_the_order_of_their_begin_restore_the_handler() -> None:
