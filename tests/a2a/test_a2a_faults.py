@@ -274,7 +274,7 @@ async def test_a_killed_agent_process_is_an_error_result() -> None:
     finally:
         with suppress(ProcessLookupError):
             process.kill()
-        await process.wait()
+        await process.communicate()  # its end alone may come before that of its output, which then stays open
 
     words = "The agent 'researcher' failed to answer"
     assert (result.status, str(result.content).split(":")[0], progress) == ("error", words, ["begun"])

@@ -98,9 +98,12 @@ def test_the_requests_of_parallel_delegates_are_shown(page: Page, travel: Served
     send(page, '!call [["delegate_to_guide", {"task": "Walk"}], ["delegate_to_guide", {"task": "Swim"}]]')
     expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
 
+    bars = page.locator(".bar.model.nested")
+    expect(bars).to_have_count(4)
+
     def tasks_of_requests() -> list[str]:
         found = []
-        for bar in page.locator(".bar.model.nested").all():
+        for bar in bars.all():
             bar.click()
             request = page.get_by_role("region", name="Details").locator(".block", has_text="What the model was sent")
             found += re.findall(r"^(?:\+ )?human\n(Walk|Swim)$", request.locator("pre").inner_text(), re.MULTILINE)
