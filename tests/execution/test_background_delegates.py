@@ -221,7 +221,7 @@ async def test_a_killed_process_leaves_a_task_that_the_next_input_continues(tmp_
         while not (tmp_path / "looking").exists():
             await asyncio.sleep(0.01)
     killed.kill()
-    await killed.wait()
+    await asyncio.wait_for(killed.communicate(), 60)
     (tmp_path / "go").touch()
 
     following = await _start(tmp_path, "And?", waiting(), "It is paid.")
