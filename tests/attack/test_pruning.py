@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from graph_agent import Session
 from graph_agent.errors import DamagedSessionError
@@ -17,7 +16,7 @@ from graph_agent.persistence import open_saver, prune
 from tests.attack.report import SCALE, note_faults
 from tests.support.agents import kinds
 from tests.support.postgres_server import on_postgres
-from tests.support.pruning import RANDOM_STEPS, agent, differences, pruned_and_unpruned, read_all, take_step
+from tests.support.pruning import PRUNINGS, agent, differences, pruned_and_unpruned, read_all, take_step
 
 pytestmark = pytest.mark.attack
 
@@ -96,13 +95,7 @@ async def test_a_killed_pruning_leaves_every_checkpoint_as_it_was(url: str) -> N
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(
-    steps=RANDOM_STEPS,
-    keep=st.integers(1, 4),
-    position=st.integers(0, 40),
-    replayed=st.booleans(),
-    joined=st.booleans(),
-)
+@given(**PRUNINGS)
 async def test_random_sessions_read_and_continue_as_before(
     steps: list[tuple[str, int]], keep: int, position: int, replayed: bool, joined: bool
 ) -> None:

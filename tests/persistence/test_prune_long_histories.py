@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from contextlib import closing
@@ -85,6 +86,23 @@ async def test_what_only_holds_history_is_neither_listed_nor_continued(url: str)
 
     ids = [config["configurable"]["checkpoint_id"] for config in [*first, *rest]]
     assert (ids, len(after), {*found}) == (after, 3, {None})
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_nothing_starts_from_a_checkpoint_that_was_never_stored(url: str, begun: bool) -> None:
+    async with open_saver(url) as saver:
+        await grow(saver, int(begun))
+        before = await listed(saver)
+        for start in (
+            lambda graph: graph.ainvoke(says("from there"), at("1f000000")),
+            lambda graph: asyncio.to_thread(graph.invoke, says("from there"), at("1f000000")),
+            lambda graph: graph.aupdate_state(at("1f000000"), {"messages": [HumanMessage("Hi.")]}, as_node="finalize"),
+        ):
+            with pytest.raises(InputError, match="has no checkpoint '1f000000'"):
+                await start(agent(saver))
+        after = await listed(saver)
+
+    assert (after, bool(before)) == (before, begun)
 
 
 def at(checkpoint_id: str) -> Any:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from hypothesis import HealthCheck, Phase, example, given, settings
-from hypothesis import strategies as st
 
-from tests.support.pruning import RANDOM_STEPS, pruned_and_unpruned
+from tests.support.pruning import PRUNINGS, pruned_and_unpruned
 
 
 @settings(
@@ -15,13 +14,7 @@ from tests.support.pruning import RANDOM_STEPS, pruned_and_unpruned
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @example(steps=[("ask", 1), ("ask", 19)], keep=1, position=19, replayed=False, joined=False)
-@given(
-    steps=RANDOM_STEPS,
-    keep=st.integers(1, 4),
-    position=st.integers(0, 40),
-    replayed=st.booleans(),
-    joined=st.booleans(),
-)
+@given(**PRUNINGS)
 async def test_a_pruned_session_reads_and_continues_as_before(
     steps: list[tuple[str, int]], keep: int, position: int, replayed: bool, joined: bool
 ) -> None:

@@ -31,6 +31,14 @@ RANDOM_STEPS = st.lists(
     max_size=9,
 )
 """Steps, some of which are prunings."""
+PRUNINGS: dict[str, st.SearchStrategy[Any]] = {
+    "steps": RANDOM_STEPS,
+    "keep": st.integers(1, 4),
+    "position": st.integers(0, 40),
+    "replayed": st.booleans(),
+    "joined": st.booleans(),
+}
+"""Arguments of `pruned_and_unpruned`."""
 _ENDED = ["No more actions.", "Done."]
 
 

@@ -20,7 +20,7 @@ import termios
 import threading
 import traceback
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import forkserver, reduction, resource_tracker
 from multiprocessing import process as _processes
 from multiprocessing.connection import wait
@@ -53,12 +53,17 @@ ONLY_OUR_PLUGIN = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "gra
 @functools.cache
 def offer_server() -> str:
     """Let other processes use the fork server of this one, see `use_server`; return the address of the offer."""
+    return str(_listen(_answer_offers))
+
+
+def _listen(serve: Callable[[socket.socket], None]) -> Path:
+    """Serve a socket in a new folder by a thread, until this process ends; return its path."""
     opened = contextlib.ExitStack()
-    address = str(Path(opened.enter_context(tempfile.TemporaryDirectory())) / "socket")
+    address = Path(opened.enter_context(tempfile.TemporaryDirectory())) / "socket"
     listener = opened.enter_context(socket.socket(socket.AF_UNIX))
-    listener.bind(address)
+    listener.bind(str(address))
     listener.listen(100)
-    threading.Thread(target=_answer_offers, args=(listener,), daemon=True).start()
+    threading.Thread(target=serve, args=(listener,), daemon=True).start()
     opened.callback(listener.shutdown, socket.SHUT_RDWR)
     atexit.register(opened.close)
     return address
@@ -228,20 +233,12 @@ def warm_commands() -> Path:
     A command has the arguments, variables, streams and exit status of its process. It passes SIGINT and SIGTERM on, and
     the process is killed if the command is. An interpreter's options other than `-m` and `-c` start a new interpreter.
     """
-    opened = contextlib.ExitStack()
-    folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
-    listener = opened.enter_context(socket.socket(socket.AF_UNIX))
-    address = str(folder / "socket")
+    address = _listen(_serve_commands)
     for name, program in _COMMANDS.items():
-        file = folder / name
-        file.write_text(_CLIENT.format(python=sys.executable, address=address, program=program))
+        file = address.with_name(name)
+        file.write_text(_CLIENT.format(python=sys.executable, address=str(address), program=program))
         file.chmod(0o755)
-    listener.bind(address)
-    listener.listen(100)
-    threading.Thread(target=_serve_commands, args=(listener,), daemon=True).start()
-    opened.callback(listener.shutdown, socket.SHUT_RDWR)
-    atexit.register(opened.close)
-    return folder
+    return address.parent
 
 
 def warm_python() -> str:
