@@ -10,6 +10,7 @@ import functools
 import inspect
 import math
 import random
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -318,8 +319,22 @@ class _Direct:
         return as_tool_output(returned, None, self._tool, call_id)
 
 
+_UNRUN = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
+"""Types of return values whose code has not run."""
+
+
 def _record(value: Any) -> None:
-    """Store the return value of the running tool, if it is being recorded."""
+    """Store the return value of the running tool, if it is being recorded.
+
+    Raises `TypeError` for a coroutine or a generator: the code of the tool has not run, or not to its end.
+    """
+    if isinstance(value, _UNRUN):
+        if isinstance(value, types.CoroutineType):
+            value.close()  # else Python warns that it was never awaited
+        raise TypeError(
+            f"its function returned a value of type {type(value).__name__}, whose code has not run; await a coroutine, "
+            "and return the items of a generator as a list"
+        )
     if (returned := _current.get()) is not None:
         returned.value, returned.is_known = value, True
 

@@ -130,6 +130,42 @@ async def test_a_result_is_the_value_that_the_tool_returned(make: Callable[[Any]
     assert (result.results, type(result.results["c"]), result_message.text) == ({"c": value}, type(value), shown)
 
 
+def unawaited() -> Any:
+    async def pay() -> str:
+        return "paid"
+
+    return pay()
+
+
+def items() -> Any:
+    yield "paid"
+
+
+async def async_items() -> AsyncIterator[str]:
+    yield "paid"
+
+
+@pytest.mark.parametrize(
+    ("returns", "kind"), [(unawaited, "coroutine"), (items, "generator"), (async_items, "async_generator")]
+)
+@pytest.mark.parametrize("is_coroutine", [True, False], ids=["coroutine tool", "blocking tool"])
+async def test_a_tool_whose_code_has_not_run_has_failed(
+    returns: Callable[[], Any], kind: str, is_coroutine: bool
+) -> None:
+    async def give_later() -> Any:
+        return returns()
+
+    function: dict[str, Any] = {"coroutine": give_later} if is_coroutine else {"func": returns}
+
+    result = await given(StructuredTool.from_function(**function, name="give", description="Give."))
+
+    fault = (
+        f"give failed: TypeError: its function returned a value of type {kind}, whose code has not run; await a "
+        "coroutine, and return the items of a generator as a list"
+    )
+    assert ([call.status for call in result.calls], result.results) == (["error"], {"c": {"error": fault}})
+
+
 async def test_a_tool_class_keeps_its_state_and_gets_its_config() -> None:
     class Counting(BaseTool):
         name: str = "give"
