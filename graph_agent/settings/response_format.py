@@ -14,7 +14,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from typing_extensions import TypeVar, is_typeddict
 
 from graph_agent._internal.failure_log import exception_text, get_logger, log_user_error
-from graph_agent._internal.text import to_json_safe
+from graph_agent._internal.text import NotFiniteError, to_json_safe
 from graph_agent._internal.validation_text import explain
 from graph_agent.errors import ConfigError
 from graph_agent.parsing.tolerant import parse_lenient_json
@@ -116,7 +116,10 @@ class ResponseSchema:
         except ValueError:
             raise ValueError("The reply holds no JSON.") from None
         try:
+            to_json_safe(value, finite=True)  # Python parses NaN and infinities, which JSON does not have
             return self._validated(value) if self._adapters else self._checked(value)
+        except NotFiniteError:
+            raise ValueError("A number is NaN, infinite or out of range; it must be finite.") from None
         except RecursionError:
             raise ValueError("The reply is nested too deeply.") from None
 

@@ -92,6 +92,25 @@ async def test_the_answer_is_an_instance_of_the_class_and_plain_json_in_the_stat
     ) == (made, type(made), PARIS, PARIS)
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+@pytest.mark.parametrize("shape", [dict[str, Any], dataclass], ids=["JSON schema", "dataclass"])
+async def test_a_number_that_json_does_not_have_is_sent_back(shape: Any, number: str) -> None:
+    @dataclass
+    class Rain:
+        mm: float
+
+    schema = {"type": "object", "properties": {"mm": {"type": "number"}}, "required": ["mm"]}
+    model = ScriptedChatModel([f'{{"mm": {number}}}', '{"mm": 2.5}'])
+    talk = session(model, Rain if shape is dataclass else schema)
+
+    result = await talk.run("go")
+
+    assert (result.structured_response, model.requests[1].messages[-1].text) == (
+        Rain(2.5) if shape is dataclass else {"mm": 2.5},
+        "That does not fit: A number is NaN, infinite or out of range; it must be finite. Send the corrected object.",
+    )
+
+
 class Doubled(BaseModel):
     """Fields that a plain dump would lose or add."""
 
