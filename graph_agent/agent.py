@@ -274,6 +274,8 @@ def create_graph_agent(
     )
     graph.mcp_states = next((each.states for each in lists.values() if hasattr(each, "states")), None)
     for argument, stops in (("interrupt_before", interrupt_before), ("interrupt_after", interrupt_after)):
+        if isinstance(stops, str) and stops != "*":
+            raise ConfigError(f"{argument}={stops!r}: give a list, e.g. {argument}=[{stops!r}].")
         for node in stops or ():
             if node != "*" and node not in graph.nodes:
                 raise ConfigError(f"{argument}: there is no node {node!r}; {did_you_mean(str(node), graph.nodes)}")

@@ -93,6 +93,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         if not isinstance(session_id, str) or not session_id:
             raise ConfigError(f"session_id={session_id!r}: a session needs an id; pass any text that is not empty.")
         check_session_id(session_id)
+        _check_callback(on_approval)
         self._is_stored = graph.checkpointer is not None or on_approval is not None
         if graph.checkpointer is None and (builder := builder_of(graph)) is not None:
             from langgraph.checkpoint.memory import InMemorySaver
@@ -293,6 +294,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
     def _check_stored(self, on_approval: OnApproval | None = None) -> None:
         """Raise `ConfigError` for an agent without a checkpointer, unless approvals are decided within a run."""
+        _check_callback(on_approval)
         self._is_stored = self._is_stored or on_approval is not None
         if not self._is_stored:
             raise ConfigError(NO_SAVER)
@@ -387,6 +389,13 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         """Return the open interrupts, which `resume` answers; empty if the session does not wait."""
         self._check_stored()
         return open_interrupts(await self.driver.state())
+
+
+def _check_callback(on_approval: object) -> None:
+    if on_approval is not None and not callable(on_approval):
+        raise ConfigError(
+            f"on_approval={on_approval!r}: give a function of the call, e.g. on_approval=lambda call: True."
+        )
 
 
 def _input(given: Given) -> dict[str, Any]:

@@ -100,7 +100,8 @@ def checked_tool(given: object, where: str) -> BaseTool:
         return given
     if not callable(given):
         raise ConfigError(f"{where}={given!r} is no tool; give a LangChain tool, or a function.")
-    name = getattr(given, "__name__", repr(given))
+    if (name := getattr(given, "__name__", None)) is None:
+        raise ConfigError(f"{where}={given!r} has no name; give a function that calls it, with a docstring and types.")
     if isinstance(given, type) and issubclass(given, BaseTool):
         raise ConfigError(f"{where}: {name} is a class of tools; give an object of it: {name}(…).")
     try:

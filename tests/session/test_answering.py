@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.tools import tool
@@ -12,7 +12,7 @@ from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.approvals import HeldCall, approve, respond
-from graph_agent.errors import InputError, SyncInLoopError
+from graph_agent.errors import ConfigError, InputError, SyncInLoopError
 from tests.support.agents import asks
 from tests.support.approvals import Desk
 from tests.support.gates import Gate, gated_tool
@@ -181,6 +181,22 @@ async def test_a_callback_that_returns_no_decision_is_named_and_the_session_wait
         await desk.session.run("go", on_approval=lambda call: "yes")
 
     assert ([each.value["call_ids"] for each in await desk.session.interrupts()], desk.ran) == ([["1"]], [])
+
+
+@pytest.mark.parametrize(
+    "start", [lambda talk: talk.run("go", on_approval=True), lambda talk: talk.resume(on_approval=1)]
+)
+async def test_a_callback_that_cannot_be_called_is_refused_before_a_run(start: Any) -> None:
+    desk = Desk(WRITES[0])
+
+    with pytest.raises(
+        ConfigError, match=r"on_approval=(True|1): give a function of the call, e\.g\. on_approval=lambda"
+    ):
+        await start(desk.session)
+    with pytest.raises(ConfigError, match="on_approval='yes': give a function"):
+        Session(desk.graph, "s2", on_approval=cast("Any", "yes"))
+
+    assert (await desk.session.status(), desk.ran) == ("CREATED", [])
 
 
 def test_a_script_runs_resumes_and_streams_without_asyncio() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -140,6 +141,8 @@ def pretender() -> str:
         ({"tools": "echo"}, "tools='echo': give a list, e.g. tools=[…]."),
         ({"tools": [with_a_class]}, "The tool 'with_a_class' cannot be offered: "),
         ({"tools": [with_a_broken_hint]}, "tools[0]: the function 'with_a_broken_hint' cannot be a tool: NameError: "),
+        ({"tools": [partial(no_docstring)]}, "tools[0]=functools.partial(<function no_docstring at "),
+        ({"interrupt_after": "tools"}, "interrupt_after='tools': give a list, e.g. interrupt_after=['tools']."),
         ({"tools": [ToolClass]}, "tools[0]: ToolClass is a class of tools; give an object of it: ToolClass(…)."),
         ({"delegates": [{"name": "a"}]}, "delegates[0]={'name': 'a'} is no delegate; give GraphDelegate("),
         ({"hooks": 5}, "hooks=5: give a list, e.g. hooks=[…]."),
