@@ -123,7 +123,7 @@ class RunResult(Generic[ResponseT]):
     cost: float | None = None
     """Cost of its model calls, in the price table's currency; None without prices."""
     error: str = ""
-    """What failed, with the provider's words, and the fix; empty unless something failed for good."""
+    """What failed, with the provider's HTTP status, and the fix; empty unless something failed for good."""
     error_kind: str = ""
     """The `kind` of the `error` event; empty without an error."""
     hint: str = ""
