@@ -344,7 +344,7 @@ class _UnobservedNode(RunnableSeq):
         config.pop("run_name", None)
         config.pop("run_id", None)
         node, *writers = self.steps
-        if isinstance(node, ChannelWrite):
+        if type(node) is ChannelWrite:
             output = await node.ainvoke(input, config)
         else:
             context = copy_context()

@@ -13,11 +13,14 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+import ormsgpack
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import Checkpoint, DeltaChannelHistory
+from langgraph.checkpoint.serde import jsonplus
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel._checkpoint import _replay
+from langgraph.types import Send
 
 _REPLAY_STATE = "__pregel_replay_state"
 _COPY_DUE = "is_copy_due"
@@ -128,3 +131,18 @@ def delta_snapshot(value: Any) -> Any:
 def copied_list(stored: Any) -> list[Any] | None:
     """Return the list of a full copy of a delta channel; None for any other value."""
     return stored.value if isinstance(stored, _DeltaSnapshot) and isinstance(stored.value, list) else None
+
+
+def packed(value: Any) -> bytes:
+    """Return a value in LangGraph's msgpack; raise `ormsgpack.MsgpackEncodeError` if it has an object without a form.
+
+    LangGraph compares an object with 20 types before it comes to `Send`, of which a turn stores two.
+    """
+    return ormsgpack.packb(value, default=_packed_object, option=jsonplus._option)
+
+
+def _packed_object(value: Any) -> Any:
+    if type(value) is not Send or value.timeout is not None:
+        return jsonplus._msgpack_default(value)
+    parts = (Send.__module__, Send.__name__, (value.node, value.arg))
+    return ormsgpack.Ext(jsonplus.EXT_CONSTRUCTOR_POS_ARGS, packed(parts))

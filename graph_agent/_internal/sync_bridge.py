@@ -361,33 +361,36 @@ async def await_uninterrupted(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-async def await_without_cancelling(task: asyncio.Future[Any]) -> None:
-    """Wait for the end of a task. A cancellation of the waiting task takes effect at once and leaves the task alone."""
-    waiter = asyncio.get_running_loop().create_future()
-
-    def wake(_: asyncio.Future[Any]) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    task.add_done_callback(wake)
-    await waiter
-
-
 @dataclass(frozen=True, slots=True)
 class _Exit:
     error: SystemExit
 
 
-async def _contain_exit(work: Awaitable[T]) -> T | _Exit:
+async def _contain_exit(work: Awaitable[T], ended: asyncio.Future[None] | None = None) -> T | _Exit:
     try:
         return await work
     except SystemExit as error:
         return _Exit(error)
+    finally:
+        # Here, and not in a callback of the task, which would cost one more iteration of the event loop.
+        _wake(ended)
 
 
-def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T | _Exit]:
-    """Run work as a task. Its `SystemExit` is raised by `result_of`; asyncio would end the event loop with it."""
-    return asyncio.create_task(_contain_exit(work))
+def _wake(ended: asyncio.Future[None] | None, _: object = None) -> None:
+    if ended is not None and not ended.done():
+        ended.set_result(None)
+
+
+def start(work: Coroutine[Any, Any, T]) -> tuple[asyncio.Task[T | _Exit], asyncio.Future[None]]:
+    """Run work as a task; return it, and a future that is done at its end and can be cancelled without the task.
+
+    Its `SystemExit` is raised by `result_of`; asyncio would end the event loop with it.
+    """
+    ended = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(_contain_exit(work, ended))
+    # A task that is cancelled before its first step never runs.
+    task.add_done_callback(partial(_wake, ended))
+    return task, ended
 
 
 def result_of(task: asyncio.Task[T | _Exit]) -> T:
@@ -416,13 +419,13 @@ async def await_within(work: Coroutine[Any, Any, T], seconds: float | None, what
     """
     if seconds is None:
         return await work
-    task = start(work)
+    task, ended = start(work)
     clock = asyncio.timeout(None)
     try:
         async with clock:
             # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.
             Context().run(clock.reschedule, asyncio.get_running_loop().time() + seconds)
-            await await_without_cancelling(task)
+            await ended
     except TimeoutError:
         if not clock.expired():
             raise

@@ -10,8 +10,8 @@ import asyncio
 import copy
 import functools
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, LiteralString, TypeVar, cast
 
@@ -341,9 +341,8 @@ _MOST_RUNS = 64
 class Recorder(StatementRecorder, PostgresSaver):
     """LangGraph's saver, which records the statements of a write."""
 
-    @contextmanager
-    def _cursor(self, *, pipeline: bool = False) -> Iterator[Any]:
-        yield self
+    def _cursor(self, *, pipeline: bool = False) -> Any:
+        return self
 
 
 @dataclass(frozen=True, slots=True)

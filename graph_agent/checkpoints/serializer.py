@@ -8,6 +8,7 @@ from typing import Any
 
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from graph_agent._compat.checkpoints import packed
 from graph_agent.errors import UnreadableValueError
 
 logger = logging.getLogger(__name__)
@@ -20,6 +21,15 @@ class StrictSerializer(JsonPlusSerializer):
     checkpoints, constructs any class of langchain-core (`{"lc": 1, "type": "constructor", …}`). This class reads such
     an object as a plain dict and logs a warning.
     """
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """Return the type and the stored form of a value, the same as LangGraph's.
+
+        Raises `ormsgpack.MsgpackEncodeError` if an object has no such form.
+        """
+        if obj is None or isinstance(obj, bytes | bytearray):
+            return super().dumps_typed(obj)
+        return "msgpack", packed(obj)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Return the stored value.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -28,10 +28,9 @@ _MAX_BATCH = 64
 class Recorder(StatementRecorder, SqliteSaver):
     """LangGraph's saver, which records the statements of a write."""
 
-    @contextmanager
-    def cursor(self, transaction: bool = True) -> Iterator[Any]:
-        """Yield the recorder itself."""
-        yield self
+    def cursor(self, transaction: bool = True) -> Any:
+        """Return the recorder itself."""
+        return self
 
 
 @dataclass(slots=True, eq=False)

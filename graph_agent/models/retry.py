@@ -299,7 +299,7 @@ class _Attempt(TokenTimeout):
 
     def _is_taken(self, id_: str | None) -> bool:
         # The ids of a long request are collected only for an id that LangChain has not just made.
-        is_new = id_ is None or (self.run_id and id_.endswith(self.run_id))
+        is_new = id_ is None or (self.run_id and self.run_id in id_)
         return not is_new and id_ in self._taken
 
     def receive(self, message: BaseMessage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -169,6 +170,7 @@ def recent_calls(
     newest_wave: frozenset[str] | None = None
     indexes: dict[str, int] = {}
     tools: set[str] = set()
+    polls = functools.cache(lambda name: marks(name).get("poll"))
     read = 0
     for entry in reversed(events):
         kind = entry["type"]
@@ -178,11 +180,12 @@ def recent_calls(
             newest_wave = frozenset(indexes) if newest_wave is None else newest_wave
             indexes, tools = {}, set()
         elif kind in ("tool_result", "delegation_response"):
-            answers[entry["id"]] = entry["status"], _comparable(entry["content"])
+            content = entry["content"]
+            answers[entry["id"]] = entry["status"], content if type(content) is str else _comparable(content)
         elif (call := named_call(entry, cache)) is not None:
             read += 1
             name, key = call
-            if marks(name).get("poll"):
+            if polls(name):
                 continue
             result = answers.pop(entry["id"], None)
             given = () if result is None else (result,)

@@ -27,7 +27,6 @@ from graph_agent._compat import inherits_durability
 from graph_agent._internal import telemetry
 from graph_agent._internal.sync_bridge import (
     await_thread_future,
-    await_without_cancelling,
     end_or_abandon,
     result_of,
     start,
@@ -255,9 +254,9 @@ class Run:
                 raise WorkStoppedError
             if contained:
                 return await work
-            task = start(work)
+            task, ended = start(work)
             try:
-                await await_without_cancelling(task)
+                await ended
             finally:
                 if not task.done():
                     await end_or_abandon(task, what)

@@ -23,7 +23,9 @@ from langgraph.checkpoint.serde.jsonplus import (
     EXT_NUMPY_ARRAY,
     EXT_PYDANTIC_V1,
     EXT_PYDANTIC_V2,
+    JsonPlusSerializer,
 )
+from langgraph.types import Send
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver, strict_serializer
@@ -152,3 +154,19 @@ async def test_planted_checkpoint_builds_no_object(tmp_path: Path) -> None:
 
 def _as_json(content: Any) -> bytes:
     return json.dumps(content, default=str).encode()
+
+
+STORED = [
+    None,
+    b"bytes",
+    {"a": [1, 2.5, "x", None, {1, 2}, Path("a/b")]},
+    AIMessage("hello", id="1", tool_calls=[{"id": "c", "name": "look", "args": {"key": "k"}}]),
+    Send("tools", {"call": {"id": "c", "arguments": {"key": "\ud800"}}}),
+    Send("tools", {"messages": [HumanMessage("hello")]}, timeout=2.5),
+    {"channel_values": {"__pregel_tasks": [Send("tools", Send("tools", (1, 2)))]}},
+]
+
+
+@pytest.mark.parametrize("value", STORED, ids=str)
+def test_the_stored_form_is_that_of_langgraph(value: Any) -> None:
+    assert strict_serializer().dumps_typed(value) == JsonPlusSerializer().dumps_typed(value)
