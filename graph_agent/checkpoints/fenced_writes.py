@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -33,7 +34,7 @@ class StatementRecorder(BaseCheckpointSaver[Any]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Keep what was recorded."""
+        """End the cursor; the statements remain."""
 
     def execute(self, sql: str, values: Any) -> None:
         """Record a statement."""
@@ -42,6 +43,16 @@ class StatementRecorder(BaseCheckpointSaver[Any]):
     def executemany(self, sql: str, rows: Sequence[Any]) -> None:
         """Record a statement that is executed for each row."""
         self.statements.append((sql, rows))
+
+
+def next_version(current: str | int | None) -> str:
+    """Return the version of a channel that follows `current`, in the form of LangGraph's savers.
+
+    The versions of two branches differ by its random part. It is 48 bits as 12 digits: LangGraph's 18 take 0.2 KB more
+    a turn, as a checkpoint holds about 15 versions.
+    """
+    number = int(current.split(".")[0]) if isinstance(current, str) else current or 0
+    return f"{number + 1:032}.{random.getrandbits(48):012x}"
 
 
 def at_of(config: RunnableConfig) -> At:

@@ -37,7 +37,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from graph_agent._compat.checkpoints import raise_checkpoint_id_floor
-from graph_agent.checkpoints.fenced_writes import At, Statement, StatementRecorder, at_of, record_loaded
+from graph_agent.checkpoints.fenced_writes import At, Statement, StatementRecorder, at_of, next_version, record_loaded
 from graph_agent.locks.postgres import OWNER
 from graph_agent.runs.fence import CheckpointFence, DeferredWrites
 from graph_agent.runs.run import fence_of
@@ -98,6 +98,10 @@ def _fenced(kind: type[AsyncPostgresSaver]) -> type[FencedPostgresSaver]:
 
 class FencedPostgresSaver(AsyncPostgresSaver):
     """The saver; a run's write and the check that the run may write are one transaction."""
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """Return the version of a channel after `current` (see `next_version`)."""
+        return next_version(current)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return a checkpoint; a run that resumes is recorded as its owner."""

@@ -34,7 +34,7 @@ from graph_agent._compat import stop_batching
 from graph_agent._compat.checkpoints import raise_checkpoint_id_floor
 from graph_agent._internal.garbage import paused_collection
 from graph_agent._internal.sync_bridge import await_uninterrupted, call_in_thread
-from graph_agent.checkpoints.fenced_writes import Statement, at_of, record_loaded
+from graph_agent.checkpoints.fenced_writes import Statement, at_of, next_version, record_loaded
 from graph_agent.checkpoints.session_index import SQLITE_INDEX, SQLITE_INPUT_INDEX, sqlite_threads
 from graph_agent.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_database
 from graph_agent.checkpoints.sqlite_writer import Recorder, Writer
@@ -102,6 +102,10 @@ class SharedSqliteSaver(SqliteSaver):
             return
         with closing(self.conn.cursor()) as cursor:
             yield cursor
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """Return the version of a channel after `current` (see `next_version`)."""
+        return next_version(current)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return a checkpoint; a run that resumes is recorded as its owner."""
