@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.cells import cell_len, set_cell_size
@@ -76,20 +76,21 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
     async with open_sessions(address) as (saver, _):
         reader = EventReader(None, saver, session_id)
         if follow:
-            whole = await reader.read()
-            found = (0, whole) if whole is not None else None
+            found = await reader.read_early()
         else:
-            found = await reader.read_tail(last=last or None, pending=True)
+            tail = await reader.read_tail(last=last or None, pending=True)
+            found = list(enumerate(tail[1], tail[0])) if tail is not None else None
         if found is None:
             raise no_session(session_id, address)
-        for event in read_events(found[1], session_id, found[0])[-last:]:
-            show(event)
-        while follow:
+        shown = found[-last:]
+        while True:
+            for number, entry in shown:
+                [event] = read_events([entry], session_id, number)
+                show(event)
+            if not follow:
+                return
             await asyncio.sleep(_POLL_S)
-            before = reader.count
-            for number, entry in enumerate(await reader.read() or (), before):
-                [event] = read_events([entry], session_id)
-                show(cast("Event", {**event, "seq": number}))
+            shown = await reader.read_early() or []
 
 
 async def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, as_json: bool) -> None:
@@ -389,7 +390,8 @@ async def _rows(address: str, field: str) -> tuple[list[InputRow], list[tuple[st
     async with open_sessions(address) as (saver, _):
         for session_id in await list_threads(saver):
             try:
-                rows += rows_of(await EventReader(None, saver, session_id).read() or (), field)
+                found = await EventReader(None, saver, session_id).read_tail(pending=True)
+                rows += rows_of(found[1] if found is not None else (), field)
             except GraphAgentError as error:
                 unread.append((session_id, str(error)))
     return rows, unread

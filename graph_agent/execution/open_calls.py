@@ -176,6 +176,8 @@ UNKNOWN = (
     "The run was interrupted before this call's result was recorded. It is not known whether the call ran or took "
     "effect; check before repeating it."
 )
+SETTLED = frozenset({NEVER_STARTED, READING, UNDECIDED, NOT_STARTED, UNKNOWN})
+"""Texts of the results that the next input gives to the open calls of an unfinished one."""
 
 
 async def settle(

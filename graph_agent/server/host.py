@@ -124,6 +124,11 @@ class SessionFeed:
         self._changed = asyncio.Event()
 
     @property
+    def pending(self) -> Sequence[StoredEvent]:
+        """The events of finished calls of a wave that still runs or waits; they have no final position."""
+        return self._reader.pending
+
+    @property
     def followers(self) -> int:
         """Number of followers."""
         return len(self._cursors)
@@ -158,11 +163,14 @@ class SessionFeed:
 
     async def read(self) -> None:
         """Read the new events of the session, and wake the followers."""
+        before = self.pending
         new = await self._reader.read()
         if new is None:
             self.end("deleted")
         elif new:
             self._events += new
+            self.wake()
+        elif self.pending != before:
             self.wake()
 
     def end(self, reason: str) -> None:
@@ -310,6 +318,15 @@ _PAGE = 1000
 
 LivePart = Mapping[str, Any]
 """Output of a run: `{"type": "begin" | "text" | "break" | "progress" | "call" | "end", …}`."""
+
+
+RESULTS = ("tool_result", "delegation_response")
+"""Types of the events that end calls."""
+
+
+def call_end(event: Mapping[str, Any]) -> LivePart:
+    """Return the part that reports the end of a call, from the event of its result."""
+    return {"type": "call", "id": event["id"], "status": event["status"], "ts": event["ts"]}
 
 
 class LiveRuns:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class _Reply(BaseModel):
@@ -241,6 +241,10 @@ class EventList(_Reply):
     """Events of a session, oldest first."""
 
     events: list[dict[str, Any]]
+    after: int = Field(
+        description="The position to follow from: the seq of the newest event in its final place. Events after it are "
+        "of finished calls whose wave still runs or waits; the seq of such an event may rise."
+    )
 
 
 class ForkedSession(_Reply):

@@ -26,14 +26,15 @@ from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.run import RunEnded
 from graph_agent.server.chat.run_spec import RunSpec, client_interrupts
 from graph_agent.server.chat.schemas import SESSION_ID, clean_body
-from graph_agent.server.host import Feeds, Host, LiveRuns
+from graph_agent.server.host import RESULTS, Feeds, Host, LivePart, LiveRuns, call_end
 from graph_agent.server.parameters import Sender, Server
 from graph_agent.server.problems import BusySessionError, InvalidRequestError, ProblemError
 from graph_agent.server.sse import comment, frame
-from graph_agent.session.history import SessionMemory, list_threads, summarize_session
+from graph_agent.session.history import EventReader, list_threads, summarize_session
 from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import open_interrupts, run_result
 from graph_agent.session.session import Session
+from graph_agent.state.events import read_events
 
 
 def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
@@ -75,12 +76,13 @@ async def follow(
 
     Args:
         live: Where to read the output of runs, sent as events of the type `live` before the stored events that contain
-            it; None for stored events only.
+            it, as are the ends of calls whose wave still runs or waits; None for stored events only.
     """
     silent_since = time.monotonic()
     async with AsyncExitStack() as stack:
         feed, follower = await stack.enter_async_context(feeds.following(thread))
         take_live = list if live is None else stack.enter_context(live.reading(thread, feed.wake))
+        ended: list[LivePart] = []
         while True:
             over, change = feed.ended, feed.change
             events = await feed.take(follower, after)
@@ -98,6 +100,11 @@ async def follow(
                         },
                         event["type"],
                     )
+            # Their calls are in the events before.
+            ends = [call_end(event) for event in feed.pending if live is not None and event["type"] in RESULTS]
+            if new := [each for each in ends if each not in ended]:
+                yield frame({"type": "live", "parts": new}, "live")
+            ended = ends
             if over is not None:
                 break
             if time.monotonic() - silent_since >= keepalive_s:
@@ -121,7 +128,6 @@ class Sessions:
         self._runs = runs
         self._host: Host = runs.host
         self._caller = caller
-        self._memory = SessionMemory(self._host.kept)
 
     async def ids(self, limit: int | None, after: str | None) -> list[str]:
         """Return at most `limit` ids of the caller's sessions, newest first, those after `after` in this order."""
@@ -168,14 +174,27 @@ class Sessions:
         return {**asdict(summary), "cost": usage.get("cost")}
 
     async def events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
-        """Return events of a session, oldest first."""
-        await self._check(session_id)
-        found = await self._memory.get_session_events(self._caller.thread(session_id), after=after)
-        return [
+        """Return events of a session, oldest first, those of finished calls of a wave that runs or waits included."""
+        found, _ = await self.events_to_follow(session_id, types, after)
+        return found
+
+    async def events_to_follow(self, session_id: str, types: list[str], after: int) -> tuple[list[dict[str, Any]], int]:
+        """Return events as `events` does, and the position from which to follow.
+
+        It is the index of the newest event in its final place; events after it are of a wave that runs or waits.
+        """
+        thread = self._caller.thread(session_id)
+        reader = EventReader(self._host.kept, self._host.saver, thread)
+        tail = await reader.read_tail(after=after, pending=True)
+        if tail is None:
+            raise _unknown(session_id)
+        first, stored = tail
+        found = [
             {**public_value(shown(event, types, self._caller.thread(""))), "session_id": session_id}
-            for event in found
+            for event in read_events(stored, thread, first)
             if is_selected(event, types)
         ]
+        return found, first + len(stored) - len(reader.pending) - 1
 
     async def follow(
         self, session_id: str, types: list[str], after: int, keepalive_s: float, *, live: bool = False
@@ -396,7 +415,8 @@ async def get_events(
 ) -> Any:
     """Return a session's history, oldest event first."""
     if not follow:
-        return models.EventList(events=await caller_sessions.events(session_id, type or [], after))
+        events, position = await caller_sessions.events_to_follow(session_id, type or [], after)
+        return models.EventList(events=events, after=position)
     keepalive_s = server.chat.runs.host.settings.keepalive_s
     frames = await caller_sessions.follow(session_id, type or [], after, keepalive_s, live=live)
     return server.followed(sender, frames)

@@ -120,8 +120,12 @@ class EventReader:
         self._saver = saver
         self._thread: RunnableConfig = {"configurable": {"thread_id": session_id}}
         self._seen: str | None = None
+        self._shown: list[StoredEvent] = []
+        """Events of `pending` that `read_early` has returned, and `read` has not."""
         self.count = 0
         """Events read so far."""
+        self.pending: list[StoredEvent] = []
+        """Events of calls that had finished at the last read while others of their wave ran or waited."""
 
     async def read(self) -> Sequence[StoredEvent] | None:
         """Return the events stored since the last read; all events at the first. None if there is no such session.
@@ -132,8 +136,9 @@ class EventReader:
         newest = await self._saver.aget_tuple(self._thread)
         if newest is None:
             return None
-        checkpoint_id = newest.checkpoint["id"]
+        checkpoint_id, pending = newest.checkpoint["id"], _written(newest) or []
         if checkpoint_id == self._seen:
+            self.pending = pending
             return ()
         if self._seen is None:
             events = await self._events_at(newest)
@@ -142,9 +147,30 @@ class EventReader:
             _, events = await read_tail(
                 self._saver, newest, lambda: self._events_at(newest), after=self.count - 1, known=known
             )
-        self._seen = checkpoint_id
+        self._seen, self.pending = checkpoint_id, pending
         self.count += len(events)
         return events
+
+    async def read_early(self) -> list[tuple[int, StoredEvent]] | None:
+        """Return the new events with their index, each once, those in `pending` included; None without a session.
+
+        The index of an event in `pending` is that of the next stored event: the events of other calls of its wave may
+        come before it in the history.
+        """
+        before, found = self.count, list[tuple[int, StoredEvent]]()
+        new = await self.read()
+        if new is None:
+            return None
+        for index, event in enumerate(new, before):
+            if event in self._shown:
+                self._shown.remove(event)
+            else:
+                found.append((index, event))
+        for index, event in enumerate(self.pending, self.count):
+            if event not in self._shown:
+                self._shown.append(event)
+                found.append((index, event))
+        return found
 
     async def read_all(self) -> list[StoredEvent]:
         """Return every event of the session; the position of `read` does not change."""
@@ -162,9 +188,10 @@ class EventReader:
         newest = await self._saver.aget_tuple(self._thread)
         if newest is None:
             return None
+        self.pending = (_written(newest) or []) if pending else []
 
         async def whole() -> list[StoredEvent]:
-            return await self._events_at(newest) + ((_written(newest) or []) if pending else [])
+            return await self._events_at(newest) + self.pending
 
         return await read_tail(self._saver, newest, whole, last=last, after=after, pending=pending)
 

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, Checkpoint, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent._compat.checkpoints import delta_snapshot
+from graph_agent._compat.checkpoints import delta_snapshot, replay_delta
 from graph_agent._internal.text import check_session_id
 from graph_agent.checkpoints.history_cache import IMPORT_ID
 from graph_agent.checkpoints.maintenance import open_tables
@@ -67,7 +67,7 @@ async def _lines(url: str, session_id: str, keep: Rule) -> AsyncIterator[dict[st
             plans = await plan_with_answers(tables, saver, session_id, keep)
         except UnreadableCheckpointError as error:
             raise UnreadableCheckpointError(f"Session {session_id!r} cannot be exported: {error}.") from None
-        history = await read_history(saver, session_id, newest)
+        history = await read_history(saver, session_id, newest, pending=True)
         for message in history["messages"]:
             yield {"type": "message", "message": _message(message)}
         for event in read_events(history["events"], session_id):
@@ -78,13 +78,24 @@ async def _lines(url: str, session_id: str, keep: Rule) -> AsyncIterator[dict[st
             yield {"type": "note", "key": note.key, "kind": note.kind, "content": note.content}
 
 
-async def read_history(saver: BaseCheckpointSaver[Any], session_id: str, newest: CheckpointTuple) -> dict[str, Any]:
-    """Return a session's messages and events at its newest checkpoint, by channel; `DamagedSessionError` if lost."""
+async def read_history(
+    saver: BaseCheckpointSaver[Any], session_id: str, newest: CheckpointTuple, *, pending: bool = False
+) -> dict[str, Any]:
+    """Return a session's messages and events at a checkpoint, by channel; `DamagedSessionError` if lost.
+
+    With `pending`, they include those of calls that have finished while others of their wave still run or wait.
+    """
     values, versions = newest.checkpoint["channel_values"], newest.checkpoint["channel_versions"]
     stored = {name: getattr(values[name], "value", values[name]) for name in CHANNELS if name in values}
     missing = [name for name in CHANNELS if name in versions and name not in stored]
     rebuilt = await delta_values(saver, (session_id, ""), newest.checkpoint["id"], missing) if missing else {}
-    return {**dict.fromkeys(CHANNELS, ()), **stored, **rebuilt}
+    history = {**dict.fromkeys(CHANNELS, ()), **stored, **rebuilt}
+    return {name: _with_writes(name, entries, newest) for name, entries in history.items()} if pending else history
+
+
+def _with_writes(channel: str, entries: Sequence[Any], newest: CheckpointTuple) -> Sequence[Any]:
+    writes = [write for write in newest.pending_writes or () if write[1] == channel]
+    return replay_delta(CHANNELS[channel], {"seed": list(entries), "writes": writes}) if writes else entries
 
 
 def _own_state(newest: CheckpointTuple) -> dict[str, Any]:
@@ -274,7 +285,7 @@ async def background_sessions(saver: BaseCheckpointSaver[Any], session_id: str) 
 async def _named_tasks(saver: BaseCheckpointSaver[Any], session_id: str) -> list[str]:
     newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
     try:
-        events = [] if newest is None else (await read_history(saver, session_id, newest))["events"]
+        events = [] if newest is None else (await read_history(saver, session_id, newest, pending=True))["events"]
     except DamagedSessionError:
         return []
     # A remote agent chooses the id of its task, and a fork has the events of another session.

@@ -21,6 +21,7 @@ NOTED = frozenset(
     {"steering", "background_result", "summary", "loop_detected", "limit", "middleware", "warning", "error"}
 )
 """Types of the events that are notes of their input's span."""
+SUPERSEDED = "SUPERSEDED"
 _CALLS = ("tool_call", "delegation_request")
 _RESULTS = ("tool_result", "delegation_response")
 _NOTE_CHARS = 500
@@ -52,8 +53,9 @@ class Span:
     duration_s: float | None = None
     """Seconds to its end; None if it has not ended, did not run, or an older version has stored no times."""
     status: str = ""
-    """Of an input, its `SessionStatus`; of a call, its `ResultStatus`, or `running`; `waiting` of an open wait; of a
-    model call, the kind of its error. Empty for any other span."""
+    """Of an input, its `SessionStatus`, or `SUPERSEDED` if a newer input began before its end; of a call, its
+    `ResultStatus`, or `running`; `waiting` of an open wait; of a model call, the kind of its error. Empty for any other
+    span."""
     step: int = 0
     """The step it belongs to."""
     seq: int = 0
@@ -120,13 +122,15 @@ def spans_of(events: Iterable[Mapping[str, Any]], first: int = 0) -> list[Span]:
     `first` is the index of the first of them, if they have no `seq`.
     """
     spans: list[Span] = []
+    collected: _Input | None = None
     for own in inputs_of(events):
+        if collected is not None:
+            spans.append(collected.span(ended=_at(own[0])))
         collected = _Input(own[0])
         for seq, entry in enumerate(own, first):
             collected.add(entry, entry.get("seq", seq))
         first += len(own)
-        spans.append(collected.span())
-    return spans
+    return [*spans, collected.span()] if collected is not None else spans
 
 
 def inputs_of(events: Iterable[E]) -> Iterator[list[E]]:
@@ -205,8 +209,10 @@ class _Input:
             )
         )
 
-    def _end_wait(self, decision: Mapping[str, Any] | None = None, seq: int = 0) -> None:
-        """End the open wait with a decision; later ones of the same answer follow at the same time."""
+    def _end_wait(
+        self, decision: Mapping[str, Any] | None = None, seq: int = 0, *, ended: datetime | None = None
+    ) -> None:
+        """End the open wait with a decision or its input; later decisions of an answer follow at the same time."""
         if self.open_wait is None:
             return
         began, request = self.open_wait
@@ -214,6 +220,8 @@ class _Input:
         if decision is not None:
             duration_s, status = _seconds(_at(request), _at(decision)), ""
             self.open_wait = None
+        elif ended is not None:
+            duration_s, status = _seconds(_at(request), ended), ""
         names = ", ".join(call["name"] for call in request["calls"])
         self.spans.append(
             Span(
@@ -227,10 +235,12 @@ class _Input:
             )
         )
 
-    def span(self) -> Span:
-        """Return the input's span."""
+    def span(self, *, ended: datetime | None = None) -> Span:
+        """Return the input's span; `ended` is when the next input superseded it, unless it had ended by then."""
         start = _at(self.first)
-        self._end_wait()
+        if self.ended is None and ended is not None:
+            self.status, self.ended = SUPERSEDED, ended
+        self._end_wait(ended=self.ended)
         for seq, begun in self.open_calls.values():
             self.spans.append(
                 _call(begun, seq, start=_at(begun), status="running", needs=self.needs.get(begun["id"], ()))

@@ -26,7 +26,7 @@ from graph_agent.testing.export_script import (
     was_stopped,
 )
 from graph_agent.testing.recorded_session import RecordedRun, value_of_result
-from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedReply, Recording, decision_in
+from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedReply, Recording, as_left, decision_in
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.usage import add_usage
 
@@ -57,6 +57,8 @@ def to_test(
     if number is not None and inputs[0].status == SessionStatus.TURN_LIMIT:
         # The limit counts the model calls of the whole session.
         inputs = recording.inputs[: inputs[0].number]
+    newest = len(recording.inputs)
+    inputs = tuple(as_left(each) if each.number < newest else each for each in inputs)
     return _TestFile(recording, inputs, agent is not None).text(graph, agent)
 
 

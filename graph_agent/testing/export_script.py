@@ -329,12 +329,14 @@ class ScriptWriter:
         return self._call("call", [call["id"], call["name"], dict(call["arguments"])], needs)
 
     def results(self, recorded: RecordedInput) -> Iterator[Code]:
-        """Yield the results of the calls that ran; others get theirs from the framework or from a decision."""
+        """Yield the results of the calls that ran or wait; others get theirs from the framework or from a decision."""
         decided = {entry["id"] for entry in recorded.events if is_own(entry, "approval_decision")}
         for step, each in recorded.calls:
-            if (found := each.result) is None:
-                continue
             given = [step, each.id, each.name, dict(each.arguments)]
+            if (found := each.result) is None:
+                if each.started:
+                    yield self._call("result", given, {"waits": True})
+                continue
             at = self._at(recorded, _result_at_s(recorded, found.event))
             by_middleware = found.event.get("decided_by") not in (None, "loop_detection") and each.id not in decided
             if was_stopped(recorded, each):

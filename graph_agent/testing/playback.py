@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool
 from langgraph.config import get_config
-from langgraph.types import Interrupt
+from langgraph.types import Interrupt, interrupt
 
 from graph_agent._internal.text import text_of
 from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of
@@ -58,6 +58,8 @@ class Playback:
         """Number of plans that were requested, counted from the first of the input."""
         self.stopped: asyncio.Future[tuple[str, Difference | None]] = asyncio.get_running_loop().create_future()
         """Why the replay cannot go on, and the difference that is the reason; None if the recording ends there."""
+        self._without_result = ""
+        """Name of a call that waits because the recording ends before its result; empty if there is none."""
         self.open_step: int | None = None
         """The step that was unfinished when the replay stopped; None if all steps were finished."""
         self.unknown_call: str = ""
@@ -131,8 +133,11 @@ class Playback:
             stopped = result is None or result.status in _ABORTED
             if stopped and self._recorded.status == SessionStatus.ABORTED:
                 await self._abort()
-            if result is None:
+            if result is None and self._recorded.status != SessionStatus.RUNNING:
                 await self._stop(f"The recording ends before the result of {name}.", None)
+            if result is None:
+                self._without_result = name
+                interrupt(f"The recording has no result of {name}.")
             return result
         reads = tool is not None and (tool.metadata or {}).get("effect") == "read"
         if reads and self._runs_reading_tools:
@@ -152,19 +157,22 @@ class Playback:
         If one has none, return None; unless an abort followed, the replay is then stopped.
         """
         answers: dict[str, Any] = {}
-        for interrupt in interrupts:
-            calls = calls_of_request(request) if (request := request_of(interrupt)) is not None else []
+        for each in interrupts:
+            calls = calls_of_request(request) if (request := request_of(each)) is not None else []
             decisions = [self._decision(call) for call in calls]
             if not decisions or None in decisions:
                 if self._recorded.status == SessionStatus.ABORTED:
                     return None
-                name, asked = (calls[0]["name"], calls[0]["arguments"]) if calls else ("", interrupt.value)
+                name, asked = (calls[0]["name"], calls[0]["arguments"]) if calls else ("", each.value)
                 self.waits = is_end = self._recorded.status == SessionStatus.RUNNING
                 found = None if is_end else self._difference("approval", name, asked)
                 self.open_step = self.step
-                self.stopped.set_result(("The agent asks a person, and no answer is recorded.", found))
+                why = "The agent asks a person, and no answer is recorded."
+                if self._without_result:
+                    why = f"The recording ends before the result of {self._without_result}."
+                self.stopped.set_result((why, found))
                 return None
-            answers[interrupt.id] = {"decisions": decisions}
+            answers[each.id] = {"decisions": decisions}
         return answers
 
     def _decision(self, call: HeldCall) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from unittest.mock import ANY, patch
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import interrupt
 from pydantic import BaseModel, ConfigDict, create_model, model_validator
 
 from graph_agent._internal.text import visible_json
@@ -414,6 +415,8 @@ class _Source:
             await self._siblings(found)
             await self._stop(found.stops, found.at_s)
         self._pass_time(found.at_s)
+        if found.waits:
+            interrupt(f"The recording has no answer for {name}.")
         return found.result
 
     async def _siblings(self, stopped: Result) -> None:

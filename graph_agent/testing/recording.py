@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from graph_agent._internal.text import check_session_id, text_of, to_json_safe
 from graph_agent.calls import canonical_arguments
 from graph_agent.errors import InputError
+from graph_agent.execution.open_calls import SETTLED
 from graph_agent.runs.input_ids import input_id_in
 from graph_agent.session.importing import read_history
 from graph_agent.session.results import TrackedCall, planned_arguments, planned_calls
@@ -184,6 +185,18 @@ class Recording:
         return self.inputs[at]
 
 
+def as_left(recorded: RecordedInput) -> RecordedInput:
+    """Return an input without the results that the next one gave to its open calls."""
+    if recorded.status != SessionStatus.RUNNING or not recorded.steps:
+        return recorded
+    *before, last = recorded.steps
+    calls = tuple(
+        replace(each, result=None) if each.result is not None and text_of(each.result.content) in SETTLED else each
+        for each in last.calls
+    )
+    return replace(recorded, steps=(*before, replace(last, calls=calls)))
+
+
 def call_key(step: int, name: str, arguments: Mapping[str, Any]) -> CallKey:
     """Return the key under which the result of a call is found; equal arguments as in loop detection."""
     return step, name, canonical_arguments(arguments)
@@ -205,7 +218,7 @@ async def read_recording(
     newest = await saver.aget_tuple(thread)
     if newest is None:
         raise InputError(f"There is no session {session_id!r}; `graph-agent sessions` lists them.")
-    history = await read_history(saver, session_id, newest)
+    history = await read_history(saver, session_id, newest, pending=True)
     ids = {
         lengths_of(found.metadata).get("events", 0): mark.id
         async for found in saver.alist(thread, filter={"source": "input"})

@@ -149,6 +149,7 @@ class Result:
     result: RecordedResult
     stops: Cause | None = None
     at_s: float | None = None
+    waits: bool = False
 
 
 _NOTHING: Any = object()
@@ -167,6 +168,7 @@ def result(
     invalid: str | None = None,
     usage: Mapping[str, Any] | None = None,
     stops: Cause | None = None,
+    waits: bool = False,
     at_s: float | None = None,
 ) -> Result:
     """Return the recorded result of a call, which is found by step, id and canonical arguments.
@@ -183,6 +185,7 @@ def result(
         invalid: In place of `returns`: why the tool refuses the arguments.
         usage: Tokens and model calls of a delegate.
         stops: In place of `returns`: what stops the call, and the input with it.
+        waits: In place of `returns`: whether the call waits for a person, so that the input does not end.
         at_s: Same as for `reply`.
     """
     status: ResultStatus = "error" if error is not None else "invalid" if invalid is not None else "success"
@@ -193,4 +196,4 @@ def result(
         event = {} if isinstance(returns, str) else {"encoding": "json"}
     counts: Any = None if usage is None else dict(usage)
     found = RecordedResult(status=status, content=text, value=returns, artifact=artifact, usage=counts, event=event)
-    return Result(step, id, name, arguments, found, stops, at_s)
+    return Result(step, id, name, arguments, found, stops, at_s, waits)

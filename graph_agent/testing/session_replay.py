@@ -24,7 +24,14 @@ from graph_agent.session.session import Session
 from graph_agent.state.events import StoredEvent
 from graph_agent.testing.input_differences import ABSENT, Comparison, Difference, recorded_requests, unfinished_wave
 from graph_agent.testing.playback import Playback
-from graph_agent.testing.recording import RecordedInput, RecordedResult, Recording, read_recording, recording_of
+from graph_agent.testing.recording import (
+    RecordedInput,
+    RecordedResult,
+    Recording,
+    as_left,
+    read_recording,
+    recording_of,
+)
 from graph_agent.testing.stand_ins import RecordedModel, rebuild
 
 if TYPE_CHECKING:
@@ -212,12 +219,15 @@ class Replayer:
                 break
             first = from_step if each is chosen else 1
             is_compared = chosen is None or each is chosen
+            played = each if each is recording.inputs[-1] else as_left(each)
             inputs += is_compared
             if not self._has_new_model or not is_compared:
-                run = _InputRun(each, history, comparison if is_compared else None, first, keep_going=self._keep_going)
+                run = _InputRun(
+                    played, history, comparison if is_compared else None, first, keep_going=self._keep_going
+                )
                 await self._play(run)
             else:
-                run = await self._play_anew(each, history, comparison, first)
+                run = await self._play_anew(played, history, comparison, first)
             differences += run.differences
             steps += run.steps
             stopped = run.stopped

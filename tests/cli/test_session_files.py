@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import InputError, SessionBusyError
@@ -296,6 +297,24 @@ async def test_the_session_of_a_background_task_is_deleted_with_its_parent(
 
     assert (refused.returncode, f"{background!r} is running" in refused.stderr) == (2, True)
     assert (removed.returncode, listed.stdout) == (0, "s1:a:12345678\n")
+
+
+async def test_a_background_task_of_a_wave_that_waits_is_deleted_with_its_parent(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+
+    def ask(text: str) -> str:
+        """Ask a person."""
+        return str(interrupt(text))
+
+    task = asks(("a", "delegate_to_r", {"task": "Look.", "background": True}), ("b", "ask", {"text": "Which?"}))
+    async with open_saver(url) as saver:
+        child = create_graph_agent(ScriptedChatModel(["Found."]))
+        delegates = [GraphDelegate("r", "Researches.", child, background=True)]
+        parent = create_graph_agent(ScriptedChatModel([task]), tools=[ask], delegates=delegates, checkpointer=saver)
+        waiting = await Session(parent, "s1").run("Go.")
+        found = await background_sessions(saver, "s1")
+
+    assert (waiting.waiting, len(found), found[0].startswith("s1:")) == ("answer", 1, True)
 
 
 async def test_the_sessions_of_a_background_tasks_own_tasks_are_deleted_with_it(tmp_path: Path) -> None:

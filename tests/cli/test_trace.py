@@ -6,11 +6,16 @@ import json
 import re
 from pathlib import Path
 
+from tests.server.process import eventually
 from tests.support.agents import asks
-from tests.support.cli import run_cli
+from tests.support.cli import run_cli, running_cli
 from tests.support.terminal import GATED_TOOLS, agent_folder
 
 BOTH = [asks(("a", "echo", {"text": "x"}), ("b", "echo", {"text": "\x1b[2J"})), "Done."]
+ASKING = (
+    "from langgraph.types import interrupt\n\n"
+    'def question(text: str) -> str:\n    """Ask a person."""\n    return str(interrupt(text))\n'
+)
 TOOLS = 'def echo(text: str) -> str:\n    """Repeat."""\n    return text\n'
 
 
@@ -76,20 +81,49 @@ def test_recorded_requests_are_exported_and_imported_with_their_session(tmp_path
 
 
 def test_calls_that_finished_while_another_waits_are_shown_as_finished(tmp_path: Path) -> None:
-    asking = (
-        "from langgraph.types import interrupt\n\n"
-        'def question(text: str) -> str:\n    """Ask a person."""\n    return str(interrupt(text))\n'
-    )
-    folder = agent_folder(tmp_path, f"{GATED_TOOLS}{TOOLS}\n{asking}", "echo", "question")
+    folder = agent_folder(tmp_path, f"{GATED_TOOLS}{TOOLS}\n{ASKING}", "echo", "question")
     both = [asks(("a", "question", {"text": "How many?"}), ("b", "echo", {"text": "x"})), "Done."]
     run_cli(folder, "run", "--session", "s", "Ask", script=both)
 
     shown, newest = [run_cli(folder, "events", "s", "--json", *option) for option in ((), ("--last", "1"))]
     drawn = run_cli(folder, "trace", "s")
     page = run_cli(folder, "sessions", "export", "s", "--html")
+    lines = [json.loads(line) for line in run_cli(folder, "sessions", "export", "s").stdout.splitlines()]
 
     result = json.loads(shown.stdout.splitlines()[-1])
     assert (result["type"], result["name"], result["content"]) == ("tool_result", "echo", "x")
     assert result["ts"] in page.stdout
+    assert [line["event"] for line in lines if line["type"] == "event"][-1] == result
+    assert [line["message"]["data"]["content"] for line in lines if line["type"] == "message"][-1] == "x"
     assert newest.stdout.splitlines() == shown.stdout.splitlines()[-1:]
     assert [line.split()[1:3] for line in drawn.stdout.splitlines()[3:5]] == [["…", "question"], ["✓", "echo"]]
+
+
+def test_followed_events_are_printed_once_when_their_calls_have_finished(tmp_path: Path) -> None:
+    folder = agent_folder(tmp_path, f"{GATED_TOOLS}{TOOLS}\n{ASKING}", "echo", "question")
+    both = [asks(("a", "question", {"text": "How many?"}), ("b", "echo", {"text": "x"})), "Done."]
+    run_cli(folder, "run", "--session", "s", "Ask", script=both)
+
+    with running_cli(folder, "events", "s", "--follow", "--json", script=[]) as following:
+        eventually(lambda: following.printed().count("\n") == 6)
+        before = [json.loads(line) for line in following.printed().splitlines()]
+        run_cli(folder, "resume", "s", "--answer", "Two", script=["Done."])
+        eventually(lambda: '"COMPLETED"' in following.printed())
+        shown = [json.loads(line) for line in following.printed().splitlines()]
+
+    kinds = [(each["type"], each.get("id")) for each in shown]
+    assert (before, kinds) == (
+        shown[:6],
+        [
+            ("user_message", None),
+            ("status", None),
+            ("plan", None),
+            ("tool_call", "a"),
+            ("tool_call", "b"),
+            ("tool_result", "b"),
+            ("tool_result", "a"),
+            ("plan", None),
+            ("agent_response", None),
+            ("status", None),
+        ],
+    )

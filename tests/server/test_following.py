@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.server import host
 from graph_agent.session.history import EventReader
 from tests.server.hosting import answered, ask, running, sessions_of
 from tests.server.process import serving
+from tests.support.agents import asks, echo
 from tests.support.chat_client import chat
 
 KINDS = ["user_message", "status", "plan", "agent_response", "status"]
@@ -166,3 +168,31 @@ async def test_a_late_follower_gets_the_whole_history() -> None:
         for stream in (early, late):
             await stream.aclose()
     assert seen_late == seen
+
+
+async def test_the_end_of_a_call_is_live_while_another_of_its_wave_waits() -> None:
+    def question(text: str) -> str:
+        """Ask a person."""
+        return str(interrupt(text))
+
+    wave = asks(("a", "question", {"text": "Which?"}), ("b", "echo", {"text": "x"}))
+    agent = create_graph_agent(ScriptedChatModel([wave, "Done."]), tools=[question, echo])
+    async with asyncio.timeout(30), running(agent) as runs:
+        await answered(runs.host, ask(session_id="s"))
+        sessions = sessions_of(runs)
+        listed, position = await sessions.events_to_follow("s", [], -1)
+        async with aclosing(await sessions.follow("s", ["tool_result"], position, 3600, live=True)) as frames:
+            ended = json.loads((await anext(frames)).partition("data: ")[2])
+            await sessions.resume("s", "This one.")
+            following = [json.loads(frame.partition("data: ")[2]) async for frame in _until_result(frames, "b")]
+
+    assert ended["parts"] == [{"type": "call", "id": "b", "status": "success", "ts": listed[-1]["ts"]}]
+    assert [(each["seq"], each["id"]) for each in listed[position:]] == [(4, "b"), (5, "b")]
+    assert [(each["seq"], each["id"]) for each in following if each["type"] != "live"] == [(5, "a"), (6, "b")]
+
+
+async def _until_result(frames: AsyncIterator[str], id_: str) -> AsyncIterator[str]:
+    async for frame in frames:
+        yield frame
+        if frame.startswith("event: tool_result") and f'"id":"{id_}"' in frame:
+            return

@@ -84,6 +84,33 @@ async def test_a_wait_for_a_person_is_a_span_that_ends_with_the_decision() -> No
     ]
 
 
+async def test_an_input_ends_when_a_newer_one_supersedes_it() -> None:
+    desk = Desk(asks(("1", "write", {"path": "a"})), "Done.")
+    await desk.session.run("go")
+    await desk.session.run("never mind")
+
+    superseded, newest = await desk.session.trace()
+
+    [wait] = [each for each in superseded.children if each.kind == "wait"]
+    assert [(each.status, each.duration_s is None) for each in (superseded, wait, newest)] == [
+        ("SUPERSEDED", False),
+        ("", False),
+        ("COMPLETED", False),
+    ]
+    assert (superseded.end, wait.end) == (newest.start, newest.start)
+
+
+async def test_the_wait_of_an_aborted_input_ends_with_it() -> None:
+    desk = Desk(asks(("1", "write", {"path": "a"})))
+    await desk.session.run("go")
+    await desk.session.abort()
+
+    [root] = await desk.session.trace()
+
+    [wait] = [each for each in root.children if each.kind == "wait"]
+    assert (root.status, wait.status, wait.end) == ("ABORTED", "", root.end)
+
+
 def test_a_session_without_times_has_the_durations_of_its_calls() -> None:
     stored = [
         event("user_message", 0, content="go"),

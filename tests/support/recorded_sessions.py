@@ -14,6 +14,7 @@ from langchain.agents.middleware import AgentMiddleware, wrap_tool_call
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import interrupt
 from pydantic import BaseModel
 
 from graph_agent import (
@@ -612,6 +613,37 @@ async def failed_request() -> Session:
 async def repeated_ids() -> Session:
     session = agent([calls(("c1", "search", {"q": "a"})), calls(("c1", "search", {"q": "b"})), "Found."])
     await session.run("Look.")
+    return session
+
+
+def ask_person(q: str) -> str:
+    """Ask a person."""
+    return str(interrupt(q))
+
+
+@recorded
+async def waiting_call_of_a_wave() -> Session:
+    wave = calls(("c1", "ask_person", {"q": "Which one?"}), ("c2", "search", {"q": "a"}))
+    session = agent([wave], tools=[ask_person, search])
+    await session.run("Look, and ask.")
+    return session
+
+
+@recorded
+async def input_that_superseded_a_waiting_call() -> Session:
+    wave = calls(("c1", "ask_person", {"q": "Which one?"}), ("c2", "search", {"q": "a"}))
+    session = agent([wave, "Never mind."], tools=[ask_person, search])
+    await session.run("Look, and ask.")
+    await session.run("Leave it.")
+    return session
+
+
+@recorded
+async def input_that_superseded_an_approval() -> Session:
+    wave = calls(("c1", "pay", {"amount": 2}), ("c2", "search", {"q": "a"}))
+    session = agent([wave, "Never mind."], config={"approve": ["pay"]})
+    await session.run("Look, and pay.")
+    await session.run("Leave it.")
     return session
 
 

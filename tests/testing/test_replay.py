@@ -31,6 +31,7 @@ from graph_agent.errors import ConfigError, InputError
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.testing import Replay, replay
 from graph_agent.testing.recording import Recording, read_recording
+from tests.support.recorded_sessions import SESSIONS
 
 WRITTEN = Path("payments.txt")
 
@@ -471,3 +472,19 @@ async def test_a_step_that_the_input_does_not_have_is_refused() -> None:
 
     with pytest.raises(InputError, match=r"cannot begin at step 7: the input has the steps \[1, 2, 3\]"):
         await replay(recording, graph, number=1, from_step=7)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "stopped"),
+    [
+        ("waiting_call_of_a_wave", 1, "The recording ends before the result of ask_person."),
+        ("input_that_superseded_a_waiting_call", 2, ""),
+        ("input_that_superseded_an_approval", 2, ""),
+    ],
+)
+async def test_a_wave_that_waits_is_equal_so_far_as_it_is_recorded(name: str, steps: int, stopped: str) -> None:
+    session = await SESSIONS[name]()
+
+    replayed = await replay(session, session._graph)
+
+    assert (replayed.differences, replayed.steps, replayed.stopped) == ((), steps, stopped)

@@ -13,7 +13,7 @@ from tests.server.process import Served, serving
 from tests.support.required import unavailable
 
 expect.set_options(timeout=60_000)
-_TOOLS = ("search_flights", "search_hotels", "weather", "book", "wait_for", "echo")
+_TOOLS = ("search_flights", "search_hotels", "weather", "book", "wait_for", "ask_person", "echo")
 TRAVEL: dict[str, Any] = {
     "name": "travel",
     "description": "Plans short trips.",

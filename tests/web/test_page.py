@@ -240,6 +240,42 @@ def test_a_run_is_steered_followed_up_and_aborted(page: Page, travel: Served, tm
     assert (users[1:3], page.locator(".ending").inner_text()) == (["Steering Be brief.", "And then?"], "aborted")
 
 
+def test_a_wave_that_waits_shows_each_result_once_it_is_there(page: Page, travel: Served) -> None:
+    wave = '!call [["ask_person", {"question": "Which?"}], ["echo", {"text": "x"}]]'
+    body = {"model": "travel", "messages": [{"role": "user", "content": wave}], "metadata": {"session_id": "waits"}}
+    with travel.http() as http:
+        http.post("/v1/chat/completions", json=body).raise_for_status()
+        page.goto(f"{travel.url}/#waits")
+        page.locator(".bar").first.wait_for()
+        waiting = bars(page)
+        http.post("/sessions/waits/resume", json={"answer": "This one."}).raise_for_status()
+    page.locator(".message.agent:not(.live)").get_by_text("Done: 2 results.").wait_for(timeout=DONE_MS)
+
+    assert waiting == ["model, step 1", "ask_person, running, step 1", "echo, succeeded, step 1"]
+    assert bars(page)[:3] == ["model, step 1", "ask_person, succeeded, step 1", "echo, succeeded, step 1"]
+
+
+def test_a_superseded_input_is_shown_as_ended(page: Page, tmp_path: Path) -> None:
+    common = {"ts": "2026-11-20T10:00:00+00:00", "step": 0}
+    events = [{**common, "type": type_, "content": text} for type_, text in SUPERSEDING]
+    (tmp_path / "session.html").write_text(exported_page("s1", events, "agent"))
+
+    page.goto((tmp_path / "session.html").as_uri())
+
+    page.get_by_text("Fine.").wait_for()
+    assert page.locator(".turn").nth(2).locator(".ending").count() == 0
+    assert page.locator(".ending").all_inner_texts() == ["superseded"]
+
+
+SUPERSEDING = [
+    ("user_message", "One."),
+    ("user_message", "And two."),
+    ("steering", "Be brief."),
+    ("user_message", "Never mind."),
+    ("agent_response", "Fine."),
+]
+
+
 def test_unfinished_work_of_an_exported_session_lasts_until_its_newest_event() -> None:
     event = {"type": "user_message", "step": 0, "seq": 0, "content": "go", "ts": "2026-11-20T10:00:00+00:00"}
 

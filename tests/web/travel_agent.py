@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import tool
+from langgraph.types import interrupt
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 
@@ -61,6 +62,12 @@ async def wait_for(file: str) -> str:
     while not Path(file).exists():  # noqa: ASYNC240 - the file is how the test controls the call
         await asyncio.sleep(0.01)
     return "It exists."
+
+
+@tool
+def ask_person(question: str) -> str:
+    """Ask a person."""
+    return str(interrupt(question))
 
 
 @tool

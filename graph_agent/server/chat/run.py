@@ -28,7 +28,7 @@ from graph_agent.runs.input_ids import input_id_in
 from graph_agent.runs.run import WATCHED
 from graph_agent.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
 from graph_agent.server.chat.run_spec import RunSpec
-from graph_agent.server.host import Host, LivePart
+from graph_agent.server.host import RESULTS, Host, LivePart, call_end
 from graph_agent.server.monitoring import Metrics
 from graph_agent.server.problems import (
     BusySessionError,
@@ -48,8 +48,7 @@ from graph_agent.types import NO_USAGE
 
 logger = logging.getLogger(__name__)
 
-_RESULTS = ("tool_result", "delegation_response")
-_CALL_EVENTS = ("plan", "tool_call", "delegation_request", *_RESULTS)
+_CALL_EVENTS = ("plan", "tool_call", "delegation_request", *RESULTS)
 COMMENTARY = "commentary "
 """Beginning of the message ids of texts that an earlier run of the same request has emitted."""
 _MOST_WAITING = 256
@@ -365,9 +364,8 @@ class ServerRun:
                     self._metrics.count(payload, self._open_calls)
                     if events := _call_events(payload):
                         for event in events:
-                            if event["type"] in _RESULTS:
-                                ended = {"id": event["id"], "status": event["status"], "ts": event["ts"]}
-                                self._publish({"type": "call", **ended})
+                            if event["type"] in RESULTS:
+                                self._publish(call_end(event))
                         await self._emit_calls(events, _planned_message(payload))
                 elif mode == "values":
                     await self._emit(StateValues(payload))

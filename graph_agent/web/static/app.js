@@ -1,7 +1,7 @@
 // Starts the page: holds its state, follows the open session, and joins the views.
 import { Component, counted, duration, html, render, Status, visible } from "./html.js";
 import { keyOf } from "./layout.js";
-import { activeNode, keepLive, newLog, reduce, reduceAll } from "./events.js";
+import { activeNode, keepLive, newLog, reduceAll } from "./events.js";
 import { ApiError, eventsPath, follow, get, post, remove, sessionPath, storedKey, storeKey } from "./api.js";
 import { Axis, Graph } from "./axis.js";
 import { Conversation } from "./conversation.js";
@@ -103,9 +103,9 @@ class App extends Component {
       const woken = new Promise((resolve) => (this.wake = resolve));
       try {
         if (!log) {
-          const { events } = await get(eventsPath(id));
+          const { events, after } = await get(eventsPath(id));
           if (signal.aborted) return;
-          log = reduceAll(newLog(), events);
+          log = reduceAll(newLog(), events, after);
           this.setState({ log, chosen: log.inputs.at(-1) || null, connection: "live", missing: false });
         }
         await this.refresh(id);
@@ -125,9 +125,9 @@ class App extends Component {
     }
   }
 
-  add(log, event) {
+  add(log, { events, after }) {
     const count = log.inputs.length;
-    reduce(log, event);
+    reduceAll(log, events, after);
     if (log.inputs.length !== count && (!this.state.chosen || this.state.chosen.number === count - 1)) {
       this.setState({ chosen: log.inputs.at(-1), bar: null });
     }
@@ -137,7 +137,7 @@ class App extends Component {
   take(log, event) {
     if (event.seq <= log.seq) return;
     const has = (type) => event.parts?.some((part) => part.type === type);
-    this.add(log, event);
+    this.add(log, { events: [event] });
     if (has("end") || event.type === "approval_request" || (event.type === "status" && event.to !== "RUNNING")) {
       this.setState({ told: "" });
       this.settle(log);
@@ -157,7 +157,7 @@ class App extends Component {
       try {
         const info = await this.refresh(id);
         if (log !== this.state.log) return;
-        if (log.seq + 1 < info.events) for (const event of (await get(eventsPath(id, `?after=${log.seq}`))).events) this.add(log, event);
+        if (log.seq + 1 < info.events) this.add(log, await get(eventsPath(id, `?after=${log.seq}`)));
         keepLive(log, (run) => !known.includes(run) || (info.activity === "running" && !run.ended));
         this.draw();
         if (info.activity !== "running" || log.live.length) return;

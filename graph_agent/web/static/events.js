@@ -25,6 +25,12 @@ const NOTICES = {
 
 function newInput(log, event) {
   const start = timeOf(event.ts);
+  const before = log.inputs.at(-1);
+  // Several messages of one input follow each other.
+  if (before && !before.done && log.newest !== "user_message") {
+    Object.assign(before, { status: "SUPERSEDED", done: true });
+    for (const { calls } of before.steps) for (const call of calls) endWait(call, start);
+  }
   const input = { number: log.inputs.length, start, end: start, done: false, steps: [], notes: [], revision: 0 };
   Object.assign(input, { question: event.content, seq: event.seq, answer: null, status: "RUNNING", reason: "" });
   log.inputs.push(input);
@@ -176,18 +182,25 @@ export function reduce(log, event) {
   if (text !== undefined) input.notes.push({ kind: event.type, text, time, after: input.steps.length });
   input.end = Math.max(input.end, time);
   input.revision += 1;
+  log.newest = event.type;
   return log;
 }
 
-/** Add events to a log, oldest first. */
-export function reduceAll(log, events) {
+/** Add events to a log, oldest first; its position stays at `after`, before those that have no final place. */
+export function reduceAll(log, events, after) {
+  const { seq } = log;
   for (const event of events) reduce(log, event);
+  if (after < log.seq) log.seq = Math.max(seq, after);
   return log;
 }
 
 function reduceLive(log, part) {
   const input = log.inputs.at(-1);
   if (input) input.revision += 1;
+  if (part.type === "call") {
+    const call = log.calls.get(part.id);
+    if (call && !call.result) Object.assign(call, { state: part.status, end: timeOf(part.ts) });
+  }
   if (part.type === "begin") {
     // The history of a run that is followed from its middle has its question.
     const isStored = !log.live.length && input && !input.done && asText(input.question) === asText(part.content);
@@ -198,10 +211,6 @@ function reduceLive(log, part) {
   if (!run || run.ended) return;
   if (part.type === "break") run.texts.push("");
   else if (part.type === "text") run.texts.push((run.texts.pop() || "") + part.text);
-  else if (part.type === "call") {
-    const call = log.calls.get(part.id);
-    if (call && !call.result) Object.assign(call, { state: part.status, end: timeOf(part.ts) });
-  }
 }
 
 const runsOf = (events) => [events, ...events.flatMap(({ history = [] }) => runsOf(history))];
