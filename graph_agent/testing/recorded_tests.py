@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from unittest.mock import patch
 
-from langchain_core.messages import AIMessage, AnyMessage, message_to_dict, messages_from_dict
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage, message_to_dict, messages_from_dict
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.errors import GraphInterrupt
 from langgraph.pregel import Pregel
+from langgraph.types import interrupt
 
 from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import ConfigError, InputError, ScriptError
@@ -59,11 +63,11 @@ class RecordedTest:
         if self._records:
             if (builder := builder_of(graph)) is None:
                 raise ConfigError(f"Only an agent of create_graph_agent() can be recorded, not {graph!r}.")
-            opened: Agent = builder.compile(
-                checkpointer=InMemorySaver(), store=graph.store, cache=graph.cache, name=graph.name
-            )
+            # Middleware around calls runs again in a replay, and asks its own questions.
+            saver = _QuestionSaver() if builder.deps.wrap_tool_call is None else InMemorySaver()
+            opened: Agent = builder.compile(checkpointer=saver, store=graph.store, cache=graph.cache, name=graph.name)
         else:
-            tape = _Tape(self._read(file))
+            tape = _Tape(*self._read(file))
             opened = rebuild(graph, model=RecordedModel(tape), source=tape, real={}, checkpointer=InMemorySaver())
         self._open[file] = opened, tape
         return Session(opened, file.stem)
@@ -80,44 +84,79 @@ class RecordedTest:
         for file, (graph, tape) in self._open.items():
             found = graph.get_state({"configurable": {"thread_id": file.stem}}).values
             if tape is None and passed:
-                _write(file, found)
+                saver = graph.checkpointer
+                _write(file, found, saver.of_calls() if isinstance(saver, _QuestionSaver) else {})
             elif tape is not None and (difference := tape.difference(found)):
                 raise AssertionError(
                     f"The session differs from {file}:\n{difference}\n"
                     f"If the change is meant, record the session again: {self._command}"
                 )
 
-    def _read(self, file: Path) -> Recording:
+    def _read(self, file: Path) -> tuple[Recording, Mapping[str, list[list[Any]]]]:
         if not file.exists():
             raise InputError(f"There is no recording {file}; record it: {self._command}")
         stored = json.loads(file.read_text(encoding="utf-8"))
         if (stored.get("format"), stored.get("version")) != (FORMAT, VERSION):
             raise InputError(f"{file} is no recording of version {VERSION}; record it again: {self._command}")
         messages = cast("list[AnyMessage]", messages_from_dict(stored["messages"]))
-        return recording_of(file.stem, stored["events"], messages)
+        return recording_of(file.stem, stored["events"], messages), stored.get("questions", {})
 
 
-def _write(file: Path, values: Mapping[str, Any]) -> None:
+def _write(file: Path, values: Mapping[str, Any], questions: Mapping[str, list[list[Any]]]) -> None:
     stored = {
         "format": FORMAT,
         "version": VERSION,
         "events": list(values.get("events", ())),
         "messages": [message_to_dict(message) for message in values.get("messages", ())],
+        "questions": questions,
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(masked(to_json_safe(stored)), ensure_ascii=False, indent=1)
     file.write_text(f"{text}\n", encoding="utf-8")
 
 
+class _QuestionSaver(InMemorySaver):
+    """Keeps the questions of calls to a person, which no event holds. Each call is a task of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked: dict[str, list[Any]] = defaultdict(list)
+        self._tasks: dict[str, list[str]] = defaultdict(list)
+        """Call id → the tasks of the finished calls of that id, in order."""
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store the writes of a task."""
+        super().put_writes(config, writes, task_id, task_path)
+        if config["configurable"].get("checkpoint_ns"):
+            return  # of a delegate
+        asked = self._asked[task_id]
+        for channel, value in writes:
+            if channel == INTERRUPT:
+                # A task that waits on, while another is answered, repeats its question.
+                asked += [each.value for each in value if each.value not in asked[-1:]]
+            elif channel == "messages":
+                for each in value:
+                    if isinstance(each, ToolMessage):
+                        self._tasks[each.tool_call_id].append(task_id)
+
+    def of_calls(self) -> dict[str, list[list[Any]]]:
+        """Return the questions of each finished call, by its id; several calls may have one id."""
+        return {id_: [self._asked[task] for task in tasks] for id_, tasks in self._tasks.items()}
+
+
 class _Tape:
     """Provides the replies and results of a recording, in their order."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, questions: Mapping[str, list[list[Any]]]) -> None:
         self._recording = recording
         self._replies = deque(
             message_of(step, reply) for each in recording.inputs for step, reply in stored_replies(each)
         )
         self._listed = [call for each in recording.inputs for _, call in each.calls if call.result is not None]
+        left = {id_: iter(asked) for id_, asked in questions.items()}
+        self._questions = {id(call): next(left.get(call.id, iter(())), []) for call in self._listed}
         self._calls = RecordedCalls(self._listed)
         self._fault = ""
 
@@ -132,13 +171,19 @@ class _Tape:
     async def result(
         self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
     ) -> RecordedResult | None:
-        """Return the recorded result of a call.
+        """Return the recorded result of a call, after its questions to a person.
 
         Without one, raise `ScriptError`, as the next request of the model does: a call's error is a result.
         """
         if (found := self._calls.take(id_, name, arguments)) is None:
             self._fault = self._fault or self._missing(id_, name, arguments)
             raise ScriptError(self._fault)
+        try:
+            for question in self._questions[id(found)]:
+                interrupt(question)
+        except GraphInterrupt:
+            self._calls.put_back(found)
+            raise
         return found.result
 
     def _missing(self, id_: str, name: str, arguments: Mapping[str, Any]) -> str:

@@ -84,6 +84,10 @@ class RecordedCalls(Generic[CallT]):
             fitting.remove(found)
         return found
 
+    def put_back(self, call: CallT) -> None:
+        """Let a call that was taken be found again, before others of its arguments."""
+        self._left[_key(call)].insert(0, call)
+
     def is_left(self, call: CallT) -> bool:
         """Whether a recorded call was not taken yet."""
         return call in self._left[_key(call)]

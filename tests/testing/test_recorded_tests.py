@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain.agents.middleware import AgentMiddleware
 from langchain_core.tools import tool
+from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, Session, create_graph_agent
-from graph_agent.approvals import edit
+from graph_agent.approvals import approve, edit
 from graph_agent.errors import ConfigError, InputError, ScriptError
 from graph_agent.testing import ScriptedChatModel, TestModel
 from graph_agent.testing.recorded_tests import RecordedTest
@@ -74,6 +76,80 @@ async def test_a_recorded_session_is_replayed_without_its_model_and_its_tools(
     names = [[call.name for call in result.calls] for result in results]
     assert (names, paid, unused.requests) == ([["pay", "delegate_to_helper"]] * 2, [1, 1], [])
     assert "sk-abc" not in (tmp_path / "recordings" / "test_pay.json").read_text(encoding="utf-8")
+
+
+class Confirming(AgentMiddleware):
+    """Asks a person before each call, around it."""
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        interrupt("Run it?")
+        return await handler(request)
+
+
+@pytest.mark.parametrize("middleware", [[], [Confirming()]], ids=["tool", "middleware"])
+async def test_questions_of_calls_are_asked_in_both_modes(
+    middleware: list[Any], recorded: Recorder, paid: list[int]
+) -> None:
+    @tool
+    def book(room: str) -> str:
+        """Book a room."""
+        if middleware:
+            return f"Booked {room}."
+        answers = [interrupt({"question": f"{word} {room}?"}) for word in ("Book", "Pay")]
+        paid.append(1)
+        return f"{room}: {', '.join(answers)}."
+
+    wave = [{"id": room, "name": "book", "arguments": {"room": room}} for room in ("7", "8")]
+    found = []
+    for records in (True, False):
+        test = recorded(records=records)
+        session = test.session(
+            create_graph_agent(ScriptedChatModel([wave, "Booked."]), tools=[book], middleware=middleware)
+        )
+        result, asked = await session.run("Book two rooms."), list[Any]()
+        while result.interrupts:
+            asked.append([each.value for each in result.interrupts])
+            result = await session.resume({result.interrupts[0].id: "yes"})
+        test.close(passed=True)
+        found.append((asked, result.answer, result.results))
+
+    assert found[0] == found[1]
+    assert (len(found[0][0]), len(paid)) == ((2, 0) if middleware else (4, 2))
+
+
+@pytest.mark.parametrize("approves", [False, True], ids=["interrupt", "approval"])
+async def test_questions_of_delegates_are_asked_in_both_modes(approves: bool, recorded: Recorder) -> None:
+    @tool
+    def book(room: str) -> str:
+        """Book a room, and ask about the first one only."""
+        return f"{interrupt('Book?')}: {room}." if room == "1" and not approves else f"Booked {room}."
+
+    def call(name: str, **arguments: str) -> dict[str, Any]:
+        return {"id": "a", "name": name, "arguments": arguments}
+
+    found = []
+    for records in (True, False):
+        desk = create_graph_agent(
+            ScriptedChatModel([call("book", room="1"), "One.", call("book", room="2"), "Two."]),
+            tools=[book],
+            config=LoopConfig(approve=lambda given: approves and given["arguments"]["room"] == "1"),
+        )
+        task = call("delegate_to_desk", task="Book.")
+        test = recorded(records=records)
+        session = test.session(
+            create_graph_agent(
+                ScriptedChatModel([task, "First.", task, "Second."]),
+                delegates=[GraphDelegate("desk", "Books.", desk)],
+            )
+        )
+        asked = await session.run("Book one.")
+        ended = await session.resume(approve() if approves else "yes")
+        second = await session.run("Book two.")
+        test.close(passed=True)
+        found.append((asked.waiting, [each.value for each in asked.interrupts], ended.answer, second.answer))
+
+    assert found[0] == found[1]
+    assert (found[0][0], found[0][2:]) == ("approval" if approves else "answer", ("First.", "Second."))
 
 
 async def test_approvals_are_given_by_the_test_in_both_modes(recorded: Recorder, paid: list[int]) -> None:
