@@ -168,12 +168,9 @@ _RESPONSE_S = 3.0
 """Seconds in which a run must react to an abort; otherwise it counts as stuck."""
 
 
-def chat_with(settings: Settings) -> int:
+async def chat_with(settings: Settings) -> int:
     """Hold a conversation until the person leaves; return the exit status."""
-    return asyncio.run(_chat(settings))
 
-
-async def _chat(settings: Settings) -> int:
     def opened() -> Any:
         return open_agent(settings.spec, today=settings.today, db=settings.db)
 

@@ -345,28 +345,22 @@ Ask = Callable[[Sequence[Question]], Awaitable[dict[str, Any] | None]]
 """Returns interrupt id → answer; None to leave the session waiting."""
 
 
-class AskTerminal:
-    """Asks at the terminal."""
+async def ask_at_terminal(err: Terminal, questions: Sequence[Question]) -> dict[str, Any] | None:
+    """Behaves like `Ask`, at the terminal; None if the person leaves with Ctrl-C or Ctrl-D."""
+    # Imported here: commands without a terminal need no editor.
+    from graph_agent.cli.editor import LineEditor
 
-    def __init__(self, err: Terminal) -> None:
-        self._err = err
-
-    async def __call__(self, questions: Sequence[Question]) -> dict[str, Any] | None:
-        """Behaves like `Ask`; None if the person leaves with Ctrl-C or Ctrl-D."""
-        # Imported here: commands without a terminal need no editor.
-        from graph_agent.cli.editor import LineEditor
-
-        dialog = Dialog(questions)
-        editor = LineEditor()
-        discard_typed_keys()
-        while (answers := dialog.answers) is None:
-            show_question(self._err, dialog)
-            try:
-                dialog.submit(await editor.read(dialog.label, default=dialog.default, handle_signal=False))
-            except (EOFError, KeyboardInterrupt):
-                if not dialog.go_back():
-                    return None
-        return answers
+    dialog = Dialog(questions)
+    editor = LineEditor()
+    discard_typed_keys()
+    while (answers := dialog.answers) is None:
+        show_question(err, dialog)
+        try:
+            dialog.submit(await editor.read(dialog.label, default=dialog.default, handle_signal=False))
+        except (EOFError, KeyboardInterrupt):
+            if not dialog.go_back():
+                return None
+    return answers
 
 
 async def approve_all(questions: Sequence[Question]) -> dict[str, Any] | None:

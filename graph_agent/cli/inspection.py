@@ -21,13 +21,14 @@ from graph_agent.cli.options import (
     address_of,
     no_session,
     open_sessions,
+    stored_events,
 )
 from graph_agent.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from graph_agent.evaluation.statistics import Arm, Estimate, InputRow
+    from graph_agent.evaluation.statistics import Arm, InputRow
     from graph_agent.session.trace import Span, TimeAxis
     from graph_agent.state.events import Event
 
@@ -55,7 +56,7 @@ def events(
     if requests:
         if follow:
             raise typer.BadParameter("--requests prints the stored requests; leave --follow out.")
-        asyncio.run(_show_requests(address_of(config, db), session, last, out, as_json=json_lines))
+        _show_requests(address_of(config, db), session, last, out, as_json=json_lines)
         return
 
     def show(event: Event) -> None:
@@ -93,17 +94,13 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
             shown = await reader.read_early() or []
 
 
-async def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, as_json: bool) -> None:
+def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from graph_agent.session.history import EventReader
     from graph_agent.state.model_requests import requests_of
 
-    async with open_sessions(address) as (saver, _):
-        found = await EventReader(None, saver, session_id).read_tail(pending=True)
-    if found is None:
-        raise no_session(session_id, address)
-    for number, request in [*enumerate(requests_of(found[1]), 1)][-last:]:
+    events = asyncio.run(stored_events(address, session_id))
+    for number, request in [*enumerate(requests_of(events), 1)][-last:]:
         if as_json:
             typer.echo(json.dumps({"request": number, **asdict(request)}))
             continue
@@ -205,7 +202,9 @@ def trace(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per input.")] = False,
 ) -> None:
     """Show what a session did and when: plans, model calls and calls, with durations, tokens and cost."""
-    roots = asyncio.run(_spans(address_of(config, db), session))
+    from graph_agent.session.trace import spans_of
+
+    roots = spans_of(asyncio.run(stored_events(address_of(config, db), session)))
     if number:
         at = number - 1 if number > 0 else len(roots) + number
         if not 0 <= at < len(roots):
@@ -220,17 +219,6 @@ def trace(
             continue
         for line in draw(root, index):
             out.line(line)
-
-
-async def _spans(address: str, session_id: str) -> list[Span]:
-    from graph_agent.session.history import EventReader
-    from graph_agent.session.trace import spans_of
-
-    async with open_sessions(address) as (saver, _):
-        found = await EventReader(None, saver, session_id).read_tail(pending=True)
-        if found is None:
-            raise no_session(session_id, address)
-        return spans_of(found[1])
 
 
 def draw(root: Span, number: int) -> list[str]:
@@ -402,18 +390,11 @@ def _lines(arms: list[Arm], by: str) -> list[str]:
     table = [[by, "inputs", *names]]
     for arm in arms:
         found = arm.estimates()
-        cells = [_cell(found[name], _FORMS[name]) if name in found else "" for name in names]
+        cells = [found[name].text(_FORMS[name]) if name in found else "" for name in names]
         table.append([arm.name, f"{len(arm.rows):,}", *cells])
     for arm in arms[1:]:
         found = arm.minus(arms[0])
-        cells = [_cell(found[name], f"+{_FORMS[name]}") if name in found else "" for name in names]
+        cells = [found[name].text(f"+{_FORMS[name]}") if name in found else "" for name in names]
         table.append([f"{arm.name} - {arms[0].name}", "", *cells])
     widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-
-
-def _cell(estimate: Estimate, form: str) -> str:
-    value = format(estimate.value, form)
-    if estimate.low is None or estimate.high is None:
-        return value
-    return f"{value} ({format(estimate.low, form)} to {format(estimate.high, form)})"

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graph_agent._internal.sync_bridge import call_in_thread
@@ -17,10 +18,10 @@ from graph_agent.cli.agent_thread import STOPPED, Interrupts
 from graph_agent.cli.dialog import (
     WAITING,
     Ask,
-    AskTerminal,
     GivenAnswers,
     Question,
     approve_all,
+    ask_at_terminal,
     leave_waiting,
     questions_of,
     show_how_to_go_on,
@@ -72,11 +73,6 @@ def new_session_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def has_person() -> bool:
-    """Whether a person can be asked: standard input is a terminal, and so is an output."""
-    return sys.stdin.isatty() and (sys.stdout.isatty() or sys.stderr.isatty())
-
-
 class Runner:
     """Runs inputs of sessions, each reported on the output that the settings select."""
 
@@ -85,8 +81,9 @@ class Runner:
         self._interrupts = interrupts
         self.out, self.err = Terminal(), Terminal(stderr=True)
         self._screen = (LiveScreen if self.out.is_terminal else PlainScreen)(self.out, self.err)
-        person = not settings.as_json and has_person()
-        self.ask: Ask = approve_all if settings.approve_all else AskTerminal(self.err) if person else leave_waiting
+        has_person = sys.stdin.isatty() and (sys.stdout.isatty() or sys.stderr.isatty())
+        ask = partial(ask_at_terminal, self.err) if has_person and not settings.as_json else leave_waiting
+        self.ask: Ask = approve_all if settings.approve_all else ask
 
     async def run(self, session: Session, text: str, *, show: bool, warnings: Sequence[str]) -> int:
         """Run one input, with the agent's warnings at each; return the exit status."""

@@ -17,6 +17,8 @@ from graph_agent.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
+    from graph_agent.state.events import StoredEvent
+
 
 AGENT_FILE = Path("agent.yaml")
 """The default of `ConfigOption`."""
@@ -155,6 +157,17 @@ async def open_sessions(
             yield saver, running_check(saver)
         else:
             yield saver, _sqlite_runs(address)
+
+
+async def stored_events(address: str, session_id: str) -> list[StoredEvent]:
+    """Return the events of a session, those of unfinished waves included; raise `InputError` if there is none."""
+    from graph_agent.session.history import EventReader
+
+    async with open_sessions(address) as (saver, _):
+        found = await EventReader(None, saver, session_id).read_tail(pending=True)
+    if found is None:
+        raise no_session(session_id, address)
+    return found[1]
 
 
 def _sqlite_runs(address: str) -> Callable[[str], Awaitable[bool]]:

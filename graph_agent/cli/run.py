@@ -157,7 +157,7 @@ def _converse(settings: Settings, questions: Sequence[str]) -> None:
     if not questions and not settings.as_json and sys.stdin.isatty() and sys.stdout.isatty():
         from graph_agent.cli.chat import chat_with
 
-        _end(chat_with(settings))
+        _end(asyncio.run(chat_with(settings)))
     from graph_agent.cli.one_shot import ask_questions
 
     inputs = [(_read_stdin(), False) if each == STDIN else (each, True) for each in questions]

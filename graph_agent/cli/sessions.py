@@ -31,6 +31,7 @@ from graph_agent.cli.options import (
     no_session,
     open_sessions,
     shared_database,
+    stored_events,
 )
 from graph_agent.cli.terminal import Terminal
 from graph_agent.errors import ConfigError, InputError
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from graph_agent.checkpoints.maintenance import PruneReport
     from graph_agent.runs.inbox import ControlMessage, NoteKind
     from graph_agent.session.history import SessionSummary
-    from graph_agent.state.events import Event
 
 _COLUMNS = ("SESSION", "STATUS", "TURNS", "AGE", "TITLE")
 _ACTIVITIES = {
@@ -176,10 +176,12 @@ def export_(
             file.write(text)
         return
     if as_html:
+        from graph_agent.state.events import read_events
         from graph_agent.web.page import exported_page
 
         name = (spec.name, spec.description) if spec else ("graph-agent", "")
-        html = exported_page(session, asyncio.run(_events(address, session)), *name)
+        events = read_events(asyncio.run(stored_events(address, session)), session)
+        html = exported_page(session, events, *name)
         with _output(out) as file:
             file.write(html)
         return
@@ -200,17 +202,6 @@ def _path_from(out: Path | None, agent: Path) -> str:
     if out is None or out == _STANDARD:
         return str(agent.resolve())
     return Path(os.path.relpath(agent.resolve(), out.resolve().parent)).as_posix()
-
-
-async def _events(address: str, session_id: str) -> list[Event]:
-    from graph_agent.session.history import EventReader
-    from graph_agent.state.events import read_events
-
-    async with open_sessions(address) as (saver, _):
-        found = await EventReader(None, saver, session_id).read_tail(pending=True)
-        if found is None:
-            raise no_session(session_id, address)
-        return read_events(found[1], session_id)
 
 
 async def _exported(address: str, session: str, number: int | None, agent: str | None, *, as_case: bool) -> str:
