@@ -152,17 +152,17 @@ def _input_of(inputs: Any) -> Any:
     if isinstance(inputs, Mapping):
         messages = inputs.get("messages")
         if isinstance(messages, list):
-            users = [each for each in messages if isinstance(each, Mapping) and _role(each) in ("user", "human")]
+            users = [
+                each
+                for each in messages
+                if isinstance(each, Mapping) and (each.get("role") or each.get("type")) in ("user", "human")
+            ]
             contents = [each.get("content", "") for each in users]
             return contents[0] if len(contents) == 1 else contents
         known = [inputs[key] for key in _INPUT_KEYS if isinstance(inputs.get(key), str)]
         if known or (len(inputs) == 1 and isinstance(next(iter(inputs.values())), str)):
             return known[0] if known else next(iter(inputs.values()))
     return json.dumps(inputs, ensure_ascii=False)
-
-
-def _role(message: Mapping[str, Any]) -> str:
-    return str(message.get("role") or message.get("type"))
 
 
 def _output_of(outputs: Any) -> Any:

@@ -186,9 +186,8 @@ class Report:
         """Yield the lines below the table of cases."""
         several = len(self.plan.agents) > 1
         for agent in self.agents:
-            rate = agent.pass_rate
             label = f"{agent.label}: " if several else ""
-            line = f"{label}{agent.passed} of {agent.runs} passed: {_percent(rate)}"
+            line = f"{label}{agent.passed} of {agent.runs} passed: {agent.pass_rate.text('.0%')}"
             yield line + "".join(f", pass^{k} {value:.0%}" for k, value in enumerate(agent.pass_hat, 1) if k > 1)
         if (comparison := self.comparison) is not None:
             yield from _compared(comparison)
@@ -231,7 +230,8 @@ def failure_lines(summary: CaseSummary) -> Iterator[str]:
 def _compared(comparison: Comparison) -> Iterator[str]:
     yield f"{comparison.second.label} compared with {comparison.first.label}, with intervals of 95 %:"
     for name, difference in comparison.differences.items():
-        yield f"  {name:<8} {_signed(name, difference)}"
+        form = {"passed": "+.1%", "tokens": "+,.0f", "cost": "+.4f"}.get(name, "+.2f")
+        yield f"  {name:<8} {difference.text(form)}"
     only_first, only_second = comparison.changed
     alone = f"passed by the first alone: {only_first}, by the second alone: {only_second}"
     yield f"  {alone} (exact McNemar test: p = {mcnemar(only_first, only_second):.3f})"
@@ -240,18 +240,6 @@ def _compared(comparison: Comparison) -> Iterator[str]:
         if place is not None:
             yield f"  {name} diverges at {place}"
     yield f"  cases with the same calls: {[*places.values()].count(None)} of {len(places)}"
-
-
-def _percent(rate: Estimate) -> str:
-    interval = f" ({rate.low:.0%} to {rate.high:.0%})" if rate.low is not None and rate.high is not None else ""
-    return f"{rate.value:.0%}{interval}"
-
-
-def _signed(name: str, difference: Estimate) -> str:
-    form = {"passed": "+.1%", "tokens": "+,.0f", "cost": "+.4f", "seconds": "+.2f"}.get(name, "+.2f")
-    if difference.low is None or difference.high is None:
-        return format(difference.value, form)
-    return f"{format(difference.value, form)} ({format(difference.low, form)} to {format(difference.high, form)})"
 
 
 def _agent_object(agent: AgentSummary) -> dict[str, Any]:

@@ -31,6 +31,13 @@ class Estimate:
     """None if there are too few values for an interval."""
     high: float | None = None
 
+    def text(self, form: str) -> str:
+        """Return the value in a format, and its interval if it has one."""
+        value, interval = format(self.value, form), ""
+        if self.low is not None and self.high is not None:
+            interval = f" ({format(self.low, form)} to {format(self.high, form)})"
+        return value + interval
+
     def as_json(self) -> dict[str, float | None]:
         """Return the estimate as plain JSON, rounded to six digits after the point."""
         given = {"value": self.value, "low": self.low, "high": self.high}
