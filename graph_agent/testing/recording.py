@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from graph_agent._internal.text import check_session_id, text_of, to_json_safe
-from graph_agent.calls import canonical_arguments
 from graph_agent.errors import InputError
 from graph_agent.execution.open_calls import SETTLED
 from graph_agent.runs.input_ids import input_id_in
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
 Effect = Literal["read", "write"]
-CallKey = tuple[int, str, str]
-"""Step, name and canonical arguments of a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,11 +194,6 @@ def as_left(recorded: RecordedInput) -> RecordedInput:
     return replace(recorded, steps=(*before, replace(last, calls=calls)))
 
 
-def call_key(step: int, name: str, arguments: Mapping[str, Any]) -> CallKey:
-    """Return the key under which the result of a call is found; equal arguments as in loop detection."""
-    return step, name, canonical_arguments(arguments)
-
-
 async def read_recording(
     saver: BaseCheckpointSaver[Any], session_id: str, *, writes: Callable[[str], bool] | None = None
 ) -> Recording:
@@ -334,7 +326,7 @@ class _InputReader:
                 name=tracked.planned["name"],
                 arguments=to_json_safe(started["arguments"] if started is not None else planned.get(id_, {})),
                 needs=tuple(tracked.planned.get("needs", ())),
-                effect=self._effect(tracked.planned["name"]),
+                effect=None if self._writes is None else "write" if self._writes(tracked.planned["name"]) else "read",
                 started=started is not None and (result is None or result.status not in NOT_RUN),
                 result=result,
             )
@@ -348,11 +340,6 @@ class _InputReader:
         id_ = tracked.planned["id"]
         plans = [entry for entry in self._events if entry["type"] == "plan"]
         return next((int(p["step"]) for p in reversed(plans) if any(call["id"] == id_ for call in p["calls"])), 0)
-
-    def _effect(self, name: str) -> Effect | None:
-        if self._writes is None:
-            return None
-        return "write" if self._writes(name) else "read"
 
     def _result(self, tracked: TrackedCall, artifact: Any) -> RecordedResult | None:
         entry = tracked.result

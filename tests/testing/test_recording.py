@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.approvals import edit, reject
 from graph_agent.errors import InputError
-from graph_agent.testing.recording import call_key, read_recording
+from graph_agent.testing.recording import read_recording
 
 
 def pay(amount: int) -> str:
@@ -77,10 +77,6 @@ async def test_a_recording_names_replies_that_are_not_stored() -> None:
         [(False, ""), (True, ""), (True, "Done.")],
         ("Input 1: a reply for the plan is not stored, because a hook or a repair replaced it.",),
     )
-
-
-def test_calls_with_equal_arguments_have_one_key() -> None:
-    assert call_key(1, "pay", {"a": 1, "b": "x "}) == call_key(1, "pay", {"b": "x", "a": 1.0})
 
 
 async def test_an_unknown_session_or_input_is_refused() -> None:
