@@ -29,6 +29,7 @@ from graph_agent.nodes.finalize import finalize_node
 from graph_agent.nodes.hook import model_node
 from graph_agent.nodes.plan import plan_node
 from graph_agent.nodes.tools import tools_node
+from graph_agent.parsing.call import is_delegation
 from graph_agent.planning.background import wait_tools
 from graph_agent.planning.middleware_replies import route_of
 from graph_agent.planning.request_state import agentic_loop_from_env
@@ -42,7 +43,7 @@ from graph_agent.state.schema import AgentState, LoopState, PlanState
 from graph_agent.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
 from graph_agent.tools.read_result import with_read_result
 from graph_agent.tools.toolbox import Toolbox
-from graph_agent.types import Call, is_delegation
+from graph_agent.types import Call
 from graph_agent.waves.reply import PLAN_TOOL
 from graph_agent.waves.schema import PlanningResult
 

@@ -18,23 +18,6 @@ ReturnT = TypeVar("ReturnT")
 
 HIDDEN_ID_PREFIX = "do-not-render-"
 """Prefix of the ids of messages that are for the model only; chat clients of this ecosystem hide them."""
-CALL_PREFIX = "delegate_to_"
-"""Prefix of the call name of a delegation; the delegate's name follows."""
-
-
-def is_delegation(name: str) -> bool:
-    """Whether a call of this name is a delegation."""
-    return name.startswith(CALL_PREFIX)
-
-
-def delegation_name(delegate: str) -> str:
-    """Return the call name of a delegation, from the delegate's name."""
-    return CALL_PREFIX + delegate
-
-
-def delegate_name(call_name: str) -> str:
-    """Return the delegate's name, from the call name of a delegation; any other name is returned unchanged."""
-    return call_name.removeprefix(CALL_PREFIX)
 
 
 class SessionStatus(StrEnum):

@@ -36,13 +36,14 @@ from graph_agent.execution.delegate_call import (
 )
 from graph_agent.execution.run_call import CallTimer, CallToRun, call_to_run, run_in_slot
 from graph_agent.models.errors import is_raised_by_model, public_exception_text
+from graph_agent.parsing.call import delegate_name, is_delegation
 from graph_agent.runs.run import WATCHED
 from graph_agent.state.call_events import CallResult, fault_result
 from graph_agent.state.channels import RemoteState
 from graph_agent.state.messages import CONTEXT_MARK, without_failure_report
 from graph_agent.tools.invoke import belongs_to_run
 from graph_agent.tools.output import effect_text
-from graph_agent.types import HIDDEN_ID_PREFIX, Call, Usage, delegate_name, is_delegation
+from graph_agent.types import HIDDEN_ID_PREFIX, Call, Usage
 from graph_agent.usage import RemainingBudget, add_usage, budget_for_delegates, has_budget
 
 logger = get_logger(__name__)

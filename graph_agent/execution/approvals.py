@@ -19,11 +19,12 @@ from graph_agent.delegation import DelegationResult
 from graph_agent.deps import AgentDeps, Task
 from graph_agent.errors import DecisionError
 from graph_agent.execution.ledger import checkpoint_of
+from graph_agent.parsing.call import delegate_name
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.channels import RemoteTask
 from graph_agent.state.events import StoredEvent, decision_event, is_own, request_event
 from graph_agent.tools.read_result import READ_RESULT
-from graph_agent.types import Call, delegate_name
+from graph_agent.types import Call
 
 
 @dataclass(frozen=True, slots=True)

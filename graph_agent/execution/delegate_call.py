@@ -16,6 +16,7 @@ from graph_agent._internal.text import clean, to_json_safe
 from graph_agent.delegation import DelegationResult
 from graph_agent.deps import Task, ToolCallWrapper
 from graph_agent.execution.approvals import approval_events, is_repeated
+from graph_agent.parsing.call import delegate_name
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.call_events import OUTCOMES, CallResult, result_event
 from graph_agent.state.channels import RemoteChange, RemoteState, RemoteTask
@@ -23,7 +24,7 @@ from graph_agent.state.events import SUCCESSES, StoredEvent, event, stored_value
 from graph_agent.tools.invoke import belongs_to_run
 from graph_agent.tools.output import fenced, source_of
 from graph_agent.tools.truncation import truncate_output
-from graph_agent.types import NO_USAGE, Call, Usage, delegate_name
+from graph_agent.types import NO_USAGE, Call, Usage
 from graph_agent.usage import add_usage
 
 MOST_LINES = 200

@@ -36,7 +36,7 @@ from graph_agent.execution.ledger import (
 from graph_agent.execution.open_calls import FIELDS, UNKNOWN, current_wave, result_without_output
 from graph_agent.models.client import ModelClient
 from graph_agent.models.sampling import current_sampler
-from graph_agent.parsing.call import current_call
+from graph_agent.parsing.call import current_call, is_delegation
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.state.call_events import CallResult, announce, answer_event, fault_result, since_plan
 from graph_agent.state.custom_state import CustomState
@@ -53,7 +53,7 @@ from graph_agent.tools.invoke import (
 )
 from graph_agent.tools.output import cut_short, fault, may_have_run, misfit
 from graph_agent.tools.toolbox import Toolbox
-from graph_agent.types import NO_USAGE, Call, Usage, is_delegation
+from graph_agent.types import NO_USAGE, Call, Usage
 from graph_agent.usage import LimitMetError, add_usage, budget_met, has_budget, usage_of
 
 T = TypeVar("T")

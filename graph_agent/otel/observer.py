@@ -17,8 +17,9 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from graph_agent._internal.failure_log import mask_secrets
 from graph_agent._internal.text import text_of
 from graph_agent.otel import conventions as names
+from graph_agent.parsing.call import delegate_name, is_delegation
 from graph_agent.state.events import NOT_RUN, SUCCESSES
-from graph_agent.types import SessionStatus, delegate_name, is_delegation
+from graph_agent.types import SessionStatus
 from graph_agent.usage import TimedRequest
 
 _SCOPE = "graph_agent"

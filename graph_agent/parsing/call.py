@@ -1,4 +1,4 @@
-"""Reads and writes the calls of a message, creates their ids and idempotency keys, and compares two calls."""
+"""Reads, writes and compares calls, names calls of delegates, and creates call ids and idempotency keys."""
 
 from __future__ import annotations
 
@@ -19,6 +19,25 @@ from graph_agent.types import MAX_DEPTH, Call
 
 # `json.dumps` with options creates an encoder on each call, which is most of a fingerprint's cost.
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
+_DELEGATION = "delegate_to_"
+"""Prefix of the call name of a delegation; the delegate's name follows."""
+
+
+def is_delegation(name: str) -> bool:
+    """Whether a call of this name is a delegation."""
+    return name.startswith(_DELEGATION)
+
+
+def delegation_name(delegate: str) -> str:
+    """Return the call name of a delegation, from the delegate's name."""
+    return _DELEGATION + delegate
+
+
+def delegate_name(call_name: str) -> str:
+    """Return the delegate's name, from the call name of a delegation; any other name is returned unchanged."""
+    return call_name.removeprefix(_DELEGATION)
 
 
 def new_call_id() -> str:

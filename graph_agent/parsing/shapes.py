@@ -11,9 +11,8 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from graph_agent.parsing.call import delegate_name, delegation_name
 from graph_agent.parsing.tolerant import WorkBudget, read_json, repair_json
-
-DELEGATE_PREFIX = "delegate_to_"
 
 _NAME_KEYS = ("name", "tool", "tool_name", "function_name", "function", "recipient_name", "action")
 _ARGUMENT_KEYS = (
@@ -204,7 +203,7 @@ def _delegation(item: dict[str, Any], context: ParseContext) -> ParsedCall | Non
     key = next((key for key in keys if isinstance(item.get(key), str) and item[key]), None)
     if key is None or "task" not in item:
         return None
-    name = DELEGATE_PREFIX + item[key].removeprefix(DELEGATE_PREFIX)
+    name = delegation_name(delegate_name(item[key]))
     if not context.trusted and (context.tools is None or name not in context.tools):
         return None
     return ParsedCall(name, _others(item, key), _id_of(item))

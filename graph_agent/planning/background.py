@@ -13,13 +13,14 @@ from graph_agent._compat import read_running_state
 from graph_agent._internal.failure_log import get_logger, log_failure
 from graph_agent._internal.text import text_of
 from graph_agent.delegation import BackgroundDelegate, Delegate, DelegationResult
+from graph_agent.parsing.call import delegation_name
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.state.channels import NOTHING_REMOTE, BackgroundTask, RemoteState
 from graph_agent.state.events import event, stored_value
 from graph_agent.tools.output import fenced, source_of
 from graph_agent.tools.toolbox import Toolbox
 from graph_agent.tools.truncation import truncate_output
-from graph_agent.types import NO_USAGE, Call, delegation_name
+from graph_agent.types import NO_USAGE, Call
 
 if TYPE_CHECKING:
     from graph_agent.planning.update import PlanUpdate

@@ -14,6 +14,7 @@ from langgraph.types import StateSnapshot, StreamMode
 from graph_agent._compat import changes_in
 from graph_agent.checkpoints.reading import load
 from graph_agent.models.message_gate import message_text
+from graph_agent.parsing.call import delegation_name
 from graph_agent.runs.input_ids import InputId, input_id_in
 from graph_agent.session.results import (
     CallState,
@@ -32,7 +33,6 @@ from graph_agent.state.call_events import call_name, is_progress, recorded_ids
 from graph_agent.state.events import Event, StoredEvent, is_approval
 from graph_agent.state.lengths import lengths_of
 from graph_agent.state.messages import failure_of
-from graph_agent.types import delegation_name
 
 MODES: list[StreamMode] = ["messages", "custom", "updates"]
 """The stream modes that parts are made from."""
@@ -127,7 +127,8 @@ class StreamParts:
         return [PlanText(streamed, message_id=message_id), *([PlanText(plan)] if plan else [])]
 
     def _events(self, update: Mapping[str, Any]) -> Iterator[RunPart]:
-        events = _added_events(update)
+        changes = [change.get("events") or () for change in changes_in(update)]
+        events = [event for added in changes for event in added if is_event(event)]
         placed = self._order.add(events)
         for event in events:
             if event["type"] in _RESULTS and not any(event is one for _, one in placed):
@@ -208,10 +209,6 @@ def _custom(payload: Any) -> RunPart:
     if isinstance(payload, dict) and payload.keys() == _DELEGATE_PROGRESS and payload["type"] == "delegation_progress":
         return DelegateProgress(payload["id"], payload["target"], payload["content"])
     return Custom(payload)
-
-
-def _added_events(update: Mapping[str, Any]) -> list[StoredEvent]:
-    return [event for change in changes_in(update) for event in change.get("events") or () if is_event(event)]
 
 
 def is_event(value: Any) -> bool:

@@ -10,8 +10,9 @@ from langchain_core.messages import AnyMessage, ToolMessage
 from typing_extensions import TypedDict
 
 from graph_agent._internal.text import text_of, to_json_safe
+from graph_agent.parsing.call import delegate_name, delegation_name, is_delegation
 from graph_agent.state.events import SUCCESSES, ResultStatus, StoredEvent, event, value_of
-from graph_agent.types import Call, delegate_name, delegation_name, is_delegation
+from graph_agent.types import Call
 
 _ANSWERS = ("tool_result", "delegation_response")
 CallOutcome = Literal["finished", "failed", "unknown", "skipped"]

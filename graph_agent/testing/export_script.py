@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from graph_agent._internal.text import text_of
 from graph_agent.models.stream_filters import SENTINEL
+from graph_agent.parsing.call import is_delegation
 from graph_agent.session.built_agent import builder_of
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.events import SUCCESSES, StoredEvent, is_own, is_text
 from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedReply, RecordedStep
 from graph_agent.tools.output import Cause, cut_short, effect_text
-from graph_agent.types import SessionStatus, is_delegation
+from graph_agent.types import SessionStatus
 
 if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from graph_agent._internal.text import printable
-from graph_agent.parsing.call import canonical_arguments
+from graph_agent.parsing.call import canonical_arguments, is_delegation
 from graph_agent.session.trace import inputs_of
 from graph_agent.state.events import StoredEvent
 from graph_agent.state.model_requests import ModelRequest, requests_of
 from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedStep
-from graph_agent.types import is_delegation
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -24,6 +24,7 @@ from graph_agent.approvals.requests import calls_of_request, request_of
 from graph_agent.calls import canonical_arguments
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ScriptError
+from graph_agent.parsing.call import delegate_name, is_delegation
 from graph_agent.session.session import Session
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.events import SUCCESSES
@@ -31,7 +32,6 @@ from graph_agent.testing.input_differences import ABSENT, value_differences
 from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedResult, read_recording
 from graph_agent.testing.script import Cause, Content, Failure, Reply, Result, ScriptItem, Steering, Stop
 from graph_agent.testing.stand_ins import RecordedCalls, RecordedModel, rebuild
-from graph_agent.types import delegate_name, is_delegation
 
 if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph

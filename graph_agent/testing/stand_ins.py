@@ -22,17 +22,20 @@ from graph_agent.calls import canonical_arguments
 from graph_agent.delegation import Delegate, Delegation, DelegationResult
 from graph_agent.errors import ConfigError
 from graph_agent.models.scripted import MockChatModel
+from graph_agent.parsing.call import delegation_name
 from graph_agent.session.built_agent import builder_of
 from graph_agent.state.events import SUCCESSES
 from graph_agent.testing.recording import RecordedResult
 from graph_agent.tools.read_result import READ_RESULT
-from graph_agent.types import NO_USAGE, delegation_name
+from graph_agent.types import NO_USAGE
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
 
     from graph_agent.compiled import CompiledAgentGraph
+    from graph_agent.testing.recording import RecordedCall
+    from graph_agent.testing.script import Result
 
 
 class Source(Protocol):
@@ -49,16 +52,7 @@ class Source(Protocol):
         ...
 
 
-class _CallWithArguments(Protocol):
-    @property
-    def id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def arguments(self) -> Mapping[str, Any]: ...
-
-
-CallT = TypeVar("CallT", bound=_CallWithArguments)
+CallT = TypeVar("CallT", bound="RecordedCall | Result")
 _Key = tuple[str, str]
 """Name and canonical arguments."""
 
@@ -93,7 +87,7 @@ class RecordedCalls(Generic[CallT]):
         return call in self._left[_key(call)]
 
 
-def _key(call: _CallWithArguments) -> _Key:
+def _key(call: RecordedCall | Result) -> _Key:
     return call.name, canonical_arguments(call.arguments)
 
 

@@ -19,6 +19,7 @@ from graph_agent._internal.validation_text import explain
 from graph_agent.delegation import AskingDelegate, Delegate, LateDelegate
 from graph_agent.errors import ConfigError, SlowSchemaError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.models.client import ToolSchemas
+from graph_agent.parsing.call import delegation_name, is_delegation
 from graph_agent.prompts import Prompts
 from graph_agent.state.channels import RemoteTask
 from graph_agent.state.custom_state import NO_OWN_FIELDS, CustomState
@@ -26,7 +27,7 @@ from graph_agent.tools.argument_checks import check_schema, openai_schema
 from graph_agent.tools.client import bare_schema
 from graph_agent.tools.invoke import Invoker, ToolRetry, check_finite, tool_runtime
 from graph_agent.tools.output import misfit_text
-from graph_agent.types import Call, delegation_name, is_delegation
+from graph_agent.types import Call
 
 logger = get_logger(__name__)
 _WITHDRAWAL_S = 10.0

@@ -8,9 +8,10 @@ from typing import Any, Literal, NamedTuple
 from langchain_core.messages import AnyMessage, ToolMessage
 
 from graph_agent._internal.text import text_of
+from graph_agent.parsing.call import is_delegation
 from graph_agent.settings.config import LoopConfig
 from graph_agent.tools.read_result import READ_RESULT, read_on_hint
-from graph_agent.types import Call, is_delegation
+from graph_agent.types import Call
 
 TruncateMode = Literal["head_tail", "tail"]
 

@@ -28,6 +28,7 @@ from graph_agent._internal.failure_log import SECRET_HEADERS
 from graph_agent._internal.signals import drain_on_sigterm
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.delegates.a2a_parts import EXTENSION
+from graph_agent.parsing.call import delegate_name, is_delegation
 from graph_agent.runs.registry import sees_other_processes
 from graph_agent.server.a2a.app import CARD_AGE_S, A2AOptions, A2AServer
 from graph_agent.server.a2a.executor import STEERING, NoSlotError, SlotFactory
@@ -39,7 +40,6 @@ from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.schemas import SESSION_ID
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import CARD_PATH, REST_PATH, RPC_PATH, ServerSettings
-from graph_agent.types import delegate_name, is_delegation
 
 INPUT_MODES = ["text/plain", "text/markdown", "text/csv", "text", "application/json"]
 """Accepted media types of messages; others are refused."""
