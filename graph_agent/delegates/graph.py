@@ -364,11 +364,6 @@ def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
     return {**usage, "cost": cost_of(AIMessage("", usage_metadata=figures), prices)}
 
 
-def _with_cut_off_note(answer: AIMessage) -> str:
-    cut = answer_cut_off(answer)
-    return answer.text if cut is None else f"{answer.text}\n\n[This answer was cut off {cause_of(cut, answer)}.]"
-
-
 def agent_result(name: str, state: Mapping[str, Any], usage: Usage, *, is_agent: bool = True) -> DelegationResult:
     """Return the answer in the final state of a delegate's graph.
 
@@ -383,8 +378,9 @@ def agent_result(name: str, state: Mapping[str, Any], usage: Usage, *, is_agent:
     text = (answer.text if answer is not None else "") or (as_text(value) if value is not None else "")
     if not text:
         return DelegationResult(f"The delegate {name!r} gave no answer.", "error", usage)
-    content = _with_cut_off_note(answer) if answer is not None and answer.text else text
-    return DelegationResult(content, usage=usage, value=value)
+    if answer is not None and answer.text and (cut := answer_cut_off(answer)) is not None:
+        text = f"{text}\n\n[This answer was cut off {cause_of(cut, answer)}.]"
+    return DelegationResult(text, usage=usage, value=value)
 
 
 logger = get_logger(__name__)

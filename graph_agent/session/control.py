@@ -156,17 +156,13 @@ class SessionCommands:
         return False
 
     async def _send(self, note: ControlMessage) -> None:
-        if self._store is None and await self._runs_elsewhere():
+        is_here = self._store is not None or await find_run(self._saver, self.id) is not None
+        if not is_here and not await is_idle(self._saver, self.id):
             raise InputError(
                 f"Session {self.id!r} runs in another process, which can only be reached through a Store; build "
                 "the agent with store=... in both."
             )
         await (await self._inbox()).add(self.id, note)
-
-    async def _runs_elsewhere(self) -> bool:
-        if await find_run(self._saver, self.id) is not None:
-            return False
-        return not await is_idle(self._saver, self.id)
 
     async def _inbox(self) -> Inbox:
         return await inbox_of(self._saver, self._store)
@@ -276,13 +272,10 @@ def call_records(
 def _interrupted(snapshot: StateSnapshot, recovery: WaveRecovery) -> set[str]:
     """Return the ids of the calls whose tasks wait for a person."""
     waiting = {task.id for task in snapshot.tasks if task.interrupts or task.id in recovery.asking}
-    return {id_ for id_, task in _tasks_of_calls(snapshot) if task in waiting}
-
-
-def _tasks_of_calls(snapshot: StateSnapshot) -> list[tuple[str, str]]:
-    """Return call id and task id of the tasks that run calls: one per ready call, in order."""
+    # One task per ready call, in order.
     tasks = [task.id for task in snapshot.tasks if task.name in ("tools", "delegate")]
-    return list(zip([call["id"] for call in snapshot.values.get("ready", [])], tasks, strict=False))
+    ready = snapshot.values.get("ready", [])
+    return {call["id"] for call, task in zip(ready, tasks, strict=False) if task in waiting}
 
 
 def _with_events_in(pending: Sequence[PendingWrite], events: Sequence[StoredEvent]) -> list[StoredEvent]:

@@ -7,6 +7,7 @@ import inspect
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
+from copy import deepcopy
 from types import MappingProxyType
 from typing import Any
 
@@ -66,9 +67,7 @@ class PushNotifier(PushNotificationSender):
         if len(waiting) >= _MAX_QUEUED and isinstance(event, types.TaskArtifactUpdateEvent) and event.append:
             return
         # Copied: the SDK keeps mutating the event, which may be the task itself.
-        copy = type(event)()
-        copy.CopyFrom(event)  # type: ignore[arg-type]  # it is of the same type
-        waiting.append(copy)
+        waiting.append(deepcopy(event))
         if task_id not in self._sending:
             self._sending[task_id] = asyncio.create_task(self._send(task_id, waiting))
 
@@ -238,20 +237,16 @@ class A2AServer:
         """The routes, for a Starlette or FastAPI application."""
 
         self._tasks = stores.tasks
-        self._draining = False
-        self._closing: asyncio.Future[None] | None = None
-
-    @property
-    def draining(self) -> bool:
+        self.draining = False
         """Whether `drain` was called."""
-        return self._draining
+        self._closing: asyncio.Future[None] | None = None
 
     def drain(self) -> None:
         """Start no more tasks, and stop each running task at its next superstep boundary. Thread-safe.
 
         A stopped task ends as `failed` with a message; a later message in its conversation continues the session.
         """
-        self._draining = True
+        self.draining = True
         self._executor.drain()
 
     async def drained(self, within_s: float) -> None:
@@ -334,8 +329,7 @@ class _Handler(DefaultRequestHandler):
         """
         task = await self.task_store.get(message.task_id, context) if message.task_id else None
         if STEERING in message.extensions:
-            sent = types.Message()
-            sent.CopyFrom(message)
+            sent = deepcopy(message)
             sent.context_id = task.context_id if isinstance(task, types.Task) else message.context_id
             return await self.agent_executor.steer(sent, context.user.user_name)
         if not isinstance(task, types.Task) or task.status.state not in ENDED:

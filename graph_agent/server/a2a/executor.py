@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from copy import deepcopy
 from typing import Any
 from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -216,7 +217,8 @@ class GraphExecutor(AgentExecutor):
             raise UnsupportedOperationError(
                 message="The task has ended. Send the message without its id to continue the conversation."
             )
-        question = _copy(known.status.message) if known is not None and _is_waiting(known) else None
+        # Copied: the SDK mutates its task object with each update.
+        question = deepcopy(known.status.message) if known is not None and _is_waiting(known) else None
         run = self._begin(task_id)
         try:
             if known is None:
@@ -375,13 +377,6 @@ class GraphExecutor(AgentExecutor):
 
 def _is_waiting(task: Task) -> bool:
     return task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
-
-
-def _copy(message: Message) -> Message:
-    # The SDK mutates its task object with each update.
-    copy = Message()
-    copy.CopyFrom(message)
-    return copy
 
 
 def _ids(context: RequestContext) -> tuple[str, str]:

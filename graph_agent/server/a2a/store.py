@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -277,9 +278,7 @@ class LiveTaskStore(TaskStore):
     async def get(self, task_id: str, context: ServerCallContext) -> types.Task | None:
         """Return a task; a lost task as failed."""
         if live := self._live.get((resolve_user_scope(context), task_id)):
-            copy = types.Task()
-            copy.CopyFrom(live[0])
-            return copy
+            return deepcopy(live[0])
         task = await self._store.get(task_id, context)
         if task is not None and await self._is_abandoned(task, context):
             task = await self._recover(task, context)
@@ -389,7 +388,7 @@ class MaskedPushStore(DatabasePushNotificationConfigStore):
         self, task_id: str, notification_config: types.TaskPushNotificationConfig, context: ServerCallContext
     ) -> types.TaskPushNotificationConfig:
         """Store a push configuration."""
-        _check_no_nul("id", notification_config.id)
+        _check_no_nul(notification_config.id)
         with _masked_errors("Writing a push configuration"):
             return await super().set_info(task_id, notification_config, context)
 
@@ -400,7 +399,7 @@ class MaskedPushStore(DatabasePushNotificationConfigStore):
 
     async def delete_info(self, task_id: str, context: ServerCallContext, config_id: str | None = None) -> None:
         """Delete a push configuration."""
-        _check_no_nul("id", config_id or "")
+        _check_no_nul(config_id or "")
         with _masked_errors("Deleting a push configuration"):
             await super().delete_info(task_id, context, config_id)
 
@@ -414,9 +413,9 @@ def _masked_errors(what: str) -> Iterator[None]:
         raise InternalError(message="The server could not access its tasks; see the server log.") from None
 
 
-def _check_no_nul(name: str, text: str) -> None:
-    if _NUL in text:
-        raise InvalidParamsError(message=f"{name} holds a NUL character; send an id without it.")
+def _check_no_nul(id_: str) -> None:
+    if _NUL in id_:
+        raise InvalidParamsError(message="id holds a NUL character; send an id without it.")
 
 
 class ConversationStore(TaskStore):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, assert_never
 
 from ag_ui import core
@@ -411,20 +410,12 @@ def response_schema(call: HeldCall) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required}
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeAnswers:
-    """The answers of a resume to a session's questions."""
-
-    answers: dict[str, Any]
-    """Answers by interrupt id of the graph; empty if no question is open."""
-    ignored: list[str]
-    """Ids of AG-UI interrupts that the session has received answers to before."""
-
-
 def answers_of(
     resume: Sequence[ResumeEntry], interrupts: Sequence[GraphInterrupt], events: Sequence[StoredEvent]
-) -> ResumeAnswers:
-    """Return the answers of a resume, after a check that each fits and no open interrupt lacks one.
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the answers of a resume by interrupt id of the graph, and the ids of AG-UI interrupts answered before.
+
+    Each open interrupt must have an answer that fits.
 
     A client repeats its answers until a run ends without an error, so an answer that the session has received before
     (see `events`) is no fault. Nothing is run or decided for it.
@@ -458,7 +449,7 @@ def answers_of(
             continue
         for index, (id_, call) in enumerate(zip(ids_of(each), calls_of_request(request), strict=True)):
             decisions[each.id[:8], index] = dict(_decision(entries[id_], call["name"]))
-    return ResumeAnswers({**answers, **answers_to_approvals(interrupts, decisions)}, ignored)
+    return {**answers, **answers_to_approvals(interrupts, decisions)}, ignored
 
 
 def _is_received(id_: str, decided: Collection[str], has_events: bool, open_ids: Sequence[str]) -> bool:

@@ -28,7 +28,6 @@ from graph_agent.server.admission.body import BodyRoute
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.agui.messages import (
     CallNames,
-    ResumeAnswers,
     answers_of,
     conversation_of,
     given_results,
@@ -134,8 +133,8 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
         schemas.check_conversation(graph_input["messages"])
         host.check_images(graph_input["messages"])
         return _resolved(spec, state, mark, graph_input)
-    resumed = answers_of(body.resume, interrupts, events) if body.resume else ResumeAnswers({}, [])
-    answers = {**resumed.answers, **_client_answers(body, state)}
+    resumed, ignored = answers_of(body.resume, interrupts, events) if body.resume else ({}, [])
+    answers = {**resumed, **_client_answers(body, state)}
     users = [user_message(message) for message in new]
     host.check_images(users)
     if (users or answers) and not body.resume and any(not is_client_call(each) for each in interrupts):
@@ -155,7 +154,7 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
             run = _resolved(spec, state, mark, None)  # the input of a process that was stopped
         else:
             run = ResolvedRun(spec, state, runs=False)
-    return replace(run, ignored=tuple(resumed.ignored))
+    return replace(run, ignored=tuple(ignored))
 
 
 def _shared_state(spec: RunSpec, body: AgentInput, values: Mapping[str, Any]) -> dict[str, Any]:

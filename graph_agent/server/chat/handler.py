@@ -65,7 +65,8 @@ class Runs:
         self._drainers: list[Callable[[], None]] = []
         self._closing: set[asyncio.Future[None]] = set()
         self._following: set[asyncio.Task[None]] = set()
-        self._draining = False
+        self.draining = False
+        """Whether the server is stopping."""
 
     @contextlib.asynccontextmanager
     async def run(
@@ -93,7 +94,7 @@ class Runs:
     async def _start(
         self, spec: RunSpec, *, streams: bool, on_end: Callable[[ServerRun], None] | None = None
     ) -> AsyncIterator[ServerRun]:
-        if self._draining:
+        if self.draining:
             raise stopping()
         run = ServerRun(
             self.host,
@@ -146,14 +147,9 @@ class Runs:
         except Exception as error:  # noqa: BLE001 - a background task has no caller to raise to
             log_failure(logger, "Running a follow-up", error)
 
-    @property
-    def draining(self) -> bool:
-        """Whether the server is stopping."""
-        return self._draining
-
     def drain(self) -> None:
         """Refuse new runs, and let active ones stop at their next superstep boundary."""
-        self._draining = True
+        self.draining = True
         self.host.notifier.stop()
         for run in self._active:
             run.drain()
@@ -169,9 +165,9 @@ class Runs:
 
     async def aclose(self) -> None:
         """Cancel all runs and wait for the follow-ups; while draining, these first get `drain_s` seconds to finish."""
-        if self._draining and self._following:
+        if self.draining and self._following:
             await asyncio.wait(self._following, timeout=self.host.settings.drain_s)
-        self._draining = True
+        self.draining = True
         for run in list(self._active):
             run.cancel()
         if self._following:
