@@ -46,17 +46,13 @@ class JsonMeter:
 
     def __init__(self, bounds: JsonBounds) -> None:
         self._bounds = bounds
-        self._values = 1
+        self.values = 1
+        """Number of values so far."""
         self._depth = 0
         self._in_string = False
         self._escape = b""
         self._number = b""
         self._ended = False
-
-    @property
-    def values(self) -> int:
-        """Number of values so far."""
-        return self._values
 
     def feed(self, piece: bytes) -> None:
         """Count the next bytes of the text; raise `JsonBoundsError` if it exceeds a bound, or holds a NUL byte.
@@ -70,8 +66,8 @@ class JsonMeter:
         outside = self._outside_strings(self._escape + piece)
         self._check_depth(outside)
         self._check_numbers(outside)
-        self._values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
-        if self._values > self._bounds.values:
+        self.values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+        if self.values > self._bounds.values:
             raise TooManyValuesError(
                 f"The JSON holds more than {self._bounds.values} JSON values (objects, arrays, strings, "
                 "numbers). Send fewer, or several requests."

@@ -121,7 +121,8 @@ class SessionFeed:
         self._first = 0
         self._cursors: dict[object, int] = {}
         self._history: asyncio.Task[list[StoredEvent]] | None = None
-        self._changed = asyncio.Event()
+        self.change = asyncio.Event()
+        """The event that the next change sets; a follower gets it before it takes events, so that it misses none."""
 
     @property
     def pending(self) -> Sequence[StoredEvent]:
@@ -156,11 +157,6 @@ class SessionFeed:
         self._trim()
         return found
 
-    @property
-    def change(self) -> asyncio.Event:
-        """The event that the next change sets; a follower gets it before it takes events, so that it misses none."""
-        return self._changed
-
     async def read(self) -> None:
         """Read the new events of the session, and wake the followers."""
         before = self.pending
@@ -180,7 +176,7 @@ class SessionFeed:
 
     def wake(self) -> None:
         """Wake the followers."""
-        changed, self._changed = self._changed, asyncio.Event()
+        changed, self.change = self.change, asyncio.Event()
         changed.set()
 
     def _trim(self) -> None:

@@ -45,16 +45,6 @@ class ReservedFile(MmapedDict):
         super()._init_value(key)  # type: ignore[no-untyped-call]  # prometheus_client is untyped
 
 
-def reserve_space() -> None:
-    """Use `ReservedFile` for metrics that this process creates from now on."""
-    values.MmapedDict = ReservedFile  # type: ignore[attr-defined]  # prometheus_client has no setting for the class
-
-
-def count_alone() -> None:
-    """Keep metrics that this process creates from now on in memory, without files."""
-    values.ValueClass = values.MutexValue
-
-
 def _reserve(filename: str, size: int) -> None:
     """Extend a file to a size with all bytes allocated on disk; restore the old size on failure."""
     file = os.open(filename, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
@@ -93,14 +83,14 @@ class Metrics:
         self.last_model_error: tuple[str, float] | None = None
         """Kind and time (seconds since 1970) of the newest model error since the last success."""
         if shared is not None:
-            reserve_space()
+            values.MmapedDict = ReservedFile  # type: ignore[attr-defined]  # there is no setting for the class
             try:
                 _remove_dead_workers(shared)
                 self._create()
             except OSError as error:
                 warn_of_folder(shared, error)
                 self._shared = None
-                count_alone()
+                values.ValueClass = values.MutexValue
         if self._shared is None:
             self._create()
 

@@ -394,7 +394,9 @@ async def on_http(request: Request, error: Exception) -> Response:
     """Handle errors of the framework: an unknown path or method, or an unreadable body."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        problem = ProblemError("not_found", _not_found_message(request.url.path))
+        path = request.url.path
+        hint = next((text for end, text in _HINTS.items() if path.endswith(end)), "")
+        problem = ProblemError("not_found", f"There is nothing at {path}. {hint}".rstrip())
         return refusal(path_of(request.scope), problem)
     if error.status_code == 400:
         return refusal(path_of(request.scope), InvalidRequestError("The request's body is no JSON."))
@@ -407,8 +409,3 @@ def internal_error(path: str, error: Exception) -> Response:
     """Log an unexpected error, with a traceback only at DEBUG, and return its response."""
     log_failure(logger, path, error)
     return refusal(path, problem_of_failure(error))
-
-
-def _not_found_message(path: str) -> str:
-    hint = next((text for end, text in _HINTS.items() if path.endswith(end)), "")
-    return f"There is nothing at {path}. {hint}".rstrip()

@@ -26,7 +26,7 @@ from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.run import RunEnded
 from graph_agent.server.chat.run_spec import RunSpec, client_interrupts
 from graph_agent.server.chat.schemas import SESSION_ID, clean_body
-from graph_agent.server.host import RESULTS, Feeds, Host, LivePart, LiveRuns, call_end
+from graph_agent.server.host import RESULTS, Host, LivePart, call_end
 from graph_agent.server.parameters import Sender, Server
 from graph_agent.server.problems import BusySessionError, InvalidRequestError, ProblemError
 from graph_agent.server.sse import comment, frame
@@ -57,64 +57,6 @@ def shown(event: Mapping[str, Any], types: Collection[str], caller: str = "") ->
         return event
     kept = [shown(entry, types) for entry in event["history"] if entry["type"] != "model_request"]
     return {**event, "history": kept}
-
-
-async def follow(
-    feeds: Feeds,
-    thread: str,
-    session_id: str,
-    *,
-    types: list[str],
-    after: int,
-    keepalive_s: float,
-    live: LiveRuns | None = None,
-) -> AsyncGenerator[str, None]:
-    """Stream a thread's events as server-sent events, until the server stops or the thread is deleted.
-
-    The last event has the type `end`, with the reason (`server_stopping` or `deleted`) and the position from which to
-    continue (`after`).
-
-    Args:
-        live: Where to read the output of runs, sent as events of the type `live` before the stored events that contain
-            it, as are the ends of calls whose wave still runs or waits; None for stored events only.
-    """
-    silent_since = time.monotonic()
-    async with AsyncExitStack() as stack:
-        feed, follower = await stack.enter_async_context(feeds.following(thread))
-        take_live = list if live is None else stack.enter_context(live.reading(thread, feed.wake))
-        ended: list[LivePart] = []
-        while True:
-            over, change = feed.ended, feed.change
-            events = await feed.take(follower, after)
-            if parts := take_live():
-                yield frame({"type": "live", "parts": parts}, "live")
-            for event in events:
-                after += 1
-                if is_selected(event, types):
-                    silent_since = time.monotonic()
-                    yield frame(
-                        {
-                            **public_value(shown(event, types, thread.removesuffix(session_id))),
-                            "seq": after,
-                            "session_id": session_id,
-                        },
-                        event["type"],
-                    )
-            # Their calls are in the events before.
-            ends = [call_end(event) for event in feed.pending if live is not None and event["type"] in RESULTS]
-            if new := [each for each in ends if each not in ended]:
-                yield frame({"type": "live", "parts": new}, "live")
-            ended = ends
-            if over is not None:
-                break
-            if time.monotonic() - silent_since >= keepalive_s:
-                silent_since = time.monotonic()
-                yield comment("nothing new")
-            if not events and not parts:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.01, keepalive_s - (time.monotonic() - silent_since))):
-                        await change.wait()
-    yield frame({"type": "end", "reason": over, "after": after}, "end")
 
 
 FORK = "-fork-"
@@ -199,18 +141,56 @@ class Sessions:
     async def follow(
         self, session_id: str, types: list[str], after: int, keepalive_s: float, *, live: bool = False
     ) -> AsyncGenerator[str, None]:
-        """Stream past and future events of a session as server-sent events (see `following`)."""
+        """Stream past and future events of a session as server-sent events, until the server stops or it is deleted.
+
+        The last event has the type `end`, with the reason (`server_stopping` or `deleted`) and the position from which
+        to continue (`after`). With `live`, the output of runs is sent as events of the type `live` before the stored
+        events that contain it, as are the ends of calls whose wave still runs or waits.
+        """
         await self._check(session_id)
+        return self._followed(session_id, types, after, keepalive_s, live)
+
+    async def _followed(
+        self, session_id: str, types: list[str], after: int, keepalive_s: float, live: bool
+    ) -> AsyncGenerator[str, None]:
         thread = self._caller.thread(session_id)
-        return follow(
-            self._host.feeds,
-            thread,
-            session_id,
-            types=types,
-            after=after,
-            keepalive_s=keepalive_s,
-            live=self._host.live if live else None,
-        )
+        silent_since = time.monotonic()
+        async with AsyncExitStack() as stack:
+            feed, follower = await stack.enter_async_context(self._host.feeds.following(thread))
+            take_live = stack.enter_context(self._host.live.reading(thread, feed.wake)) if live else list
+            ended: list[LivePart] = []
+            while True:
+                over, change = feed.ended, feed.change
+                events = await feed.take(follower, after)
+                if parts := take_live():
+                    yield frame({"type": "live", "parts": parts}, "live")
+                for event in events:
+                    after += 1
+                    if is_selected(event, types):
+                        silent_since = time.monotonic()
+                        yield frame(
+                            {
+                                **public_value(shown(event, types, self._caller.thread(""))),
+                                "seq": after,
+                                "session_id": session_id,
+                            },
+                            event["type"],
+                        )
+                # Their calls are in the events before.
+                ends = [call_end(event) for event in feed.pending if live and event["type"] in RESULTS]
+                if new := [each for each in ends if each not in ended]:
+                    yield frame({"type": "live", "parts": new}, "live")
+                ended = ends
+                if over is not None:
+                    break
+                if time.monotonic() - silent_since >= keepalive_s:
+                    silent_since = time.monotonic()
+                    yield comment("nothing new")
+                if not events and not parts:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(max(0.01, keepalive_s - (time.monotonic() - silent_since))):
+                            await change.wait()
+        yield frame({"type": "end", "reason": over, "after": after}, "end")
 
     async def info(self, session_id: str) -> dict[str, Any]:
         """Return the state of a session."""

@@ -163,7 +163,9 @@ class ServerRun:
         self._control = RunControl()
         self._parts: asyncio.Queue[Part | BaseException] = asyncio.Queue(_MOST_WAITING)
         self._pieces = TextCoalescer(self._put_text, between_pieces_s)
-        self._over = self._closed = False
+        self._closed = False
+        self.ended = False
+        """Whether the run has ended; its last part may still be queued."""
         self._task = asyncio.create_task(self._run(), name=f"run of {spec.session_id or 'a request'}")
 
     async def part(self, timeout_s: float | None = None) -> Part | None:
@@ -201,11 +203,6 @@ class ServerRun:
                 await self._emit_commentary(await self.spec.graph.aget_state(self.spec.config))
         self._begun.set()
 
-    @property
-    def ended(self) -> bool:
-        """Whether the run has ended; its last part may still be queued."""
-        return self._over
-
     def drain(self) -> None:
         """Let the run stop at its next superstep boundary, from which its session can be resumed."""
         self._control.request_drain()
@@ -226,9 +223,9 @@ class ServerRun:
         cancelled. Only this run is aborted, not another one that holds the session.
         """
         self._drop_parts()
-        if not self._over and self.spec.session_id is not None:
+        if not self.ended and self.spec.session_id is not None:
             self.spec.scope.abort()
-        elif not self._over:
+        elif not self.ended:
             self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -272,7 +269,7 @@ class ServerRun:
         if not cleanup.cancelled() and (failure := cleanup.exception()) is not None:
             log_failure(logger, "Cleaning up after a run", failure)
         self._metrics.count_run(status, time.perf_counter() - started)
-        self._over = True
+        self.ended = True
         self._live.close()
         if self._on_end is not None and self.input.state is not None and not self.input.aborted:
             self._on_end(self)

@@ -112,13 +112,15 @@ class Chains:
             if decisions.setdefault(place, decision) != decision:
                 message = f"The call of the approval request {id_!r} has two different responses; send one."
                 raise InvalidRequestError(message, "input")
+        tools = body.tools or []
+        own_tools = [tool for tool in tools if schemas.is_agent(tool, body.model)]
         return ChatRequest(
             messages=messages,
             instructions="\n\n".join(filter(None, [body.instructions, *system])),
             options=schemas.options_of(body),
             client_tools=schemas.client_tools_of(body),
-            unsupported_tools=schemas.unsupported_tools_of(body),
-            offers_own_tools=any(schemas.is_agent(tool, body.model) for tool in body.tools or []),
+            unsupported_tools=[tool.type for tool in tools if tool.type != "function" and tool not in own_tools],
+            offers_own_tools=bool(own_tools),
             stream=bool(body.stream),
             new_call_token=token,
             marks_questions=True,

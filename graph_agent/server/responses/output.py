@@ -14,7 +14,7 @@ from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.problems import ProblemError, openai_error
 from graph_agent.server.responses.records import ItemKind, approval_id, item_id, response_id
 from graph_agent.server.responses.schemas import CreateResponse, FunctionTool, encoded, reasoning_blocks
-from graph_agent.server.sse import comment, frame
+from graph_agent.server.sse import frame, progress_comment
 from graph_agent.state.call_events import call_name
 from graph_agent.state.events import SUCCESSES, StoredEvent
 
@@ -185,7 +185,7 @@ class ResponseDialect(ChatDialect):
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
         """See `ChatDialect.progress_frames`: a comment, because clients refuse unknown types of events."""
-        yield comment(f"progress {json.dumps(progress, separators=(',', ':'))}")
+        yield progress_comment(progress)
 
     def event_frames(self, event: StoredEvent) -> Iterable[str]:
         """See `ChatDialect.event_frames`: the agent's own calls as `mcp_call` items."""

@@ -31,11 +31,6 @@ def new_token() -> str:
     return f"{int(time.time()):08x}{secrets.token_hex(8)}"
 
 
-def created_of(token: str) -> int:
-    """Return the time in seconds at which a token was made."""
-    return int(token[:8], 16)
-
-
 def response_id(token: str) -> str:
     """Return the id of the response with a token."""
     return f"resp_{token}"
@@ -214,7 +209,7 @@ def keys_of_day(token: str) -> tuple[str, ...]:
 
 
 def _namespace(token: str) -> tuple[str, ...]:
-    return (*_RESPONSES, _day(created_of(token)))
+    return (*_RESPONSES, _day(int(token[:8], 16)))
 
 
 def _events(token: str) -> tuple[str, ...]:

@@ -238,11 +238,6 @@ def check_supported(body: CreateResponse) -> None:
         raise InvalidRequestError("A tool has no name.", "tools")
 
 
-def unsupported_tools_of(body: CreateResponse) -> list[str]:
-    """Return the types of the tools that are neither functions of the caller nor the agent's own."""
-    return [tool.type for tool in body.tools or [] if tool.type != "function" and not is_agent(tool, body.model)]
-
-
 def is_agent(tool: FunctionTool, name: str) -> bool:
     """Whether a tool stands for the agent's own tools; clients declare the server of the items that they accept."""
     is_own = tool.type == "mcp" and tool.server_label == name
