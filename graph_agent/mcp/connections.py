@@ -242,13 +242,12 @@ def _with_auth(servers: list[ServerConfig], auth: httpx.Auth | Mapping[str, http
             )
         if not isinstance(value, httpx.Auth):
             raise ConfigError(f"auth[{name!r}] must be an httpx.Auth; got {type(cast('object', value)).__name__}.")
-    return [_set_auth(server, auth_by_name.get(server.name)) for server in servers]
-
-
-def _set_auth(server: ServerConfig, auth: httpx.Auth | None) -> ServerConfig:
-    if auth is None or "auth" in server.options:
-        return server
-    return server.model_copy(update={"options": {**server.options, "auth": auth}})
+    return [
+        server.model_copy(update={"options": {"auth": auth_by_name[server.name], **server.options}})
+        if server.name in auth_by_name
+        else server
+        for server in servers
+    ]
 
 
 def _refuse(name: str, problem: str) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import unicodedata
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,6 @@ class McpTools(list[BaseTool]):
         super().__init__(tools)
         self.failed: dict[str, str] = dict(failed or {})
         """Server name → error, of the servers that did not start."""
-        self.states: Callable[[], Awaitable[dict[str, bool]]] = _no_servers
-        """Returns, by server name, whether each server can be called now; may be awaited in any event loop."""
         self.version = 0
         """Number of changes since the servers were opened."""
         self.lists_change = False
@@ -63,6 +61,10 @@ class McpTools(list[BaseTool]):
         """
         if self._opening is not None:
             await self._opening.set_roots(server, folders)
+
+    async def states(self) -> dict[str, bool]:
+        """Return, by server name, whether each server can be called now; may be awaited in any event loop."""
+        return await self._opening.states() if self._opening is not None else {}
 
     async def wait_for_changes(self) -> None:
         """Wait up to five seconds for pending changes; may be awaited in any event loop."""
@@ -90,7 +92,7 @@ async def open_mcp_tools(
     `graph_agent.mcp`.
 
     A server that fails to start is logged as a WARNING and added to `.failed`; the other servers' tools are available.
-    `.states` opens it again, which `/ready` of a server awaits.
+    `.states()` opens it again, which `/ready` of a server awaits.
     A server that dies later is reopened by the next call. A lost call is retried once if it certainly did not run or if
     the tool is marked read-only or idempotent; otherwise it raises `McpCallError`, which states that the call may have
     taken effect. Tools can be called from other event loops and threads while the loop that opened them runs.
@@ -143,24 +145,18 @@ class _Opening:
         for server, result in zip(self.servers, found, strict=True):
             if isinstance(result, str):
                 self.tools.failed[server.config.name] = result
-        listed: dict[str, McpTool] = {}
-        for tool in self._current():
-            if listed.setdefault(_comparable(tool.name), tool) is not tool:
-                raise _equal_names(listed[_comparable(tool.name)], tool)
-        self.tools.extend(listed.values())
+        self.tools[:], conflicts = self._distinct()
+        if conflicts:
+            raise conflicts[0]
         self.tools.lists_change = any(server.changes_tools for server in self.servers) or bool(self.tools.failed)
-        self.tools.states = self._states
         self.tools._opening = self
         return self.tools
 
     def on_tools(self, server: Server) -> None:
         """Update the list after a server's tools changed; of two tools with the same name, the second is dropped."""
-        listed: dict[str, McpTool] = {}
-        for tool in self._current():
-            first = listed.setdefault(_comparable(tool.name), tool)
-            if first is not tool:
-                logger.warning("%s The second one is ignored.", _equal_names(first, tool))
-        self.tools[:] = listed.values()
+        self.tools[:], conflicts = self._distinct()
+        for conflict in conflicts:
+            logger.warning("%s The second one is ignored.", conflict)
         self.tools.version += 1
         self.tools.failed.pop(server.config.name, None)
         logger.info("MCP server %r changed its tools: %s", server.config.name, ", ".join(server.tools) or "none")
@@ -182,6 +178,16 @@ class _Opening:
         roots = read_roots(name, list(folders))
         await self._bridge.run(lambda: servers[name].set_roots(roots))
 
+    def _distinct(self) -> tuple[list[McpTool], list[ConfigError]]:
+        """Return the current tools, and an error for each one that is left out because its name is taken."""
+        listed: dict[str, McpTool] = {}
+        conflicts = []
+        for tool in self._current():
+            first = listed.setdefault(_comparable(tool.name), tool)
+            if first is not tool:
+                conflicts.append(_equal_names(first, tool))
+        return list(listed.values()), conflicts
+
     def _current(self) -> Iterator[McpTool]:
         for server in self.servers:
             for name, tool in server.tools.items():
@@ -195,18 +201,16 @@ class _Opening:
                     self._listing[server.config.name] = listing_tools(server, self._bridge, self.tools)
                 yield from self._listing[server.config.name]
 
-    async def _states(self) -> dict[str, bool]:
+    async def states(self) -> dict[str, bool]:
+        """Return, by server name, whether each server can be called; opens the servers that did not start."""
         # An agent without any tool of this list does not follow it, and would not offer the tools of a late server.
-        up = await self._bridge.run(lambda: _all_up(self.servers, may_open=bool(self._converted)))
+        may_open = bool(self._converted)
+
+        async def check() -> list[bool]:
+            return await asyncio.gather(*(server.is_up(may_open=may_open) for server in self.servers))
+
+        up = await self._bridge.run(check)
         return {server.config.name: state for server, state in zip(self.servers, up, strict=True)}
-
-
-async def _all_up(servers: list[Server], *, may_open: bool) -> list[bool]:
-    return await asyncio.gather(*(server.is_up(may_open=may_open) for server in servers))
-
-
-async def _no_servers() -> dict[str, bool]:
-    return {}
 
 
 def _comparable(name: str) -> str:

@@ -43,7 +43,7 @@ class UnreadableError(Exception):
         self.stray = stray
 
 
-def read_message(raw: bytes, encoding: str = "utf-8", errors: str = "strict") -> types.JSONRPCMessage:
+def read_message(raw: bytes, encoding: str, errors: str) -> types.JSONRPCMessage:
     """Parse one message.
 
     Raises:

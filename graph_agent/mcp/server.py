@@ -119,7 +119,7 @@ class Server:
         """The task that lists the tools again after an announced change; None if there is none."""
         return self._connection.relisting if self._connection is not None else None
 
-    async def is_up(self, *, may_open: bool = True) -> bool:
+    async def is_up(self, *, may_open: bool) -> bool:
         """Whether the server can be called; reopens an ended session to check, or opens the first one if it may."""
         try:
             if self._open:

@@ -340,7 +340,11 @@ class ServerConnection:
             raise LostCallError(broken) from None
         except McpError as error:
             if is_unreadable(error.error):
-                raise McpCallError(self._no_reply(name, error.error.message), may_have_run=True) from None
+                raise McpCallError(
+                    f"MCP server {self._config.name!r} gave no readable reply to {name!r}: {error.error.message}. "
+                    "It is not known whether the call took effect.",
+                    may_have_run=True,
+                ) from None
             if self.ended.done() and error.error.code == types.CONNECTION_CLOSED:
                 raise LostCallError(broken) from None
             if error.error.code == types.URL_ELICITATION_REQUIRED:
@@ -352,10 +356,6 @@ class ServerConnection:
                 f"{name!r} ran, but the answer of MCP server {self._config.name!r} is malformed: {error}",
                 may_have_run=True,
             ) from error
-
-    def _no_reply(self, name: str, reason: str) -> str:
-        server = f"MCP server {self._config.name!r}"
-        return f"{server} gave no readable reply to {name!r}: {reason}. It is not known whether the call took effect."
 
     def _notify_cancelled(self, session: Session, call: Call) -> None:
         if call.request_id is None or not call.sent or call.lost.done() or self.ended.done():
