@@ -114,10 +114,10 @@ def _describe(value: Any) -> str:
         raise ValueError(f"a {type(value).__name__} could not be turned into text: {error!r}") from error
 
 
-def brief_repr(value: Any, most: int = 200) -> str:
-    """Return the `repr` of a value for an error message; `…` follows its first `most` characters if it is longer."""
+def brief_repr(value: Any) -> str:
+    """Return the `repr` of a value for an error message; `…` follows its first 200 characters if it is longer."""
     text = repr(value)
-    return text if len(text) <= most else f"{text[:most]}…"
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def html_table(title: str, rows: Iterable[Sequence[object]]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 
@@ -25,7 +25,6 @@ from graph_agent.hooks.protocol import (
 from graph_agent.hooks.request_messages import without_open_calls
 from graph_agent.models.retry import run_side_call
 from graph_agent.state.schema import HookWork
-from graph_agent.types import Call, Usage
 from graph_agent.usage import LimitMet, LimitMetError
 
 _METHODS = ("should_run", "build_plan")
@@ -88,26 +87,7 @@ def _is_middleware(hook: Any) -> bool:
     return types is not None and isinstance(hook, types.AgentMiddleware)
 
 
-class Reply(Protocol):
-    """A reply of the model, in any mode of tool calling."""
-
-    @property
-    def message(self) -> AIMessage:
-        """The reply, as the history would keep it."""
-        ...
-
-    @property
-    def calls(self) -> list[Call]:
-        """Its calls."""
-        ...
-
-    @property
-    def usage(self) -> Usage:
-        """Its usage."""
-        ...
-
-
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R", bound=HookResponse)
 Handler = Callable[[HookRequest | None, Sequence[AnyMessage]], Awaitable[tuple[R, HookRequest]]]
 """Sends a request, None for the original one, and keeps messages for later requests; returns the reply, and the request
 with the model that answered."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from uuid import uuid4
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 
 from graph_agent.hooks.copies import copied, fail_or_skip
 from graph_agent.hooks.protocol import LoopHook
@@ -67,6 +67,7 @@ class CarriedMessages:
         ]
 
 
+M = TypeVar("M", bound=BaseMessage)
 _Key: TypeAlias = tuple[str, str, tuple[str | None, ...]]
 
 
@@ -231,19 +232,20 @@ def with_texts(messages: Sequence[Any], texts: Mapping[str, str]) -> list[Any]:
         texts: Message id → text.
     """
     return [
-        _with_text(message, texts[message.id])
+        with_text(message, texts[message.id])
         if isinstance(message, ToolMessage) and message.id is not None and message.id in texts
         else message
         for message in messages
     ]
 
 
-def _with_text(result: ToolMessage, text: str) -> ToolMessage:
+def with_text(message: M, text: str) -> M:
+    """Replace the text of a message; its images and files follow the text."""
     content: Any = text
-    if isinstance(result.content, list):
-        rest = [block for block in result.content if isinstance(block, dict) and block.get("type") != "text"]
+    if isinstance(message.content, list):
+        rest = [block for block in message.content if isinstance(block, dict) and block.get("type") != "text"]
         content = [{"type": "text", "text": text}, *rest]
-    return result.model_copy(update={"content": content})
+    return message.model_copy(update={"content": content})
 
 
 def _checked(returned: Any) -> dict[str, str]:

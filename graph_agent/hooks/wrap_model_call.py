@@ -95,11 +95,8 @@ class ModelMiddleware:
             return messages
         plan = mode == "wave"
         before = tools_in_text(self._prompts, offered, plan=plan)
-        return (
-            replace_tools_text(messages, before, tools_in_text(self._prompts, remaining, plan=plan))
-            if before
-            else messages
-        )
+        after = tools_in_text(self._prompts, remaining, plan=plan)
+        return replace_tools_text(messages, before, after) if before else messages
 
     async def ask(
         self,

@@ -54,12 +54,12 @@ def unwrap_binding(runnable: Any) -> Binding:
     return Binding(runnable.bound, dict(runnable.kwargs))
 
 
-def openai_response_format(model: BaseChatModel, schema: dict[str, Any], name: str) -> dict[str, Any] | None:
+def openai_response_format(model: BaseChatModel, schema: dict[str, Any]) -> dict[str, Any] | None:
     """Return the option that enforces a JSON schema on an OpenAI model; None if its profile does not support one."""
     if model._llm_type != "openai-chat" or not (model.profile or {}).get("structured_output"):
         return None
     # Strict schemas forbid objects with arbitrary keys, such as a tool's arguments.
-    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": False}}
+    return {"type": "json_schema", "json_schema": {"name": "plan", "schema": schema, "strict": False}}
 
 
 logger = get_logger(__name__)
@@ -79,7 +79,7 @@ class StructuredPlanner:
 
     def __init__(self, model: BaseChatModel, schema: dict[str, Any], tool: str) -> None:
         self.model, self.schema, self.tool = model, schema, tool
-        self._response_format = openai_response_format(model, schema, "plan")
+        self._response_format = openai_response_format(model, schema)
         self._methods: list[PlanMethod] = ["text"]
         if choose_tool_calling(model, "auto") == "native":
             self._methods.insert(0, "tool")

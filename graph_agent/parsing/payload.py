@@ -187,14 +187,14 @@ class Payload(NamedTuple):
     """Index after them and their closing tags."""
 
 
-def read_payload(page: Page, start: int, *, delegate: bool = False) -> Payload | None:
+def read_payload(page: Page, start: int) -> Payload | None:
     """Parse the calls that begin at ``start``; None if there are none."""
     opening = _FENCE.match(page.text, start)
     position = opening.end() if opening else start
     if PYTHONIC_LIST.match(page.text, position):
         payload = _pythonic_list(page, position)
     elif page.text.startswith(("{", "["), position):
-        payload = _values(page, position, delegate=delegate)
+        payload = _values(page, position, delegate=False)
     else:
         payload = _named(page, position)
     return None if payload is None else Payload(payload.calls, after_closing_tags(page, payload.end))

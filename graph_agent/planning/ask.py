@@ -119,33 +119,20 @@ def _without_ids(request: Sequence[AnyMessage]) -> list[Any]:
     return entries
 
 
+_STORED = ("calls", "last", "action", "reasoning", "extra", "answers")
+
+
 def _to_stored(planned: Planned) -> dict[str, Any]:
-    return {
-        "message": message_to_dict(planned.message),
-        "calls": planned.calls,
-        "last": planned.last,
-        "action": planned.action,
-        "reasoning": planned.reasoning,
-        "extra": dict(planned.extra),
-        "answers": planned.answers,
-    }
+    return {"message": message_to_dict(planned.message), **{name: getattr(planned, name) for name in _STORED}}
 
 
 def _from_stored(stored: dict[str, Any]) -> Planned:
     (message,) = messages_from_dict([stored["message"]])
     assert isinstance(message, AIMessage)
-    return Planned(
-        # LangGraph assigns an id once, when the message is stored.
-        message=message.model_copy(update={"id": None, "usage_metadata": None}),
-        calls=stored["calls"],
-        usage=NO_USAGE,
-        last=stored["last"],
-        action=stored["action"],
-        reasoning=stored["reasoning"],
-        extra={**stored["extra"], "cached": True},
-        answers=stored["answers"],
-        raw_text=message.text,
-    )
+    # LangGraph assigns an id once, when the message is stored.
+    fresh = message.model_copy(update={"id": None, "usage_metadata": None})
+    fields = {**stored, "message": fresh, "extra": {**stored["extra"], "cached": True}}
+    return Planned(usage=NO_USAGE, raw_text=message.text, **fields)
 
 
 Limit = Callable[[Usage, AIMessage], LimitMet | None]
@@ -166,17 +153,13 @@ class RefusedError(Exception):
         self.usage = usage
 
     @classmethod
-    def from_reply(cls, reply: AIMessage, text: str, usage: Usage | None = None) -> Self:
-        """Build the error for a reply.
-
-        Args:
-            usage: The usage of the request; None for that of the reply.
-        """
+    def from_reply(cls, reply: AIMessage, text: str, usage: Usage) -> Self:
+        """Build the error for a reply."""
         # Keep the reply's id, because its tokens may have been streamed.
         message = AIMessage(
             text, id=reply.id, usage_metadata=reply.usage_metadata, response_metadata=reply.response_metadata
         )
-        return cls(message, usage or usage_of(reply))
+        return cls(message, usage)
 
 
 class RepairRequestError(Exception):

@@ -14,6 +14,7 @@ from graph_agent.calls import new_call_id, read_text_calls, split_tool_calls, un
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import SlowSchemaError
 from graph_agent.hooks.copies import copied
+from graph_agent.hooks.protocol import HookResponse
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import cause_of, cut_off, text_cut_off
 from graph_agent.models.sanitize import with_text, without_call_blocks, without_calls
@@ -36,14 +37,13 @@ _FIXES: dict[CutOff, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """A parsed planning reply, in any mode."""
+class Planned(HookResponse):
+    """A parsed planning reply, in any mode.
 
-    message: AIMessage
-    """The reply as the history stores it: unchanged, with its calls in canonical form."""
-    calls: list[Call]
-    """The wave, each call after those it needs."""
-    usage: Usage
+    `message` is the reply as the history stores it: unchanged, with its calls in canonical form; `calls` is the wave,
+    each call after those it needs.
+    """
+
     last: bool
     """Whether planning ends after these calls."""
     action: str

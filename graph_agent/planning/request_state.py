@@ -20,7 +20,7 @@ from graph_agent._internal.failure_log import IN_HISTORY, get_logger
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import ConfigError
 from graph_agent.hooks.protocol import HookRequest
-from graph_agent.hooks.request_messages import with_texts
+from graph_agent.hooks.request_messages import with_text, with_texts
 from graph_agent.models.client import BoundModel, Mode
 from graph_agent.models.errors import (
     FALLBACK_SENTENCE,
@@ -114,12 +114,7 @@ def _converted(message: AnyMessage, prompts: Prompts) -> AnyMessage:
     """A message of a person's steering, or of a failed input, in the form in which the model receives it."""
     if not isinstance(message, HumanMessage) or STEERING_MARK not in message.additional_kwargs:
         return without_failure_report(message)
-    content: Any = prompts.render("steering", content=message.text)
-    if not isinstance(message.content, str):
-        # Blocks that are not text, such as images, follow the text.
-        rest = [block for block in message.content if isinstance(block, dict) and block.get("type") != "text"]
-        content = [{"type": "text", "text": content}, *rest]
-    return message.model_copy(update={"content": content})
+    return with_text(message, prompts.render("steering", content=message.text))
 
 
 def closing(deps: AgentDeps, mode: Mode) -> list[AnyMessage]:
