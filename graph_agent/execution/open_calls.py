@@ -220,32 +220,32 @@ async def settle(
     own_writes: list[Write] = []
     last = max(at for at, message in enumerate(messages) if isinstance(message, AIMessage))
     for group in found:
+        # Ids may repeat in a session; only the newest calls can have been running.
+        newest = group is found[-1]
         for call in group.calls:
             id_ = call["id"] or ""
-            # Ids may repeat in a session; only the newest calls can have been running.
-            newest = group is found[-1]
             if newest and id_ in finished:
                 results[group.at, id_] = finished[id_]
                 events.extend(recorded.get(id_, []))
                 own_writes += [write for write in ended[id_] if is_own_field(write[0])]
                 continue
-            newest = newest and id_ not in gone_back_to
             # The ledger has no notes of calls that read.
             ledger = writes(call["name"]) and loop.get("ledger", False)
-            undecided = newest and id_ in recovery.undecided
-            unstarted = undecided or (newest and (id_ in waited or recovery.is_certainly_unstarted(id_, ledger=ledger)))
-            if runs_again is not None and group.at == last and (unstarted or runs_again(call["name"])):
+            not_run = None
+            if not newest or id_ in gone_back_to:
+                pass
+            elif id_ in recovery.undecided or id_ in waited & asked:
+                not_run = UNDECIDED
+            elif id_ in waited:
+                not_run = NEVER_STARTED
+            elif recovery.is_certainly_unstarted(id_, ledger=ledger):
+                not_run = NOT_STARTED
+            if runs_again is not None and group.at == last and (not_run or runs_again(call["name"])):
                 continue
-            reason, status = UNKNOWN, "unknown"
-            if undecided:
-                reason, status = UNDECIDED, "skipped"
-            elif newest and id_ in waited:
-                reason, status = UNDECIDED if id_ in asked else NEVER_STARTED, "skipped"
-            elif unstarted:
-                reason, status = NOT_STARTED, "skipped"
-            elif not writes(call["name"]):
-                reason = READING
-            results[group.at, id_], result = result_without_output(id_, call["name"], status, reason, step)
+            reason = not_run or (UNKNOWN if writes(call["name"]) else READING)
+            results[group.at, id_], result = result_without_output(
+                id_, call["name"], "skipped" if not_run else "unknown", reason, step
+            )
             events.append(result)
     return with_results(messages, results), events, own_writes
 

@@ -108,14 +108,13 @@ class PrefixedChatModel(BaseChatModel):
                     limit.restart()
                     timed.receive()
                     # A model that does not stream yields its whole reply as a message.
-                    chunk = message if isinstance(message, AIMessageChunk) else _as_chunk(message)
-                    received.append(chunk)
-                    if not started and not chunk.content:
+                    if not isinstance(message, AIMessageChunk):
+                        message = AIMessageChunk(**message.model_dump(exclude={"type"}))
+                    received.append(message)
+                    if not started and not message.content:
                         # The request may still be retried.
                         continue
-                    if not started:
-                        yield ChatGenerationChunk(message=AIMessageChunk(content="\n\n"))
-                    for piece in [chunk] if started else received:
+                    for piece in [message] if started else [AIMessageChunk(content="\n\n"), *received]:
                         yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
                     started = True
             except StopAsyncIteration:
@@ -146,7 +145,3 @@ class PrefixedChatModel(BaseChatModel):
         model_call = self.recover(error)
         self.failure = error if model_call is None else None
         return model_call
-
-
-def _as_chunk(message: AIMessage) -> AIMessageChunk:
-    return AIMessageChunk(**message.model_dump(exclude={"type"}))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import html
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -169,7 +170,7 @@ def create_app(
         path for path in GUARDED if not mounted or path not in (MCP_PATH, "/metrics", "/openapi.json", "/docs", "/")
     )
     guard(app, settings, guarded)
-    app.openapi = _openapi(app, apis, settings)  # type: ignore[method-assign]  # FastAPI's way to customize OpenAPI
+    app.openapi = partial(_openapi, app, apis, settings)  # type: ignore[method-assign]  # FastAPI's way to customize OpenAPI
     return app
 
 
@@ -229,37 +230,33 @@ def _renamed(parameter: dict[str, Any], name: str) -> dict[str, Any]:
     return {**parameter, "name": name, "schema": {**parameter["schema"], "title": name}}
 
 
-def _openapi(app: FastAPI, apis: _Apis, settings: ServerSettings) -> Callable[[], dict[str, Any]]:
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            apis.include_all()
-            schema = get_openapi(
-                title=app.title, version=app.version, description=app.description or None, routes=app.routes
-            )
-            # FastAPI documents a 422 for every route; here validation errors are 400, in each API's own format.
-            for path, operations in schema["paths"].items():
-                for operation in operations.values():
-                    if operation["responses"].get("422", {}).get("description") == "Validation Error":
-                        del operation["responses"]["422"]
-                    if path in OPEN:
-                        operation["security"] = []
-                    if "parameters" in operation:
-                        operation["parameters"] = [
-                            _renamed(each, settings.session_header) if each["name"] == SESSION_HEADER else each
-                            for each in operation["parameters"]
-                            if settings.session_header or each["name"] != SESSION_HEADER
-                        ]
-            for name in ("HTTPValidationError", "ValidationError"):
-                schema.get("components", {}).get("schemas", {}).pop(name, None)
-            bearer = {"type": "http", "scheme": "bearer"}
-            header = {"type": "apiKey", "in": "header", "name": "x-api-key"}
-            schema.setdefault("components", {})["securitySchemes"] = {"bearer": bearer, "x-api-key": header}
-            # An empty entry makes the key optional.
-            schema["security"] = [{"bearer": []}, {"x-api-key": []}, *([] if settings.keys else [{}])]
-            app.openapi_schema = schema
+def _openapi(app: FastAPI, apis: _Apis, settings: ServerSettings) -> dict[str, Any]:
+    if app.openapi_schema is not None:
         return app.openapi_schema
-
-    return openapi
+    apis.include_all()
+    schema = get_openapi(title=app.title, version=app.version, description=app.description or None, routes=app.routes)
+    # FastAPI documents a 422 for every route; here validation errors are 400, in each API's own format.
+    for path, operations in schema["paths"].items():
+        for operation in operations.values():
+            if operation["responses"].get("422", {}).get("description") == "Validation Error":
+                del operation["responses"]["422"]
+            if path in OPEN:
+                operation["security"] = []
+            if parameters := operation.get("parameters"):
+                operation["parameters"] = [
+                    _renamed(each, settings.session_header) if each["name"] == SESSION_HEADER else each
+                    for each in parameters
+                    if settings.session_header or each["name"] != SESSION_HEADER
+                ]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schema.get("components", {}).get("schemas", {}).pop(name, None)
+    bearer = {"type": "http", "scheme": "bearer"}
+    header = {"type": "apiKey", "in": "header", "name": "x-api-key"}
+    schema.setdefault("components", {})["securitySchemes"] = {"bearer": bearer, "x-api-key": header}
+    # An empty entry makes the key optional.
+    schema["security"] = [{"bearer": []}, {"x-api-key": []}, *([] if settings.keys else [{}])]
+    app.openapi_schema = schema
+    return schema
 
 
 _ERROR: dict[str, Any] = {"model": ControlError}

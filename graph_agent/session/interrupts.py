@@ -130,8 +130,7 @@ def checked_answers(
         # The request of a delegate has other calls, whose tools are not the agent's.
         held = [call["id"] for call in state.values.get("loop", {}).get("awaiting_approval", ())]
         own = ids == held and "delegate" not in requests[id_]
-        builder = builder_of(graph) if own else None
-        edit_fault = builder.edit_fault if builder is not None else None
+        edit_fault = getattr(builder_of(graph), "edit_fault", None) if own else None
         decided = read_decisions(calls, given, edit_fault)
         names = {decided_by} if decided_by else {each.by for each in decided}
         by = {"decided_by": names.pop()} if len(names) == 1 else {}
