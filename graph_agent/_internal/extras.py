@@ -7,7 +7,8 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
@@ -64,6 +65,15 @@ def missing_extra(what: str, extra: str, error: ImportError) -> ImportError:
         return error
     cause = f"{error.name} is missing" if isinstance(error, ModuleNotFoundError | MissingExtraError) else error
     return MissingExtraError(f"{what} needs the extra {extra!r} ({cause}): {install_command(extra)}", name=error.name)
+
+
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Raise the error of `missing_extra` if an import in the block fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise missing_extra(what, extra, error) from None
 
 
 def install_command(extra: str) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graph_agent._internal.extras import missing_extra
+from graph_agent._internal.extras import needs_extra
 from graph_agent._internal.lazy import lazy_names
 
-try:
+with needs_extra("graph_agent.a2a.server", "server"):
     from graph_agent.server.a2a.app import A2AServer
-except ImportError as missing:
-    raise missing_extra("graph_agent.a2a.server", "server", missing) from None
 
 if TYPE_CHECKING:
     from graph_agent.server.a2a.mount import a2a_app

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from graph_agent._internal.extras import missing_extra
+from graph_agent._internal.extras import needs_extra
 from graph_agent._internal.validation_text import describe_fields, explain
 from graph_agent._internal.yaml_files import expand
 from graph_agent.agent_file.imports import load_attribute, make
@@ -100,11 +100,9 @@ class DelegateSpec(BaseModel):
         return GraphDelegate(self.name, self.description, graph, self.background)
 
     def _remote(self) -> Delegate:
-        try:
+        with needs_extra(f"delegate {self.name!r}", "server"):
             from graph_agent.delegates.a2a_delegate import A2ADelegate
             from graph_agent.delegates.a2a_http import A2AAuth
-        except ImportError as error:
-            raise missing_extra(f"delegate {self.name!r}", "server", error) from None
         assert self.url is not None
         given: dict[str, Any] = {
             name: value
@@ -115,13 +113,13 @@ class DelegateSpec(BaseModel):
             auth = A2AAuth(**self.auth) if self.auth is not None else None
         except ValidationError as error:
             raise ConfigError(explain(error, f"delegate {self.name!r}: auth", A2AAuth)) from None
-        try:
-            description = self.description or None
-            return A2ADelegate(self.name, expand(self.url), description, auth=auth, background=self.background, **given)
-        except ImportError as error:
-            raise missing_extra(f"delegate {self.name!r}", "server", error) from None
-        except ValueError as error:
-            raise ConfigError(f"delegate {self.name!r}: {_first_fault(error)}") from None
+        description = self.description or None
+        with needs_extra(f"delegate {self.name!r}", "server"):
+            try:
+                url = expand(self.url)
+                return A2ADelegate(self.name, url, description, auth=auth, background=self.background, **given)
+            except ValueError as error:
+                raise ConfigError(f"delegate {self.name!r}: {_first_fault(error)}") from None
 
 
 class SkillSpec(BaseModel):

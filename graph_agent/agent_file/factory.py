@@ -243,15 +243,13 @@ def _approve_located(spec: AgentSpec) -> Iterator[None]:
         raise ConfigError(f"config.{error}") from error
 
 
-def model_candidates(spec: AgentSpec) -> list[tuple[str, BaseChatModel | ConfigError]]:
-    """Return each model that a file names, in order, with the model itself or the reason why it cannot be built."""
-    found: list[tuple[str, BaseChatModel | ConfigError]] = []
+def model_candidates(spec: AgentSpec) -> Iterator[tuple[str, BaseChatModel | ConfigError]]:
+    """Yield each model that a file names, in order, with the model itself or the reason why it cannot be built."""
     for name in [spec.model] if isinstance(spec.model, str) else spec.model:
         try:
-            found.append((name, _candidate(name, spec)))
+            yield name, _candidate(name, spec)
         except ConfigError as error:
-            found.append((name, error))
-    return found
+            yield name, error
 
 
 def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any]:
@@ -319,13 +317,11 @@ def _resolver(spec: AgentSpec) -> Callable[[Any], BaseChatModel]:
 
 
 def _model(spec: AgentSpec) -> BaseChatModel:
-    candidates = [spec.model] if isinstance(spec.model, str) else spec.model
     refusals: list[str] = []
-    for candidate in candidates:
-        try:
-            return _candidate(candidate, spec)
-        except ConfigError as error:
-            refusals.append(f"Agent file {spec.path}: model={candidate!r}: {error}")
+    for name, found in model_candidates(spec):
+        if not isinstance(found, ConfigError):
+            return found
+        refusals.append(f"Agent file {spec.path}: model={name!r}: {found}")
     raise ConfigError("\n".join(refusals))
 
 

@@ -158,8 +158,12 @@ class HookSpec(BaseModel):
     def _accept_name(cls, given: Any) -> Any:
         named = {"use": given} if isinstance(given, str) else given
         if isinstance(named, Mapping) and isinstance(use := named.get("use"), str):
-            return {**named, "use": SHIPPED_HOOKS.get(use, use)}
+            return {**named, "use": cls._full_name(use)}
         return named
+
+    @staticmethod
+    def _full_name(use: str) -> str:
+        return SHIPPED_HOOKS.get(use, use)
 
     @model_validator(mode="after")
     def _check_name(self) -> Self:
@@ -175,13 +179,9 @@ class HookSpec(BaseModel):
 class MiddlewareSpec(HookSpec):
     """One middleware of an agent file: as a hook, or the name of one in `langchain.agents.middleware`."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_bare_name(cls, given: Any) -> Any:
-        named = {"use": given} if isinstance(given, str) else given
-        if isinstance(named, Mapping) and isinstance(use := named.get("use"), str) and use.isidentifier():
-            return {**named, "use": f"{SHIPPED_MIDDLEWARE}.{use}"}
-        return named
+    @staticmethod
+    def _full_name(use: str) -> str:
+        return f"{SHIPPED_MIDDLEWARE}.{use}" if use.isidentifier() else use
 
 
 def load_hook(spec: HookSpec, folder: Path) -> Any:

@@ -24,7 +24,7 @@ from graph_agent.agent_file.credentials import CredentialSource, check_sources, 
 from graph_agent.agent_file.delegates import DelegateSpec, SkillSpec
 from graph_agent.agent_file.imports import HookSpec, MiddlewareSpec
 from graph_agent.checkpoints.urls import check_cache
-from graph_agent.errors import ConfigError, did_you_mean
+from graph_agent.errors import ConfigError, did_you_mean, located
 from graph_agent.settings.config import LoopConfig
 from graph_agent.workspace.shell import Shell
 
@@ -199,10 +199,8 @@ def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> 
         raise ConfigError(explain(error, f"Agent file {path}", AgentSpec, hidden={"path"})) from None
     spec = spec.model_copy(update={"config": {**spec.config, **of_loop}})
     config = _checked_config(spec, f"Agent file {path}")
-    try:
+    with located(f"Agent file {path}"):
         check_headers(spec.credential_headers)
-    except ConfigError as error:
-        raise ConfigError(f"Agent file {path}: {error}") from None
     if spec.cache is None and config.plan_cache_ttl_s is not None:
         raise ConfigError(f"Agent file {path}: config.plan_cache_ttl_s needs a cache; write e.g. 'cache: memory'.")
     if spec.cache is not None and config.plan_cache_ttl_s is None:

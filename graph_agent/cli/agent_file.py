@@ -135,7 +135,7 @@ async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResul
         fix = f"unset {MOCK_VARIABLE}"
         yield CheckResult("model", "warning", f"{MOCK_VARIABLE} replaces the model by a script", fix)
         return
-    candidates = await asyncio.to_thread(model_candidates, spec)
+    candidates = await asyncio.to_thread(lambda: list(model_candidates(spec)))
     models = [(name, model) for name, model in candidates if not isinstance(model, ConfigError)]
     for name, model in candidates:
         if isinstance(model, ConfigError):

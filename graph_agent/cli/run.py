@@ -20,7 +20,7 @@ from graph_agent._internal.command_log import (
     log_at,
     log_warnings,
 )
-from graph_agent._internal.extras import missing_extra
+from graph_agent._internal.extras import needs_extra
 from graph_agent.cli.options import (
     AGENT_FILE,
     ConfigOption,
@@ -96,13 +96,11 @@ def chat(
     if web:
         if approve_all:
             raise InputError("On the page, a person decides on calls; leave out --approve-all or --web.")
-        try:
+        with needs_extra("graph-agent chat --web", "server"):
             from graph_agent.agent_file.credentials import sources_from
             from graph_agent.agent_file.spec import TODAY_VARIABLE
             from graph_agent.server.host import of_file
             from graph_agent.server.serve import serve_page
-        except ImportError as error:
-            raise missing_extra("graph-agent chat --web", "server", error) from None
         if today is not None:
             os.environ[TODAY_VARIABLE] = today.date().isoformat()
         source = of_file(config, sources_from(credential or []), record=record)

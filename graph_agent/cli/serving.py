@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graph_agent._internal.command_log import LogLevelOption, VerboseOption, chosen_level, log_at
-from graph_agent._internal.extras import missing_extra
+from graph_agent._internal.extras import needs_extra
 from graph_agent._internal.garbage import paused_collection
 from graph_agent.cli.options import (
     AGENT_FILE,
@@ -65,12 +65,10 @@ def serve(
     log_level: LogLevelOption = None,
 ) -> None:
     """Serve an agent to OpenAI's, Anthropic's and A2A clients; needs the extra `server`."""
-    try:
+    with needs_extra("graph-agent serve", "server"):
         from graph_agent.agent_file.credentials import sources_from
         from graph_agent.server import settings as server_settings
         from graph_agent.server.serve import serve as serve_until_stopped
-    except ImportError as error:
-        raise missing_extra("graph-agent serve", "server", error) from None
     if list_settings:
         typer.echo(server_settings.describe_settings())
         return
@@ -121,15 +119,13 @@ def a2a(
     log_level: LogLevelOption = None,
 ) -> None:
     """Serve an agent to A2A clients; needs the extra `server`."""
-    try:
+    with needs_extra("graph-agent a2a", "server"):
         # Imported here because they take longer to load than the other commands need to start.
         from graph_agent.agent_file.credentials import sources_from
         from graph_agent.agent_file.spec import load_spec, with_sources
         from graph_agent.server.host import of_spec
         from graph_agent.server.serve import serve_a2a
         from graph_agent.server.settings import describe_settings, settings_from
-    except ImportError as error:
-        raise missing_extra("graph-agent a2a", "server", error) from None
     if list_settings:
         typer.echo(describe_settings())
         return
@@ -160,13 +156,11 @@ def mcp(
     log_level: LogLevelOption = None,
 ) -> None:
     """Serve an agent on standard input and output, as a tool of MCP clients; needs the extra `server`."""
-    try:
+    with needs_extra("graph-agent mcp", "server"):
         # Imported here because they take longer to load than the other commands need to start.
         from graph_agent.agent_file.credentials import sources_from
         from graph_agent.server.host import of_file
         from graph_agent.server.mcp.mount import serve_stdio
-    except ImportError as error:
-        raise missing_extra("graph-agent mcp", "server", error) from None
     log_at(chosen_level(verbose, log_level))
     asyncio.run(serve_stdio(of_file(config, sources_from(credential or []), record=record), db))
 
@@ -181,10 +175,8 @@ def acp(
     log_level: LogLevelOption = None,
 ) -> None:
     """Serve an agent to an editor over ACP, on standard input and output; needs the extra `acp`."""
-    try:
+    with needs_extra("graph-agent acp", "acp"):
         from graph_agent.acp.transport import take_stdio
-    except ImportError as error:
-        raise missing_extra("graph-agent acp", "acp", error) from None
     level = chosen_level(verbose, log_level)
     settings = settings_of(config, None, today, db, credential, record=record, level=level)
     # Before the agent is opened: its modules may print.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from graph_agent._internal.extras import missing_extra
+from graph_agent._internal.extras import needs_extra
 
 if TYPE_CHECKING:
     from graph_agent.delegates.a2a_http import A2AAuth
@@ -47,11 +47,9 @@ class A2ADelegate:
         allowed_origins: Sequence[str] = (),
         background: bool = False,
     ) -> None:
-        try:
+        with needs_extra("A2ADelegate", "server"):
             # Imported here: see the module docstring.
             from graph_agent.delegates.a2a import RemoteAgent
-        except ImportError as error:
-            raise missing_extra("A2ADelegate", "server", error) from None
         self.name = name
         self.url = url
         self.background = background

@@ -255,7 +255,8 @@ class ModelClient:
             config=QUIET if quiet else None,
             watch=watch,
         )
-        return self._named(with_usage(sanitized(reply), rendered, settings, bound.options.get("tools")))
+        reply = with_usage(sanitized(reply), rendered, settings, bound.options.get("tools"))
+        return _rename_calls(reply, self._aliases.to_name) if self._renames else reply
 
     def _rendered(self, request: Sequence[AnyMessage], mode: Mode) -> Sequence[BaseMessage]:
         safe = sanitized_all(request)
@@ -314,11 +315,6 @@ class ModelClient:
             alias = self._aliases.to_alias(message.name)
             return message if alias == message.name else message.model_copy(update={"name": alias})
         return message
-
-    def _named(self, reply: AIMessage) -> AIMessage:
-        if not self._renames:
-            return reply
-        return _rename_calls(reply, self._aliases.to_name)
 
 
 def _rename_calls(message: AIMessage, rename: Any) -> AIMessage:

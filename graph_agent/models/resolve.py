@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 from langchain_core.language_models import BaseChatModel
 
-from graph_agent._internal.extras import missing_extra
+from graph_agent._internal.extras import needs_extra
 from graph_agent._internal.failure_log import mask_secrets
 from graph_agent.errors import ConfigError, did_you_mean
 
@@ -95,10 +95,8 @@ def _openai(spec: str, name: str) -> BaseChatModel:
 
 
 def _other(spec: str, provider: str, name: str) -> BaseChatModel:
-    try:
+    with needs_extra(f"The model {spec!r}", "langchain"):
         from langchain.chat_models import init_chat_model
-    except ImportError as error:
-        raise missing_extra(f"The model {spec!r}", "langchain", error) from None
     try:
         return init_chat_model(name, model_provider=provider)
     except ImportError as error:

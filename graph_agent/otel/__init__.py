@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal
 
 from graph_agent._internal import telemetry
-from graph_agent._internal.extras import missing_extra
+from graph_agent._internal.extras import needs_extra
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -40,10 +40,8 @@ def instrument(
     Raises:
         MissingExtraError: Without the extra `otel`.
     """
-    try:
+    with needs_extra("OpenTelemetry", "otel"):
         from graph_agent.otel.observer import OtelObserver
-    except ImportError as error:
-        raise missing_extra("OpenTelemetry", "otel", error) from error
     if capture_content is None:
         capture_content = os.environ.get(CONTENT_VARIABLE, "").lower() in ("true", "1", "span_only", "span_and_event")
     telemetry.observer = OtelObserver(tracer_provider, meter_provider, frozenset(spans), content=capture_content)
@@ -67,9 +65,7 @@ def instrument_from_env() -> None:
     Raises:
         MissingExtraError: Without the extra `otel`.
     """
-    try:
+    with needs_extra(f"{VARIABLE}=true", "otel"):
         from graph_agent.otel.observer import export_by_otlp
-    except ImportError as error:
-        raise missing_extra(f"{VARIABLE}=true", "otel", error) from error
     export_by_otlp()
     instrument()
