@@ -114,10 +114,14 @@ def _describe(value: Any) -> str:
         raise ValueError(f"a {type(value).__name__} could not be turned into text: {error!r}") from error
 
 
+def excerpt(text: str, most: int = 200) -> str:
+    """Return a text; `…` follows its first `most` characters if it is longer."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def brief_repr(value: Any) -> str:
-    """Return the `repr` of a value for an error message; `…` follows its first 200 characters if it is longer."""
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}…"
+    """Return the `repr` of a value as an `excerpt` for an error message."""
+    return excerpt(repr(value))
 
 
 def html_table(title: str, rows: Iterable[Sequence[object]]) -> str:

@@ -14,9 +14,8 @@ from pydantic import BaseModel, ConfigDict, SecretBytes, SecretStr, ValidationEr
 from pydantic.fields import FieldInfo
 
 from graph_agent._internal.failure_log import mask_named_secrets
+from graph_agent._internal.text import excerpt
 from graph_agent.errors import ConfigError, did_you_mean
-
-_SHOWN_CHARS = 200
 
 
 class CheckedModel(BaseModel):
@@ -74,8 +73,7 @@ def _lines(
         elif _holds_secrets(_annotation_at(model, path)):
             yield f"{field}: {text}."
         else:
-            shown = mask_named_secrets(repr(given))
-            shown = shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}…"
+            shown = excerpt(mask_named_secrets(repr(given)))
             yield f"{field}={shown}: {text}.{_hint(fault['type'], field, given)}"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from graph_agent._internal.text import visible, visible_json
+from graph_agent._internal.text import excerpt, visible, visible_json
 from graph_agent.approvals.requests import HeldCall, calls_of_request
 from graph_agent.errors import DecisionError
 
@@ -122,5 +122,4 @@ def _call_id(key: str, calls: Sequence[HeldCall]) -> str | None:
 
 
 def _no_decision(text: str, calls: Sequence[HeldCall]) -> DecisionError:
-    shown = text if len(text) <= 200 else f"{text[:200]}…"
-    return DecisionError(f"{shown!r} is no decision on the calls that wait. {how_to_answer(calls)}")
+    return DecisionError(f"{excerpt(text)!r} is no decision on the calls that wait. {how_to_answer(calls)}")

@@ -16,6 +16,7 @@ from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from graph_agent._internal import telemetry
+from graph_agent._internal.text import excerpt
 from graph_agent.errors import ConfigError, OperatorError
 
 Origin = tuple[str, str, int]
@@ -219,8 +220,7 @@ def describe(card: AgentCard) -> str:
 
 
 def _line(text: str, max_chars: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= max_chars else f"{text[:max_chars]}…"
+    return excerpt(" ".join(text.split()), max_chars)
 
 
 def _is_at(url: str, origins: Collection[Origin]) -> bool:

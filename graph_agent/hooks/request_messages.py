@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMess
 from graph_agent.hooks.copies import copied, fail_or_skip
 from graph_agent.hooks.protocol import LoopHook
 from graph_agent.models.retry import run_side_call
+from graph_agent.models.sanitize import CALL_BLOCKS
 from graph_agent.state.schema import RequestOnlyMessages
 
 
@@ -154,9 +155,6 @@ def _call_ids(message: AnyMessage) -> list[str | None]:
     return [call["id"] for call in message.tool_calls] if isinstance(message, AIMessage) else []
 
 
-_CALL_BLOCKS = {"tool_use", "tool_call", "function_call"}
-
-
 def without_open_calls(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
     """Remove calls without results, which providers refuse; a message that holds only such calls is removed."""
     kept: list[AnyMessage] = []
@@ -188,7 +186,7 @@ def _with_calls(message: AIMessage, ids: set[str]) -> AIMessage:
 
 
 def _is_open(block: object, ids: set[str]) -> bool:
-    return isinstance(block, dict) and block.get("type") in _CALL_BLOCKS and block.get("id") not in ids
+    return isinstance(block, dict) and block.get("type") in CALL_BLOCKS and block.get("id") not in ids
 
 
 async def result_texts(

@@ -21,6 +21,7 @@ from langchain_core import language_models
 from langchain_core.messages import AIMessage
 
 from graph_agent._internal.failure_log import exception_text, leaves, mask_secrets
+from graph_agent._internal.text import excerpt
 from graph_agent.errors import GraphAgentError, HookError
 from graph_agent.parsing.tolerant import WorkBudget, arguments_end_inside_value, read_json
 from graph_agent.types import CutOff
@@ -237,9 +238,7 @@ def public_exception_text(error: BaseException) -> str:
 
 def _brief(exc: BaseException) -> str:
     status = _status(exc)
-    message = " ".join(_message(exc).split()).rstrip(".")
-    if len(message) > _SHOWN_CHARS:
-        message = f"{message[:_SHOWN_CHARS]}…"
+    message = excerpt(" ".join(_message(exc).split()).rstrip("."), _SHOWN_CHARS)
     details = [f"HTTP {status}"] if status is not None else []
     details.append(message or type(exc).__name__)
     return ": ".join(details)

@@ -15,7 +15,7 @@ from graph_agent.errors import ConfigError
 
 M = TypeVar("M", bound=BaseMessage)
 
-_CALL_BLOCKS = {"tool_use", "tool_call", "function_call"}
+CALL_BLOCKS = {"tool_use", "tool_call", "function_call"}
 """Types of content blocks that are calls."""
 
 
@@ -138,7 +138,7 @@ def without_call_blocks(reply: AIMessage) -> AIMessage:
     """Keep the calls of a reply in `tool_calls` only; remove the provider's own form of them."""
     content = reply.content
     if isinstance(content, list):
-        content = [block for block in content if not (isinstance(block, dict) and block.get("type") in _CALL_BLOCKS)]
+        content = [block for block in content if not (isinstance(block, dict) and block.get("type") in CALL_BLOCKS)]
     kwargs = {name: value for name, value in reply.additional_kwargs.items() if name != "tool_calls"}
     return reply.model_copy(update={"content": content, "additional_kwargs": kwargs})
 

@@ -34,6 +34,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from graph_agent._internal.text import excerpt
 from graph_agent.errors import ConfigError, ScriptError
 from graph_agent.models.stream_filters import SENTINEL
 
@@ -359,7 +360,7 @@ def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> MockChatMode
 
 def _refusal(problem: str, raw: str) -> ConfigError:
     return ConfigError(
-        f"{MOCK_VARIABLE} {problem}; got {_cut(raw, 80)!r}. Set it to a JSON array of strings, such as "
+        f"{MOCK_VARIABLE} {problem}; got {excerpt(raw, 80)!r}. Set it to a JSON array of strings, such as "
         f"{MOCK_VARIABLE}='{_EXAMPLE}', or unset it to use the real model."
     )
 
@@ -370,7 +371,6 @@ def _kind(value: object) -> str:
 
 
 _CALL_KEYS = {"id", "type", "name", "arguments", "args", "function"}
-_SHOWN_CHARS = 200
 _SHOWN_STEPS = 5
 
 
@@ -403,7 +403,7 @@ class Script:
     def __init__(self, responses: Sequence[Reply], *, cycle: bool) -> None:
         if isinstance(responses, str):
             raise ConfigError(
-                f"A script is a list of replies, and this is one string: {_cut(responses)!r} Put it in a list."
+                f"A script is a list of replies, and this is one string: {excerpt(responses)!r} Put it in a list."
             )
         if cycle and not responses:
             raise ConfigError("An empty script cannot be cycled. Give it at least one reply, or leave cycle=False.")
@@ -542,7 +542,7 @@ def _read_call(item: Any, number: int) -> ToolCall | InvalidToolCall:
     name = fields.get("name") if isinstance(fields, dict) else None
     if not isinstance(name, str) or not name:
         raise ConfigError(
-            f"Step {number} of the script has a tool call without a name: {_cut(json.dumps(item))} Write "
+            f"Step {number} of the script has a tool call without a name: {excerpt(json.dumps(item))} Write "
             '{"tool_calls": [{"id": "call_1", "name": "echo", "arguments": {"text": "hello"}}]}, '
             "or give an AIMessage to have a text sent as it stands."
         )
@@ -579,16 +579,12 @@ def read_object(text: str) -> dict[str, Any] | None:
 
 def _show(message: BaseMessage) -> str:
     calls = [call["name"] for call in message.tool_calls] if isinstance(message, AIMessage) else []
-    return f"calls {', '.join(calls)}" if calls else json.dumps(_cut(message.text), ensure_ascii=False)
+    return f"calls {', '.join(calls)}" if calls else json.dumps(excerpt(message.text), ensure_ascii=False)
 
 
 def _show_request(request: ScriptedRequest) -> str:
     last = f"{request.messages[-1].type} message {_show(request.messages[-1])}" if request.messages else "no messages"
     return f"{last}, with {', '.join(request.tool_names) or 'no tools'}."
-
-
-def _cut(text: str, most: int = _SHOWN_CHARS) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _count(replies: int) -> str:

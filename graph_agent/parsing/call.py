@@ -13,7 +13,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
 
-from graph_agent._internal.text import clean, to_json_safe
+from graph_agent._internal.text import clean, excerpt, to_json_safe
 from graph_agent.errors import InputError
 from graph_agent.types import MAX_DEPTH, Call
 
@@ -136,7 +136,7 @@ def _broken(call: InvalidToolCall) -> Call:
     read = checked_call(call["id"] or "", call["name"] or "", arguments if isinstance(arguments, dict) else {})
     if isinstance(arguments, dict):
         return read
-    shown = clean(raw if len(raw) <= 200 else raw[:200] + "…")
+    shown = clean(excerpt(raw))
     return {**read, "fault": f"The arguments are no JSON object: {shown!r}. Send one JSON object."}
 
 

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, RemoveMessage, ToolMessage
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Overwrite
 
@@ -20,7 +20,7 @@ from graph_agent.planning.update import PlanUpdate
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.call_events import answer_event, recorded_ids
 from graph_agent.state.events import StoredEvent, event
-from graph_agent.state.messages import is_user_input, order_results, stream_rest
+from graph_agent.state.messages import order_results, since_input, stream_rest
 from graph_agent.state.schema import LoopOutcome, LoopState
 from graph_agent.types import HIDDEN_ID_PREFIX, NO_USAGE, Call
 
@@ -110,7 +110,7 @@ def apply_hooks(update: PlanUpdate) -> None:
     if is_failed(loop) or (loop["outcome"] is not None and not asked and not jump):
         return
     at = next((i for i in range(len(update.history) - 1, -1, -1) if asked and update.history[i].id == asked), None)
-    tail = update.history[at:] if at is not None else _since_input(update.history)
+    tail = update.history[at:] if at is not None else since_input(update.history)
     newest = next((each for each in reversed(tail) if isinstance(each, AIMessage)), None)
     answer = newest if newest is not None and not newest.tool_calls and not _is_hidden(newest) else None
     outcome = loop["outcome"]
@@ -222,19 +222,12 @@ def _is_hidden(message: BaseMessage) -> bool:
     return (message.id or "").startswith(HIDDEN_ID_PREFIX)
 
 
-def _since_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    at = len(messages)
-    while at > 0 and not (isinstance(message := messages[at - 1], HumanMessage) and is_user_input(message)):
-        at -= 1
-    return list(messages[at:])
-
-
 def composed_answer(outcome: LoopOutcome, messages: Sequence[AnyMessage]) -> AIMessage | None:
     """Return the answer of an outcome as hooks left it in the history; None if none was composed."""
     draft = outcome.get("draft")
     if draft is None or "composed" not in outcome or "failed" in outcome:
         return None
-    for message in reversed(_since_input(messages)):
+    for message in reversed(since_input(messages)):
         if isinstance(message, AIMessage) and not _is_hidden(message):
             return draft if message.tool_calls else message
     return draft

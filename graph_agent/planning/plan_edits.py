@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 from langgraph.types import Command
 
-from graph_agent._internal.text import to_json_safe
+from graph_agent._internal.text import excerpt, to_json_safe
 from graph_agent.approvals.requests import HeldCall
 from graph_agent.execution.approvals import held_calls
 from graph_agent.execution.open_calls import CurrentWave, current_wave, newest_calls, removed_events, results_in_order
@@ -154,8 +154,7 @@ def report_edits(update: PlanUpdate) -> None:
 
 
 def _shown(name: str, arguments: dict[str, Any]) -> str:
-    text = json.dumps(arguments, ensure_ascii=False)
-    return f"{name} {text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + '…'}"
+    return f"{name} {excerpt(json.dumps(arguments, ensure_ascii=False), _SHOWN_CHARS)}"
 
 
 def _newest_decisions(events: Sequence[StoredEvent]) -> list[StoredEvent]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from graph_agent._internal.text import clean
+from graph_agent._internal.text import clean, excerpt
 from graph_agent._internal.yaml_files import parse_yaml
 from graph_agent.errors import ConfigError, did_you_mean
 
@@ -336,5 +336,4 @@ def _entries(value: str | list[str]) -> tuple[str, ...]:
 
 
 def _shown(value: Any) -> str:
-    text = ascii(value) if not str(value).isprintable() else repr(value)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+    return excerpt(repr(value) if str(value).isprintable() else ascii(value), _SHOWN_CHARS)

@@ -226,11 +226,6 @@ def account(events: Sequence[StoredEvent]) -> dict[CallOutcome, list[str]]:
         events: The session's history, oldest first.
     """
     found: dict[CallOutcome, list[str]] = {"finished": [], "failed": [], "unknown": [], "skipped": []}
-    for entry in reversed(events):
-        if entry["type"] == "user_message":
-            break
-        if entry["type"] == "tool_result":
-            found[OUTCOMES[entry["status"]]].append(entry["name"])
-        elif entry["type"] == "delegation_response":
-            found[OUTCOMES[entry["status"]]].append(delegation_name(entry["target"]))
+    for entry in _answers(events, "user_message"):
+        found[OUTCOMES[entry["status"]]].append(str(call_name(entry)))
     return {outcome: names[::-1] for outcome, names in found.items()}

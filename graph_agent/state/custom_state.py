@@ -103,12 +103,9 @@ class CustomState:
         """Return what is wrong with a write to a field after others of the superstep; None if the write is allowed."""
         if name not in self.names:
             return f"{name!r} is no own state field of the agent"
-        return (_fault(name, value) if name in self.stored else None) or self._reducer_fault(name, value, earlier)
-
-    def _reducer_fault(self, name: str, value: Any, earlier: Sequence[Any] = ()) -> str | None:
-        """Return why a field's reducer cannot be applied to a value after earlier ones; None if it can."""
-        error = self._reducer_error(name, (*earlier, value))
-        if error is None:
+        if name in self.stored and (fault := _fault(name, value)) is not None:
+            return fault
+        if (error := self._reducer_error(name, (*earlier, value))) is None:
             return None
         return f"the state field {name!r} was given a value that its reducer cannot use ({exception_text(error)})"
 
@@ -163,9 +160,7 @@ class CustomState:
 
     def current(self, *, messages: bool = True) -> dict[str, Any]:
         """Return the state of the running node: `messages`, unless left out, and the fields that have a value."""
-        if not messages:
-            return read_running_state(["structured_response", *self.names])
-        return read_running_state(["messages", "structured_response", *self.names])
+        return read_running_state([*(["messages"] if messages else []), "structured_response", *self.names])
 
 
 NO_OWN_FIELDS = CustomState()
@@ -244,7 +239,9 @@ class _Field:
         type_, metadata = _unwrapped(annotation)
         omitted = [meta for meta in metadata if _is_omission(meta)]
         kept = [meta for meta in metadata if not _is_omission(meta)]
-        channels = [meta for meta in kept if isinstance(meta, BaseChannel) or _is_class(meta, BaseChannel)]
+        channels = [
+            meta for meta in kept if isinstance(meta, BaseChannel) or (isclass(meta) and issubclass(meta, BaseChannel))
+        ]
         managed = any(is_managed_value(meta) for meta in kept)
         reducer: Callable[[Any, Any], Any] | None = None
         if not channels and not managed:
@@ -276,6 +273,7 @@ def _custom_state(fields: Mapping[str, _Field], *, jumps: bool) -> CustomState:
     extra: dict[str, Any] = {"jump_to": jump} if jumps else {}
     written = tuple(name for name, each in fields.items() if not each.managed)
     given = {name: each.annotation for name, each in fields.items() if each.given}
+    optional = {name: NotRequired[annotation] for name, annotation in given.items()}
     returned = {name: each.annotation for name, each in fields.items() if each.returned}
     hints = get_type_hints(AgentState, include_extras=True)
     seen = {name: hints[name] for name in ("messages", "structured_response")}
@@ -286,15 +284,11 @@ def _custom_state(fields: Mapping[str, _Field], *, jumps: bool) -> CustomState:
         stored=frozenset(name for name, each in fields.items() if each.stored),
         reduced={name: (each.type, each.reducer) for name, each in fields.items() if each.reducer is not None},
         state_schema=schema("AgentState", AgentState, {**annotations, **extra}),
-        input_schema=make("AgentInput", {**get_type_hints(AgentInput, include_extras=True), **_optional(given)}),
+        input_schema=make("AgentInput", {**get_type_hints(AgentInput, include_extras=True), **optional}),
         output_schema=schema("AgentOutput", AgentOutput, returned),
         hook_schema=make("HookState", {**seen, **annotations, **extra}, total=False),
         readable=(*AgentState.__annotations__, *annotations),
     )
-
-
-def _optional(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: NotRequired[annotation] for name, annotation in fields.items()}
 
 
 def _unwrapped(annotation: Any) -> tuple[Any, list[Any]]:
@@ -312,10 +306,6 @@ def _is_omission(meta: Any) -> bool:
     """Whether metadata is LangChain's `OmitFromSchema`; without its module loaded there is none."""
     types = sys.modules.get("langchain.agents.middleware.types")
     return types is not None and isinstance(meta, types.OmitFromSchema)
-
-
-def _is_class(meta: Any, kind: type) -> bool:
-    return isclass(meta) and issubclass(meta, kind)
 
 
 def _is_reducer(meta: Any) -> bool:
@@ -342,8 +332,9 @@ def _checked_reducer(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any],
         value = reducer(left, right)
         # The values on both sides have been checked, so only a new type at the top is possible in practice.
         if (found := first_unplain(value, depth=1)) is not None:
-            name = getattr(reducer, "__name__", repr(reducer))
-            raise InvalidUpdateError(f"The reducer {name} built a {found[1]}, which checkpoints cannot hold.")
+            raise InvalidUpdateError(
+                f"The reducer {_name_of(reducer)} built a {found[1]}, which checkpoints cannot hold."
+            )
         return value
 
     return checked

@@ -304,16 +304,10 @@ _MESSAGE_FIELDS = ("content", "additional_kwargs", "response_metadata", "tool_ca
 
 def value_fault(value: Any) -> str | None:
     """Return why checkpoints cannot hold a value; None if they can."""
-    if (found := first_unplain(value)) is None:
+    if (found := first_unplain(value)) is None or _is_storable(value):
         return None
-    try:
-        JsonPlusSerializer().dumps_typed(value)
-    except (TypeError, ValueError, RecursionError):
-        where, kind = found
-        return (
-            f"checkpoints cannot hold it (value{where} is of type {kind}; return plain values, such as text and dicts)"
-        )
-    return None
+    where, kind = found
+    return f"checkpoints cannot hold it (value{where} is of type {kind}; return plain values, such as text and dicts)"
 
 
 def messages_fault(
@@ -383,10 +377,15 @@ def _items(written: Any) -> list[Any]:
 
 
 def _message_fault(message: BaseMessage) -> str | None:
-    if all(first_unplain(getattr(message, name, None)) is None for name in _MESSAGE_FIELDS):
+    plain = all(first_unplain(getattr(message, name, None)) is None for name in _MESSAGE_FIELDS)
+    if plain or _is_storable(message):
         return None
+    return f"checkpoints cannot hold a message of type {message.type!r} with such values; use plain values"
+
+
+def _is_storable(value: Any) -> bool:
     try:
-        JsonPlusSerializer().dumps_typed(message)
+        JsonPlusSerializer().dumps_typed(value)
     except (TypeError, ValueError, RecursionError):
-        return f"checkpoints cannot hold a message of type {message.type!r} with such values; use plain values"
-    return None
+        return False
+    return True

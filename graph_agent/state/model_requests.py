@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from graph_agent._internal.failure_log import mask_secrets
 from graph_agent._internal.lru import BoundedCache
 from graph_agent._internal.text import text_of, to_json_safe
+from graph_agent.state.call_events import call_of
 from graph_agent.state.events import ModelCallRecord, Purpose, StoredEvent, event
 
 if TYPE_CHECKING:
@@ -180,22 +181,17 @@ def requests_of(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
     return found
 
 
-def _continue(conversation: list[dict[str, Any]], entry: Mapping[str, Any]) -> None:
+def _continue(conversation: list[dict[str, Any]], entry: StoredEvent) -> None:
     """Add what an event contributes to the conversation, in the form of `ModelRequest.messages`."""
     match entry["type"]:
         case "user_message" | "steering":
             conversation.append({"type": "human", "content": entry["content"]})
         case "plan" if entry["calls"]:
             conversation.append({"type": "ai", "content": entry["reasoning"], "tool_calls": []})
-        case "tool_call" | "delegation_request" if conversation:
-            is_tool = entry["type"] == "tool_call"
-            call = {
-                "id": entry["id"],
-                "name": entry["name"] if is_tool else f"delegate_to_{entry['target']}",
-                "args": entry["arguments"] if is_tool else {"task": entry["task"]},
-            }
+        case "tool_call" | "delegation_request" if conversation and (call := call_of(entry)) is not None:
             newest = next((each for each in reversed(conversation) if "tool_calls" in each), conversation[-1])
-            newest.setdefault("tool_calls", []).append(call)
+            made = {"id": call["id"], "name": call["name"], "args": call["arguments"]}
+            newest.setdefault("tool_calls", []).append(made)
         case "tool_result" | "delegation_response":
             conversation.append({"type": "tool", "tool_call_id": entry["id"], "content": entry["content"]})
         case "agent_response":

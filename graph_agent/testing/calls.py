@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
-from graph_agent._internal.text import to_json_safe, visible_json
+from graph_agent._internal.text import excerpt, to_json_safe, visible_json
 from graph_agent.errors import ConfigError
 from graph_agent.session.results import RunResult, planned_calls, since_last_input
 from graph_agent.state.events import Event
@@ -89,8 +89,7 @@ class CallDifference:
 
 
 def _shown(value: Any) -> str:
-    text = value if value in (ABSENT, NO_CALL) else visible_json(to_json_safe(value))
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+    return excerpt(value if value in (ABSENT, NO_CALL) else visible_json(to_json_safe(value)), _SHOWN_CHARS)
 
 
 def wave_calls(results: Sequence[RunResult]) -> list[WaveCall]:
