@@ -211,12 +211,6 @@ def checked_result(returned: object) -> DelegationResult:
     for name in ("history", "approvals"):
         if not all(isinstance(entry, Mapping) for entry in getattr(returned, name)):
             raise TypeError(f"{name} holds an entry that is no event")
-    return replace(
-        returned,
-        content=to_json_safe(returned.content),
-        value=to_json_safe(returned.value),
-        artifact=to_json_safe(returned.artifact),
-        stored=to_json_safe(dict(returned.stored)),
-        history=to_json_safe(returned.history),
-        approvals=to_json_safe(returned.approvals),
-    )
+    names = ("content", "value", "artifact", "history", "approvals")
+    plain: dict[str, Any] = {name: to_json_safe(getattr(returned, name)) for name in names}
+    return replace(returned, **plain, stored=to_json_safe(dict(returned.stored)))

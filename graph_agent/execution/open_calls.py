@@ -323,7 +323,7 @@ async def _stopped_at(
     return stopped, await edit_ancestors(saver, stopped) if saver is not None else []
 
 
-async def _before_input(task: Task, *, wave_finished: bool = False) -> CheckpointTuple | None:
+async def _before_input(task: Task, *, wave_finished: bool) -> CheckpointTuple | None:
     """Return the checkpoint at which the session stopped before this input; None without one or without a saver."""
     saver, running = checkpoint_of(task)
     if saver is None or running is None:
