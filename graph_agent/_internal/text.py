@@ -114,6 +114,13 @@ def _describe(value: Any) -> str:
         raise ValueError(f"a {type(value).__name__} could not be turned into text: {error!r}") from error
 
 
+def common_length(one: Sequence[str], two: Sequence[str]) -> int:
+    """Return the number of equal items, or characters of texts, at the beginning of two sequences."""
+    if one[: len(two)] == two:
+        return len(two)
+    return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
+
+
 def excerpt(text: str, most: int = 200) -> str:
     """Return a text; `…` follows its first `most` characters if it is longer."""
     return text if len(text) <= most else f"{text[:most]}…"

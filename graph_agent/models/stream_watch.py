@@ -16,6 +16,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, Generati
 from langchain_core.runnables import RunnableConfig
 
 from graph_agent._compat import gate_message_stream
+from graph_agent._internal.text import common_length
 from graph_agent.models.message_gate import MessageGate, MessageStream, message_text
 
 T = TypeVar("T")
@@ -305,7 +306,7 @@ class StreamWatch(AsyncCallbackHandler):
         # Without streaming no text was received before.
         streamed, self._received, self._received_length = self._received_length > 0, [reply], len(reply)
         begin = self._begin if self._shown_length else max(0, reply.find(shown))
-        end = begin + max(_common_prefix_length(reply[begin:], shown), self._shown_length)
+        end = begin + max(common_length(reply[begin:], shown), self._shown_length)
         if streamed and (new := reply[begin + self._shown_length : end]):
             self._show(begin, new)
             await self.forward(new)
@@ -326,12 +327,6 @@ def _joined(pieces: list[str]) -> str:
     if len(pieces) > 1:
         pieces[:] = ["".join(pieces)]
     return pieces[0] if pieces else ""
-
-
-def _common_prefix_length(text: str, other: str) -> int:
-    if text.startswith(other):
-        return len(other)
-    return next((at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), len(text))
 
 
 class ReplyForwarder(StreamWatch):

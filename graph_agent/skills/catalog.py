@@ -32,7 +32,7 @@ from graph_agent.skills.front_matter import (
     skill_file,
 )
 from graph_agent.state.messages import KEPT_AS, since_input
-from graph_agent.tools.read_result import READ_RESULT
+from graph_agent.tools.read_result import READ_RESULT, part_of
 from graph_agent.types import Call
 
 MOST_BODY_CHARS = 60_000
@@ -124,13 +124,7 @@ def _part(skill: Skill, path: str, offset: int, length: int) -> str:
         files, more = list_files(skill.folder)
         listed = ", ".join([*files, *(["…"] if more else [])])
         raise ToolException(f"{error} The skill {skill.name!r} has: {listed}.") from None
-    size, end = len(text), min(len(text), offset + length)
-    if offset and offset >= size:
-        raise ToolException(f"{path!r} has {size} characters; an offset of {offset} is past its end.")
-    if offset == 0 and end == size:
-        return text
-    rest = f"go on at offset {end}" if end < size else "this is the end"
-    return f"[Characters {offset} to {end} of {size}; {rest}]\n{text[offset:end]}"
+    return text if offset == 0 and length >= len(text) else part_of(text, repr(path), offset, length)
 
 
 LOAD_SKILL = "load_skill"

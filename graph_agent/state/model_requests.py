@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from graph_agent._internal.failure_log import mask_secrets
 from graph_agent._internal.lru import BoundedCache
-from graph_agent._internal.text import text_of, to_json_safe
+from graph_agent._internal.text import common_length, text_of, to_json_safe
 from graph_agent.state.call_events import call_of
 from graph_agent.state.events import ModelCallRecord, Purpose, StoredEvent, event
 
@@ -128,8 +128,8 @@ class RequestLog:
         before = self._messages
         if (keys, tools, others) == (before, self._tools, self._options):
             return None
-        first = _common(keys, before)
-        last = _common(keys[first:][::-1], before[first:][::-1])
+        first = common_length(keys, before)
+        last = common_length(keys[first:][::-1], before[first:][::-1])
         fields: dict[str, Any] = {"kept_first": first, "added": keys[first : len(keys) - last], "kept_last": last}
         if tools != self._tools:
             fields["tools"] = tools
@@ -200,11 +200,6 @@ def _continue(conversation: list[dict[str, Any]], entry: StoredEvent) -> None:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
-
-
-def _common(one: Sequence[str], two: Sequence[str]) -> int:
-    """Return the number of equal items at the beginning of two lists."""
-    return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
 
 
 def _as_json(part: Any) -> Any:

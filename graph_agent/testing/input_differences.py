@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from graph_agent._internal.text import printable
+from graph_agent._internal.text import common_length, printable
 from graph_agent.parsing.call import canonical_arguments, is_delegation
 from graph_agent.session.trace import inputs_of
 from graph_agent.state.events import StoredEvent
@@ -161,8 +161,7 @@ class Difference:
 def shown_values(recorded: Any, now: Any) -> tuple[str, str]:
     """Return two values in one line each; of long texts, the part where they begin to differ."""
     one, other = (repr(each) if each is ABSENT else json.dumps(each, ensure_ascii=False) for each in (recorded, now))
-    at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    first = max(0, at - _CONTEXT_CHARS) if max(len(one), len(other)) > _SHOWN_CHARS else 0
+    first = max(0, common_length(one, other) - _CONTEXT_CHARS) if max(len(one), len(other)) > _SHOWN_CHARS else 0
 
     def cut(text: str) -> str:
         part = text[first : first + _SHOWN_CHARS]

@@ -67,16 +67,17 @@ def read_part(events: Sequence[StoredEvent], id_: str, offset: int, length: int)
         if entry.get("name") == READ_RESULT:
             continue
         if entry["id"] == id_:
-            part = _part(text_of(entry["content"]), id_, offset, length)
+            part = part_of(text_of(entry["content"]), f"The output of {id_!r}", offset, length)
             return fenced_text(part, source_of(entry["target"])) if entry.get("untrusted") else part
         ids[entry["id"]] = None
     raise ToolException(f"No call {id_!r} has a result yet; {_listed(list(ids))}")
 
 
-def _part(text: str, id_: str, offset: int, length: int) -> str:
+def part_of(text: str, source: str, offset: int, length: int) -> str:
+    """Return a part of a text, preceded by a line with its range; raise `ToolException` for an offset past its end."""
     size = len(text)
     if offset > max(0, size - 1):
-        raise ToolException(f"The output of {id_!r} has {size} characters; an offset of {offset} is past its end.")
+        raise ToolException(f"{source} has {size} characters; an offset of {offset} is past its end.")
     end = min(size, offset + length)
     rest = f"go on at offset {end}" if end < size else "this is the end"
     return f"[Characters {offset} to {end} of {size}; {rest}]\n{text[offset:end]}"

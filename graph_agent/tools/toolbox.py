@@ -129,10 +129,6 @@ class LiveTools:
         return list(tools.values())
 
 
-def _unchanged(tool: BaseTool) -> BaseTool:
-    return tool
-
-
 class Toolbox:
     """The tools and delegates that the model may call.
 
@@ -155,7 +151,7 @@ class Toolbox:
         own: CustomState = NO_OWN_FIELDS,
     ) -> None:
         self.own = own
-        self._replace: Callable[[BaseTool], BaseTool] = _unchanged
+        self._replace: Callable[[BaseTool], BaseTool] = lambda tool: tool
         self.tools: dict[str, BaseTool] = {}
         self.delegates: dict[str, Delegate] = {}
         self._injected: dict[str, InjectedArguments] = {}
