@@ -145,6 +145,14 @@ class SchemaCheck:
         if error is not None:
             raise error
 
+    def misfit(self, value: Any) -> str | None:
+        """Return why a value does not match, or cannot be checked in time; None if it matches."""
+        try:
+            self(value)
+        except (ValidationError, SlowSchemaError) as error:
+            return str(getattr(error, "message", error))
+        return None
+
 
 @functools.cache
 def _bounded(validator: Any) -> Any:

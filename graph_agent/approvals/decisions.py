@@ -204,10 +204,6 @@ def _given_by_id(calls: Sequence[HeldCall], answer: Any) -> dict[str, Any]:
     given = answer["decisions"] if isinstance(answer, Mapping) and "decisions" in answer else answer
     if isinstance(given, str):
         given = decisions_in_text(given, calls)
-    return _by_id(calls, given, answer)
-
-
-def _by_id(calls: Sequence[HeldCall], given: Any, answer: Any) -> dict[str, Any]:
     ids = [call["id"] for call in calls]
     if isinstance(given, list | tuple):
         if len(given) != len(calls):

@@ -18,7 +18,7 @@ from typing import Any, Literal, NotRequired, TypeAlias
 from typing_extensions import TypedDict
 
 from graph_agent._internal.text import brief_repr, visible, visible_json
-from graph_agent.errors import ConfigError, DecisionError, SlowSchemaError
+from graph_agent.errors import ConfigError, DecisionError
 
 ElicitationAction: TypeAlias = Literal["accept", "decline", "cancel"]
 ELICITATION = "elicitation"
@@ -169,17 +169,14 @@ def _content(request: Mapping[str, Any], content: Any) -> dict[str, Any]:
     defaults = {name: field["default"] for name, field in _fields(request).items() if "default" in field}
     filled = {**defaults, **given}
     # Imported here: it loads a validator, which most sessions do not need.
-    from jsonschema import ValidationError
-
     from graph_agent._internal.json_schema import SchemaCheck
 
     try:
-        SchemaCheck(dict(request.get("requested_schema") or {}), "The schema of the answer")(filled)
+        why = SchemaCheck(dict(request.get("requested_schema") or {}), "The schema of the answer").misfit(filled)
     except ConfigError:
-        pass  # the server's own fault; it checks the answer itself
-    except (ValidationError, SlowSchemaError) as error:
-        why = error.message if isinstance(error, ValidationError) else str(error)
-        raise DecisionError(f"The answer does not fit the question: {why}. {_how_to_answer(request)}") from None
+        return filled  # the server's own fault; it checks the answer itself
+    if why is not None:
+        raise DecisionError(f"The answer does not fit the question: {why}. {_how_to_answer(request)}")
     return filled
 
 

@@ -31,7 +31,7 @@ from graph_agent.approvals.requests import (
     request_of,
     requests_of,
 )
-from graph_agent.errors import DecisionError, InputError, SlowSchemaError
+from graph_agent.errors import DecisionError, InputError
 from graph_agent.session.built_agent import builder_of
 from graph_agent.session.results import open_interrupts
 
@@ -150,15 +150,10 @@ def checked_answers(
 def _check(decision: Decision, schema: Any, call: HeldCall) -> None:
     """Check a decision against its interrupt's published schema; raise `DecisionError` when it does not fit."""
     # Imported here: it loads a validator, which most sessions do not need.
-    from jsonschema import ValidationError
-
     from graph_agent._internal.json_schema import SchemaCheck
 
-    try:
-        SchemaCheck(schema or {}, "The schema of the answer")(decision)
-    except (ValidationError, SlowSchemaError) as error:
-        why = error.message if isinstance(error, ValidationError) else str(error)
-        raise DecisionError(f"The decision on call {call['id']!r} ({call['name']}) does not fit: {why}.") from None
+    if (why := SchemaCheck(schema or {}, "The schema of the answer").misfit(decision)) is not None:
+        raise DecisionError(f"The decision on call {call['id']!r} ({call['name']}) does not fit: {why}.")
 
 
 _CALLBACK = "on_approval"
