@@ -224,9 +224,7 @@ class ModelClient:
             model_call=model_call,
             recover=recover,
             prefix=sentence,
-            retries=settings.model_retries,
-            timeout_s=settings.model_timeout_s,
-            total_s=settings.model_total_timeout_s,
+            settings=settings,
         )
         config = watch.gated(merge_configs(ensure_config(), {"callbacks": [watch]}))
         reply = sanitized(await model.ainvoke(model_call.request, config))
@@ -249,9 +247,7 @@ class ModelClient:
             bound.runnable,
             rendered,
             bound.options,
-            retries=settings.model_retries,
-            timeout_s=settings.model_timeout_s,
-            total_s=settings.model_total_timeout_s,
+            settings,
             config=QUIET if quiet else None,
             watch=watch,
         )

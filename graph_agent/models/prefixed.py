@@ -18,8 +18,10 @@ from graph_agent.models.errors import classify_model_error
 from graph_agent.models.retry import ask, pause_before_retry
 from graph_agent.models.stream_watch import TokenTimeout
 from graph_agent.models.structured import ModelCall
+from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import TimedRequest, record_cut_off
 
+_NO_LIMITS = {"model_timeout_s": None, "model_total_timeout_s": None}
 # Callbacks see only the outer run; with both runs they would count the tokens twice.
 _WITHOUT_CALLBACKS: RunnableConfig = {"tags": ["nostream"], "callbacks": []}
 
@@ -37,12 +39,8 @@ class PrefixedChatModel(BaseChatModel):
     recover: Callable[[Exception], ModelCall | None]
     """Returns another model call after one has failed before its first token; None to give up."""
     prefix: str
-    retries: int
-    """Retries after a transient error before the other model's first token."""
-    timeout_s: float | None
-    """Seconds to an attempt's first token and between tokens; to its end if it is not streamed. None for no limit."""
-    total_s: float | None = None
-    """Total seconds of an attempt; None for no limit."""
+    settings: LoopConfig
+    """The retries before the other model's first token, and the time limits of an attempt."""
     failure: Exception | None = None
     """The error of the other model, if it failed permanently."""
 
@@ -68,9 +66,7 @@ class PrefixedChatModel(BaseChatModel):
                     model_call.runnable,
                     model_call.request,
                     model_call.options,
-                    retries=self.retries,
-                    timeout_s=None if model_call.bounded else self.timeout_s,
-                    total_s=None if model_call.bounded else self.total_s,
+                    self._limits(model_call),
                     config=_WITHOUT_CALLBACKS,
                 )
             except Exception as error:  # noqa: BLE001 - any error leaves the prefix as the message; the caller reads `failure`
@@ -96,7 +92,8 @@ class PrefixedChatModel(BaseChatModel):
         model_call = self.model_call
         received: list[AIMessageChunk]
         while True:
-            limit = TokenTimeout(None) if model_call.bounded else TokenTimeout(self.timeout_s, self.total_s)
+            limits = self._limits(model_call)
+            limit = TokenTimeout(limits.model_timeout_s, limits.model_total_timeout_s)
             chunks = model_call.runnable.astream(model_call.request, _WITHOUT_CALLBACKS, **model_call.options)
             limit.begin()
             received = []
@@ -133,12 +130,15 @@ class PrefixedChatModel(BaseChatModel):
                 if started:
                     self.failure = error
                     return
-                if await pause_before_retry(error, attempt, self.retries):
+                if await pause_before_retry(error, attempt, limits.model_retries):
                     attempt += 1
                 elif (other := self._recover(error)) is not None:
                     model_call, attempt = other, 0
                 else:
                     return
+
+    def _limits(self, model_call: ModelCall) -> LoopConfig:
+        return self.settings.model_copy(update=_NO_LIMITS) if model_call.bounded else self.settings
 
     def _recover(self, error: Exception) -> ModelCall | None:
         """Return another model call after an error; without one, set `failure`."""

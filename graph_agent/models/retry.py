@@ -40,6 +40,7 @@ from graph_agent.models.errors import classify_model_error, mark_incomplete, ret
 from graph_agent.models.message_gate import MessageStream
 from graph_agent.models.sanitize import ChunkSanitizer, is_text_only
 from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
+from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import TimedRequest, record_cut_off
 
 logger = get_logger(__name__)
@@ -201,10 +202,8 @@ async def ask(
     runnable: Runnable[LanguageModelInput, AIMessage],
     request: Sequence[BaseMessage],
     options: Mapping[str, Any],
+    settings: LoopConfig,
     *,
-    retries: int,
-    timeout_s: float | None,
-    total_s: float | None = None,
     config: RunnableConfig | None = QUIET,
     watch: StreamWatch | None = None,
 ) -> AIMessage:
@@ -212,10 +211,7 @@ async def ask(
 
     Args:
         options: Keyword arguments of the call, e.g. `tools`.
-        retries: Attempts after the first.
-        timeout_s: Seconds to the first token of each attempt, and between its tokens; if the reply is not streamed,
-            seconds to its end. None for no limit. A timeout is a transient error.
-        total_s: Total seconds of each attempt; None for no limit. A timeout is a transient error.
+        settings: The retries, and the time limits of each attempt. A timeout is a transient error.
         config: The call's config. `QUIET` keeps its tokens out of the run's message stream; with None they are
             streamed, and there is no retry after the first token.
         watch: Records whether a token has reached the reader; None if the caller does not need it.
@@ -225,7 +221,7 @@ async def ask(
     """
     watch = watch or StreamWatch()
     timed = partial(TimedRequest.to, runnable, request, options)
-    watch.limit = limit = _Attempt(timed, request, timeout_s, total_s)
+    watch.limit = limit = _Attempt(timed, request, settings.model_timeout_s, settings.model_total_timeout_s)
     watch.is_quiet = watch.is_quiet or config is not None
     attempt = 0
     unobserved = unobserved_model(runnable, options, config)
@@ -245,7 +241,7 @@ async def ask(
             raise
         except Exception as error:
             limit.timed.end(None, classify_model_error(error))
-            if watch.seen or not await pause_before_retry(error, attempt, retries):
+            if watch.seen or not await pause_before_retry(error, attempt, settings.model_retries):
                 raise
         attempt += 1
 

@@ -106,14 +106,7 @@ class StructuredPlanner:
             method, zero_temperature = self._methods[0], self._zero_temperature
             bound = self._bound(method, settings, zero_temperature=zero_temperature)
             try:
-                reply = await ask(
-                    bound.runnable,
-                    rendered,
-                    bound.options,
-                    retries=settings.model_retries,
-                    timeout_s=settings.model_timeout_s,
-                    total_s=settings.model_total_timeout_s,
-                )
+                reply = await ask(bound.runnable, rendered, bound.options, settings)
             except Exception as error:
                 if not self._fall_back(
                     error, method, zero_temperature=zero_temperature and settings.temperature is None

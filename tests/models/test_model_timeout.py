@@ -225,7 +225,7 @@ async def test_time_spent_in_the_consumer_does_not_count(clock: Clock) -> None:
         await asyncio.sleep(0)
 
     model = ScriptedChatModel([ANSWER])
-    reply = await ask(model, [], {}, retries=0, timeout_s=120, config=None, watch=StreamForwarder(reader))
+    reply = await ask(model, [], {}, LoopConfig(model_retries=0), config=None, watch=StreamForwarder(reader))
 
     assert ("".join(read), reply.text) == (ANSWER, ANSWER)
 
@@ -247,7 +247,7 @@ class InThread(BaseChatModel):
 
 
 async def test_a_token_that_comes_from_a_thread_counts(clock: Clock) -> None:
-    reply = await ask(InThread(clock=clock), [], {}, retries=0, timeout_s=120)
+    reply = await ask(InThread(clock=clock), [], {}, LoopConfig(model_retries=0))
 
     assert reply.text == ANSWER
 
@@ -267,6 +267,6 @@ async def test_a_timeout_of_the_model_itself_is_left_as_it_is() -> None:
             raise TimeoutError("its own")
 
     with pytest.raises(TimeoutError, match="its own") as caught:
-        await ask(Impatient(responses=["never"]), [], {}, retries=0, timeout_s=120)
+        await ask(Impatient(responses=["never"]), [], {}, LoopConfig(model_retries=0))
 
     assert not isinstance(caught.value, ModelTimeoutError)

@@ -13,7 +13,7 @@ from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 from langsmith.run_helpers import tracing_context
 
-from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.models.retry import ask
 from graph_agent.models.stream_watch import StreamForwarder
 from tests.support.agents import echo, says
@@ -154,6 +154,6 @@ async def test_an_error_of_a_reader_does_not_end_the_request(unobserved_requests
         raise ValueError("no space")
 
     watch = StreamForwarder(reader)
-    reply = await ask(ScriptedChatModel(["It is a."]), [], {}, retries=0, timeout_s=120, config=None, watch=watch)
+    reply = await ask(ScriptedChatModel(["It is a."]), [], {}, LoopConfig(model_retries=0), config=None, watch=watch)
 
     assert (reply.text, received, len(unobserved_requests)) == ("It is a.", STREAMED, 1)
