@@ -1,4 +1,4 @@
-"""Reads, writes and compares calls, names calls of delegates, and creates call ids and idempotency keys."""
+"""Reads and writes calls, names calls of delegates, compares two calls, and creates ids and idempotency keys."""
 
 from __future__ import annotations
 
