@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
@@ -70,12 +72,16 @@ def test_rows_that_became_worse_than_their_recorded_quartiles_are_named() -> Non
 
 
 async def test_instructions_are_counted_around_each_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    controls: list[tuple[str, ...]] = []
-    monkeypatch.setattr(instructions, "_control", lambda *arguments: controls.append(arguments))
+    steps: list[str] = []
+    monkeypatch.setattr(instructions, "_control", lambda *arguments: steps.append(" ".join(arguments)))
+    # A collection of a worker's objects, which `unfreeze` returns to the collector, takes a second.
+    names = ("collect", "freeze", "unfreeze")
+    collector = SimpleNamespace(**{name: functools.partial(steps.append, name) for name in names})
+    monkeypatch.setattr(instructions, "gc", collector)
 
     await instructions.count_in_this_process(tiny=True)
 
-    assert controls == [("-i", "on"), ("-i", "off"), ("-d",)] * 20
+    assert steps == ["collect", "freeze", "-i on", "-i off", "-d", "unfreeze"] * 20
 
 
 async def test_instructions_are_not_counted_without_valgrind(monkeypatch: pytest.MonkeyPatch) -> None:

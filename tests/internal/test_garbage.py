@@ -9,11 +9,13 @@ from graph_agent._internal.garbage import paused_collection
 
 def test_many_objects_made_at_once_are_not_traversed_by_the_next_collections() -> None:
     gc.unfreeze()
+    try:
+        with paused_collection():
+            made = [{"entry": [number]} for number in range(30_000)]
 
-    with paused_collection():
-        made = [{"entry": [number]} for number in range(30_000)]
-
-    oldest = {id(each) for each in gc.get_objects(generation=2)}
+        oldest = {id(each) for each in gc.get_objects(generation=2)}
+    finally:
+        gc.freeze()  # as in `conftest.py`, so that the collections of later tests do not traverse the modules
     assert (gc.isenabled(), sum(id(each) in oldest for each in made)) == (True, len(made))
 
 
