@@ -5,38 +5,39 @@ from __future__ import annotations
 import gc
 import json
 import os
-import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+from tests.support.warm_process import start_python
 
 
 class ForkServer:
     """Runs jobs of `tests.support.fault_jobs`, a process each.
 
     Args:
-        process: The server's process.
+        orders: The server's standard input.
+        ended: The server's standard output.
         errors: Where the jobs' errors go.
     """
 
-    def __init__(self, process: subprocess.Popen[str], errors: Path) -> None:
-        self._process = process
+    def __init__(self, orders: TextIO, ended: TextIO, errors: Path) -> None:
+        self._orders = orders
+        self._ended = ended
         self._errors = errors
 
     def begin(self, job: str, **arguments: Any) -> None:
         """Start a job, without waiting for its end."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([job, arguments]) + "\n")
-        self._process.stdin.flush()
+        self._orders.write(json.dumps([job, arguments]) + "\n")
+        self._orders.flush()
 
     def end(self) -> int:
         """Wait for the oldest job's end; its exit code, -9 when it was killed."""
-        assert self._process.stdout is not None
-        code = int(self._process.stdout.readline())
+        code = int(self._ended.readline())
         assert code in (0, -9), self._errors.read_text()
         return code
 
@@ -55,18 +56,18 @@ def fork_server(folder: Path) -> Iterator[ForkServer]:
     """
     errors = folder / "errors"
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "tests.support.fault_server"]
-    with (
-        errors.open("w") as to,
-        subprocess.Popen(
-            command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=to, text=True
-        ) as process,
-    ):
+    (jobs, begin), (end, results) = os.pipe(), os.pipe()
+    with errors.open("w") as to, open(begin, "w") as orders, open(end) as ended:
+        process = start_python(
+            ["tests.support.fault_server"], cwd=root, env=os.environ, stdin=jobs, stdout=results, stderr=to.fileno()
+        )
+        os.close(jobs)
+        os.close(results)
         try:
-            yield ForkServer(process, errors)
+            yield ForkServer(orders, ended, errors)
         finally:
-            assert process.stdin is not None
-            process.stdin.close()
+            orders.close()
+            process.wait(120)
 
 
 def _serve() -> None:

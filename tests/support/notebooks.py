@@ -36,7 +36,7 @@ def execute(path: Path, executable: str = sys.executable) -> Any:
 
     Args:
         path: Its file.
-        executable: The value of `sys.executable` for the processes that its cells start.
+        executable: The Python of its kernel, and of the processes that its cells start.
 
     Raises:
         CellExecutionError: If a cell fails.
@@ -59,6 +59,9 @@ def execute(path: Path, executable: str = sys.executable) -> Any:
             record_timing=False,
             resources={"metadata": {"path": str(path.parent)}},
         )
+        kernel = client.create_kernel_manager().kernel_spec
+        assert kernel is not None
+        kernel.argv[0] = executable
         client.execute(env=environment)
     # The version of Python that ran it is not part of a notebook.
     notebook.metadata.language_info = {"name": "python"}
