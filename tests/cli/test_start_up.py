@@ -21,6 +21,7 @@ from tests.support.cli import run_cli
 from tests.support.terminal import GATED_TOOLS, WITHIN_S, agent_folder, wait_for
 
 HEAVY = ("langgraph", "langchain_core", "langchain_openai", "langsmith", "openai", "mcp", "prompt_toolkit", "fastapi")
+ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 PROGRAM = """
 import sys
 from graph_agent.cli.app import main
@@ -136,8 +137,21 @@ def test_keys_typed_during_the_imports_are_shown_by_the_input_line_only(tmp_path
     assert "early" not in before
 
 
-@pytest.mark.parametrize("at_input_line", [False, True], ids=["importing", "at the input line"])
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
+@pytest.mark.parametrize(
+    ("name", "at_input_line"),
+    [
+        *(pytest.param(name, False, id=f"{name}-importing") for name in ENDING),
+        *(
+            pytest.param(
+                name,
+                True,
+                id=f"{name}-at the input line",
+                marks=[] if name in ("SIGINT", "SIGTERM") else pytest.mark.thorough,
+            )
+            for name in ENDING
+        ),
+    ],
+)
 def test_a_signal_that_ends_a_conversation_restores_the_terminal(
     tmp_path: Path, name: str, at_input_line: bool
 ) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.server.process import ROOT, Served, serving
@@ -39,6 +40,7 @@ def run(command: list[str], **environment: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.thorough  # the import of litellm takes 5 s of CPU time; `make compat` has it too
 def test_litellm_uses_both_apis(served: Served) -> None:
     output: Any = json.loads(
         run([sys.executable, "-c", LITELLM, served.url], LITELLM_LOCAL_MODEL_COST_MAP="True").splitlines()[-1]
