@@ -36,7 +36,7 @@ FILTERED: list[AIMessage | str] = [*COMMENTED[:1], reply("native", "It is #1.", 
 @example(Case("native", "direct", False, False, [*TWO_CALLS, *SPARE], False, limits={"max_steps": 1}))
 @example(Case("native", "auto", False, False, FILTERED, None, limits={"max_steps": 1}))
 @settings(
-    max_examples=50 if settings.get_current_profile_name() == "thorough" else 5,
+    max_examples=50 if settings.get_current_profile_name() == "thorough" else 2,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],

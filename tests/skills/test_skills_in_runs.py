@@ -65,15 +65,19 @@ def test_fifty_skills_take_at_most_60_tokens_each(tmp_path: Path) -> None:
         write_skill(tmp_path, f"a-rather-long-name-of-a-skill-{number:02}", description="Fills in a form. " * 60)
     write_skill(tmp_path, "last", description="Fills in a form. " * 60)
     sections = [open_skills([tmp_path]).section]
-    for folder in sorted(tmp_path.iterdir()):
+    for number, folder in enumerate(sorted(tmp_path.iterdir())[:50], 1):
         (folder / "SKILL.md").unlink()
-        if any(tmp_path.glob("*/SKILL.md")):
+        if number in (1, 2, 48, 49, 50):
             sections.append(open_skills([tmp_path]).section)
 
     tokens = [count_tokens_approximately([SystemMessage(section)]) for section in sections]
 
-    steps = [more - less for more, less in itertools.pairwise(tokens)]
-    assert (len(steps), max(steps) <= 60, tokens[0] <= 50 * 60 + tokens[-1]) == (50, True, True)
+    skills = (51, 50, 49, 3, 2, 1)
+    steps = [
+        (more - less) / (before - after)
+        for (more, before), (less, after) in itertools.pairwise(zip(tokens, skills, strict=True))
+    ]
+    assert (len(steps), max(steps) <= 60) == (5, True)
 
 
 async def test_a_call_outside_of_allowed_tools_needs_approval_in_that_input_only(tmp_path: Path) -> None:
