@@ -201,6 +201,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "message: none": ("SendMessage", {}, "INVALID_PARAMS"),
     "message: no id": ("SendMessage", user_message(messageId=""), "INVALID_PARAMS"),
     "message: no role": ("SendMessage", user_message(role="ROLE_UNSPECIFIED"), "INVALID_PARAMS"),
+    "message: of an agent": ("SendMessage", user_message(role="ROLE_AGENT"), "INVALID_PARAMS"),
+    "stream: of an agent": ("SendStreamingMessage", user_message(role="ROLE_AGENT"), "INVALID_PARAMS"),
     "message: no parts": ("SendMessage", user_message(parts=[]), "INVALID_PARAMS"),
     "message: an empty part": ("SendMessage", user_message(parts=[{}]), "INVALID_PARAMS"),
     "message: notify": (

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from a2a.client import Client
-from a2a.types import GetTaskRequest, SendMessageRequest, Task
+from a2a.types import GetTaskRequest, Role, SendMessageRequest, Task
 from a2a.utils.errors import InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
@@ -114,6 +114,19 @@ async def test_messages_to_unknown_and_finished_tasks_are_refused(version: str, 
             kept = await client.get_task(GetTaskRequest(id=ended.id))
 
     assert (state_name(kept), artifact_texts(kept), len(kept.history)) == ("TASK_STATE_COMPLETED", ["Hello."], 1)
+
+
+@pytest.mark.parametrize(("version", "binding", "streaming"), WAYS)
+async def test_a_message_of_an_agent_is_refused(version: str, binding: str, streaming: bool) -> None:
+    graph = weather_agent(["Never said."])
+    request = message_request("hi", context_id="talk")
+    request.message.role = Role.ROLE_AGENT
+    with serving_ours(graph) as url:
+        async with a2a_client(url, streaming=streaming, version=version, binding=binding) as client:
+            with pytest.raises(refusal(InvalidParamsError, version, binding)):
+                await send(client, request)
+
+    assert await Session(graph, "talk").events() == []
 
 
 @pytest.mark.parametrize(("version", "binding", "streaming"), WAYS)

@@ -13,6 +13,7 @@ import yaml
 
 from tests.server.process import PARROT, Served, eventually, serving
 from tests.support.agui import body, interrupts, parsed, post, results, resume, text, types, user
+from tests.support.doors import Case, agent_of, doors_of
 
 CALL = '!call look_up {"key": "k"}'
 TWO = '!call look_up {"key": "k"}\n!call look_up {"key": "l"}'
@@ -375,6 +376,31 @@ def test_a_clients_tools_are_run_by_the_client(http: httpx.Client) -> None:
         [(each["id"], "painted") for each in painted],
         2,
     )
+
+
+def test_an_approval_follows_the_calls_of_the_client_in_its_wave(asking: httpx.Client) -> None:
+    first = post(asking, "agui-both", [user(f"!call paint {{}}\n{CALL}", "u1")], tools=[PAINT])
+    (pending,) = first[-1]["outcome"]["pendingToolCallIds"]
+    painted = {"id": "t1", "role": "tool", "toolCallId": pending, "content": "painted"}
+    second = post(asking, "agui-both", [*first[-2]["messages"], painted], tools=[PAINT])
+    asked = interrupts(second)
+    third = post(asking, "agui-both", second[-2]["messages"], tools=[PAINT], resume=resume(asked, {"approved": True}))
+
+    assert (
+        first[-1]["outcome"]["type"],
+        [(each["reason"], each["toolCallId"] != pending) for each in asked],
+        list(results(third).values()),
+        third[-1]["outcome"],
+    ) == ("success", [("tool_call", True)], ["the value of k"], {"type": "success"})
+
+
+async def test_the_reason_of_a_stop_within_the_answer_is_streamed() -> None:
+    case = Case("native", "auto", False, False, ["It is a."], None, limits={"deadline_s": 0.3}, hangs_after="It")
+    async with doors_of(agent_of(case)[0], case) as (_, http):
+        events = parsed((await http.post("/agui", json=body("agui-stopped", [user("hello")]))).text)
+
+    answer = "It\n\nReached the deadline (0.3 s)"
+    assert (text(events), events[-2]["messages"][-1]["content"]) == (answer, answer)
 
 
 def test_a_client_before_1_0_gets_only_what_it_accepts(http: httpx.Client) -> None:

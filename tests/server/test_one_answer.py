@@ -20,6 +20,8 @@ from tests.support.doors import (
     reply,
 )
 
+STALLING: list[AIMessage | str] = [AIMessage("It is a.")]
+
 COMMENTED: list[AIMessage | str] = [asks(("c1", "echo", {"text": "a"}), content="Let me check."), AIMessage("It is a.")]
 
 PAINTED: list[AIMessage | str] = [asks(("p1", "paint", {"text": "a"}), content="Let me paint."), AIMessage("Painted.")]
@@ -61,6 +63,26 @@ def test_text_before_calls_is_commentary_at_every_door() -> None:
         "a2a jsonrpc": [(COMPLETED, "It is a.")],
         "a2a rest": [(COMPLETED, "It is a.")],
         "session": [("It is a.", None)],
+    }
+
+
+def test_the_reason_of_a_stop_within_the_answer_is_streamed_by_every_api() -> None:
+    limits = {"deadline_s": 0.3}
+    streamed, _ = asyncio.run(
+        both(Case("native", "auto", False, False, STALLING, None, limits=limits, hangs_after="It"))
+    )
+
+    answer = "It\n\nReached the deadline (0.3 s)"
+    response = ([("message", "final_answer", [answer])], answer)
+    assert streamed == {
+        "openai_chat": [answer],
+        "anthropic_messages": [[answer]],
+        "responses": [response],
+        "background": [response],
+        "websocket": [response],
+        "a2a jsonrpc": [(COMPLETED, answer)],
+        "a2a rest": [(COMPLETED, answer)],
+        "session": [("It", None)],  # whose result adds the reason
     }
 
 

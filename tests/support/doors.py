@@ -49,6 +49,8 @@ class Restarting(ScriptedChatModel):
 
     answered: int | None = None
     """Requests that it answers before it fails; None for all."""
+    hangs_after: str = ""
+    """Piece of a streamed reply after which it sends nothing more; empty for no such piece."""
 
     def restart(self) -> None:
         self._script = Script(self.responses, cycle=False)
@@ -61,6 +63,8 @@ class Restarting(ScriptedChatModel):
         self._check()
         async for chunk in super()._astream(*args, **kwargs):
             yield chunk
+            if self.hangs_after and chunk.text == self.hangs_after:
+                await asyncio.Event().wait()
 
     def _check(self) -> None:
         if len(self.requests) == self.answered:
@@ -89,6 +93,8 @@ class Case:
     """Whether the first call aborts its run."""
     approval: str = "approve"
     """The answer to each question; `1: approve` leaves the other calls undecided."""
+    hangs_after: str = ""
+    """Piece of a streamed reply after which the model sends nothing more; empty for no such piece."""
 
 
 PLAIN = Case("native", "auto", False, False, [], None)
@@ -163,6 +169,7 @@ def cases(draw: st.DrawFn) -> Case:
 def agent_of(case: Case) -> tuple[CompiledAgentGraph, Restarting]:
     """The agent of a case, with sessions in memory, and its model."""
     options: dict[str, Any] = {} if case.streaming is None else {"streaming": case.streaming}
+    options["hangs_after"] = case.hangs_after
     model = Restarting(responses=list(case.replies), answered=case.answered, **options)
     config: dict[str, Any] = {"tool_calling": case.mode, "finalize": case.finalize, "model_retries": 0, **case.limits}
 

@@ -393,7 +393,7 @@ class RefusedStreams:
 
 
 def check_required_fields(params: types.SendMessageRequest) -> None:
-    """Check a message's required fields, with the SDK's error, without walking its metadata and data."""
+    """Check a message's required fields, with the SDK's error, and its role, without walking its metadata and data."""
     bare = types.SendMessageRequest()
     if params.HasField("configuration"):
         bare.configuration.CopyFrom(params.configuration)
@@ -403,6 +403,10 @@ def check_required_fields(params: types.SendMessageRequest) -> None:
         parts = [types.Part(text="x")] if message.parts else []
         bare.message.CopyFrom(types.Message(message_id=message.message_id, role=message.role, parts=parts))
     validate_proto_required_fields(bare)
+    if params.message.role == types.Role.ROLE_AGENT:
+        raise InvalidParamsError(
+            message="message.role is ROLE_AGENT, which marks messages of the server to its client; send ROLE_USER."
+        )
 
 
 AT_WORK = "The task is running. Send the message when it has ended, or without its id to continue the conversation."
