@@ -282,8 +282,12 @@ class SessionMemory:
         Only the newest checkpoint is read.
         """
         newest = await self._saver.aget_tuple({"configurable": {"thread_id": check_session_id(session_id)}})
-        values = newest.checkpoint["channel_values"] if newest is not None else {}
-        return SessionStatus(values.get("status", SessionStatus.CREATED))
+        if newest is None:
+            return SessionStatus.CREATED
+        # The first step of an input that was left has no checkpoint of its own yet; its events are read, too.
+        if any(written[1:] == ("status", SessionStatus.RUNNING) for written in newest.pending_writes or ()):
+            return SessionStatus.RUNNING
+        return SessionStatus(newest.checkpoint["channel_values"].get("status", SessionStatus.CREATED))
 
     async def list_sessions(self) -> list[str]:
         """Return the ids of all sessions, newest first."""

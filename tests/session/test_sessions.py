@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
@@ -244,6 +244,23 @@ async def test_an_empty_input_is_refused_and_nothing_is_lost(text: str) -> None:
         await talk.run(text)
 
     assert (await talk.events(), await talk.status()) == ([], SessionStatus.CREATED)
+
+
+@pytest.mark.parametrize("earlier", [[], ["Hello."]], ids=["first input", "next input"])
+async def test_an_input_that_was_left_in_its_first_step_is_running_until_it_is_resumed(earlier: list[str]) -> None:
+    talk = session([*earlier, asks(("1", "echo", {"text": "x"})), "Done."], tools=[echo])
+    for _ in earlier:
+        await talk.run("hi")
+    stream = talk.stream("go")
+    async for part in stream:
+        if part.type == "call":
+            break
+    await cast("Any", stream).aclose()
+
+    left = await talk.status()
+    resumed = await talk.resume()
+
+    assert (left, resumed.answer, await talk.status()) == ("RUNNING", "Done.", "COMPLETED")
 
 
 @pytest.mark.parametrize("work", ["run", "resume", "stream", "stream_resume", "events", "status", "interrupts"])
