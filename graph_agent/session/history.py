@@ -79,6 +79,11 @@ async def read_tail(
     return begin(len(events)), events[begin(len(events)) :]
 
 
+def pending_events(newest: CheckpointTuple) -> list[StoredEvent]:
+    """Return the events after a session's newest checkpoint: those of calls whose wave still runs or waits."""
+    return _written(newest) or []
+
+
 def _written(at: CheckpointTuple) -> list[StoredEvent] | None:
     """Return the events that the supersteps after a checkpoint wrote; None if one of them set the whole history."""
     writes = [value for _, channel, value in at.pending_writes or [] if channel == "events"]
@@ -136,7 +141,7 @@ class EventReader:
         newest = await self._saver.aget_tuple(self._thread)
         if newest is None:
             return None
-        checkpoint_id, pending = newest.checkpoint["id"], _written(newest) or []
+        checkpoint_id, pending = newest.checkpoint["id"], pending_events(newest)
         if checkpoint_id == self._seen:
             self.pending = pending
             return ()
@@ -188,7 +193,7 @@ class EventReader:
         newest = await self._saver.aget_tuple(self._thread)
         if newest is None:
             return None
-        self.pending = (_written(newest) or []) if pending else []
+        self.pending = pending_events(newest) if pending else []
 
         async def whole() -> list[StoredEvent]:
             return await self._events_at(newest) + self.pending

@@ -16,6 +16,7 @@ from graph_agent.checkpoints.reading import load
 from graph_agent.models.message_gate import message_text
 from graph_agent.parsing.call import delegation_name
 from graph_agent.runs.input_ids import InputId, input_id_in
+from graph_agent.session.history import pending_events
 from graph_agent.session.results import (
     CallState,
     Custom,
@@ -53,11 +54,13 @@ async def parts_of_run(
     newest = await load(graph.checkpointer, config) if isinstance(graph.checkpointer, BaseCheckpointSaver) else None
     metadata: Mapping[str, Any] = newest.metadata if newest is not None else {}
     resumes = not isinstance(given, dict) or (mark is not None and input_id_in(metadata) == mark)
-    written = newest is not None and any(channel == "events" for _, channel, _ in newest.pending_writes or ())
-    if not resumes and not written and (count := lengths_of(metadata).get("events")) is not None:
+    if not resumes and (count := lengths_of(metadata).get("events")) is not None:
         return StreamParts(session_id, count)  # without reading the history
     values = (await graph.aget_state(config)).values
+    # A run writes the events of calls that had finished again, in their final places.
+    written = pending_events(newest) if newest is not None else []
     events: list[StoredEvent] = values.get("events", [])
+    events = events[: len(events) - len(written)]
     answered = recorded_ids(events)
     running = [call["id"] for call in values.get("ready", ()) if resumes and call["id"] not in answered]
     return StreamParts(session_id, len(events), running)

@@ -109,6 +109,22 @@ async def test_a_cancelled_question_ends_the_prompt_and_settles_the_calls(tmp_pa
     assert client.answer() == "Next."
 
 
+async def test_a_cancelled_question_within_a_wave_settles_the_call_that_asked(tmp_path: Path) -> None:
+    prepare(tmp_path, AGENT.replace("desk:ask", "desk:sign"))
+
+    async def cancels(*_: Any) -> RequestPermissionResponse:
+        return cancelled()
+
+    wave = calls(call("a", "sign", text="x"), call("b", "echo", text="y"))
+    async with editor(tmp_path, [wave], cancels) as client:
+        await client.begin()
+        end = await client.prompt("hi")
+
+    updates = [line.split()[:2] for line in client.outline() if line[:2] in ("a:", "b:")]
+    assert (end, [state for id_, state in updates if id_ == "a:"][-1]) == ("cancelled", "failed")
+    assert updates.count(["b:", "completed"]) == 1
+
+
 async def test_cancel_ends_a_prompt_whose_question_has_no_answer(tmp_path: Path) -> None:
     prepare(tmp_path)
 

@@ -299,6 +299,27 @@ def test_a_run_whose_client_leaves_is_stopped_or_followed_by_another(
     )
 
 
+def test_a_run_that_is_joined_within_a_wave_brings_each_result(
+    served: Served, http: httpx.Client, tmp_path: Path
+) -> None:
+    go, thread = tmp_path / "go", "agui-joined"
+    order = f'!call wait_for {{"file": "{go}"}}\n!call look_up {{"key": "k"}}'
+    request = body(thread, [user(order, "u1")], forwardedProps={"onDisconnect": "continue"})
+    with http.stream("POST", "/agui", json=request) as stream:
+        lines = stream.iter_lines()
+        next(line for line in lines if "TOOL_CALL_RESULT" in line)
+        eventually(Path(f"{go}.pid").exists)
+    with http.stream("POST", "/agui", json=body(thread, [])) as stream:
+        lines = stream.iter_lines()
+        seen = [next(line for line in lines if "MESSAGES_SNAPSHOT" in line)]
+        go.touch()
+        seen += lines
+    events = parsed("\n".join(seen))
+
+    before = [each["content"] for each in events[0]["messages"] if each["role"] == "tool"]
+    assert (before, list(results(events).values())) == (["the value of k"], [f"{go} is there"])
+
+
 def test_a_delegate_that_asks_is_suspended_and_goes_on(asking: httpx.Client) -> None:
     first = post(asking, "agui-delegate", [user(DELEGATED, "u1")])
     asked = interrupts(first)

@@ -37,6 +37,25 @@ END = ["No more actions.", "Done."]
 
 
 @tool
+def asks_person(text: str) -> str:
+    """Ask a person."""
+    return str(interrupt(text))
+
+
+@pytest.mark.parametrize("follows", ["answer", "new input"])
+async def test_events_after_a_wave_that_waited_have_their_index_in_the_history(follows: str) -> None:
+    wave = asks(("a", "asks_person", {"text": "Which?"}), ("b", "echo", {"text": "x"}))
+    model = ScriptedChatModel([wave, *END])
+    talk = Session(create_graph_agent(model, tools=[asks_person, echo], checkpointer=InMemorySaver()), "s1")
+    await talk.run("go")
+
+    parts = talk.stream_resume("This one.") if follows == "answer" else talk.stream("Never mind.")
+    streamed = [part.event async for part in parts if isinstance(part, EventAdded)]
+
+    assert streamed == await talk.events(after=4)
+
+
+@tool
 async def writes(text: str) -> str:
     """Write to the stream."""
     get_stream_writer()({"half": text})

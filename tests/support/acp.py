@@ -74,6 +74,13 @@ def ask() -> str:
     return f"The person said {interrupt('Which colour?')}."
 
 
+def sign(text: str) -> str:
+    """Sign a text, once a person has approved it."""
+    request = {"name": "sign", "args": {"text": text}, "description": "Sign it."}
+    review = {"action_name": "sign", "allowed_decisions": ["approve", "reject"]}
+    return str(interrupt({"action_requests": [request], "review_configs": [review]}))
+
+
 class Refused(ScriptedChatModel):
     async def _astream(self, *args, **kwargs):
         raise ValueError("the provider refused")

@@ -49,6 +49,7 @@ from graph_agent.server.sse import EventStream, comment, frame
 from graph_agent.session.built_agent import custom_state_of
 from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import open_interrupts
+from graph_agent.state.lengths import lengths_of
 from graph_agent.types import NO_USAGE, SessionStatus
 
 _OVERWRITE = "__overwrite__"
@@ -253,7 +254,9 @@ def survives_disconnect(body: AgentInput) -> bool:
 
 async def follow(host: Host, resolved: ResolvedRun, projection: Projection) -> AsyncGenerator[list[BaseEvent], None]:
     """Yield the AG-UI events of a session's run until it ends; an empty list after a pause without any."""
-    thread, after = resolved.spec.thread, len(resolved.before.values.get("events", [])) - 1
+    # The results of a wave that still runs have no final position.
+    stored = lengths_of(resolved.before.metadata or {}).get("events", len(resolved.before.values.get("events", [])))
+    thread, after = resolved.spec.thread, stored - 1
     async with host.feeds.following(thread) as (feed, follower):
         with host.live.reading(thread, feed.wake) as take_live:
             yield list(projection.join(take_live()))
