@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from graph_agent.errors import ConfigError
 from tests.support.agents import asks, dialogue, echo, kinds
 from tests.support.gates import Gate, gated_tool, until
 from tests.support.sessions import stored_messages
+from tests.support.warm_process import warm_python
 
 STARTED = (
     "Started in the background as task a. Its result follows as a notice; go on with other work, or call "
@@ -232,7 +232,7 @@ async def test_a_killed_process_leaves_a_task_that_the_next_input_continues(tmp_
 
 async def _start(folder: Path, *arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.support.background_run", str(folder), *arguments, stdout=asyncio.subprocess.PIPE
+        warm_python(), "-m", "tests.support.background_run", str(folder), *arguments, stdout=asyncio.subprocess.PIPE
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
+
+from tests.support.warm_process import warm_python
 
 # Instrumentations patch LangChain for the whole process, so each has a process of its own.
 _PROGRAM = """
@@ -41,7 +42,7 @@ print(kinds["llm"] + kinds["chat"], kinds["tool"] + kinds["execute_tool"], len(t
     ids=["openinference", "traceloop"],
 )
 def test_without_spans_of_its_own_each_call_is_in_the_other_ones_trace_once(module: str, name: str, kind: str) -> None:
-    program = [sys.executable, "-c", _PROGRAM, module, name, kind]
+    program = [warm_python(), "-c", _PROGRAM, module, name, kind]
 
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=180)
 
@@ -103,7 +104,7 @@ print(sent[b"llm"], sent[b"tool"], len(traces), own["chat"], own["execute_tool"]
 
 def test_langsmith_and_the_own_spans_each_have_every_call_once() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _WITH_LANGSMITH], capture_output=True, text=True, check=False, timeout=180
+        [warm_python(), "-c", _WITH_LANGSMITH], capture_output=True, text=True, check=False, timeout=180
     )
 
     assert (done.stdout.split(), done.stderr) == (["3", "1", "1", "3", "1"], "")
