@@ -1,13 +1,19 @@
-"""A program whose agent runs blocking code that never returns, for tests of its exit.
+"""Programs whose agents run blocking code that never returns, for tests of their exit.
 
-`python -m tests.support.hung_run SECONDS KIND…`: the time limit of each run, and what hangs in it (see `AGENTS`).
-`python -m tests.support.hung_run SECONDS invoke CONCURRENCY`: a blocking run of three calls that hang.
-`python -m tests.support.hung_run SECONDS invoke-delegate CONCURRENCY`: a blocking run of a delegate with such calls.
+`python -m tests.support.hung_run` imports everything, and forks for each line of its input: a JSON list of a file for
+the standard output, one for the standard error, and the arguments. It prints the id of the process, and the exit status
+once that has ended. Each process ends like an interpreter that was started for it, unlike those of `warm_process`.
+
+`SECONDS KIND…`: the time limit of each run, and what hangs in it (see `AGENTS`).
+`SECONDS invoke CONCURRENCY`: a blocking run of three calls that hang.
+`SECONDS invoke-delegate CONCURRENCY`: a blocking run of a delegate with such calls.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import signal
 import sys
 import threading
@@ -128,10 +134,26 @@ def invoke(seconds: float, concurrency: int, *, delegated: bool) -> None:
     graph.invoke(says("go"), {"configurable": {"thread_id": "s1"}, "max_concurrency": concurrency})
 
 
+def _forked() -> list[str]:
+    """Fork for each line; return the arguments in a forked process, and none at the end of the input."""
+    while line := sys.stdin.readline():
+        if (pid := os.fork()) == 0:
+            stdout, stderr, arguments = json.loads(line)
+            for number, file in ((1, stdout), (2, stderr)):
+                descriptor = os.open(file, os.O_WRONLY)
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            return list(arguments)
+        print(pid, flush=True)  # noqa: T201 - the test reads it
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)  # noqa: T201 - the same
+    return []
+
+
 if __name__ == "__main__":
     # Background jobs of a shell ignore the signal.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if sys.argv[2] in ("invoke", "invoke-delegate"):
-        invoke(float(sys.argv[1]), int(sys.argv[3]), delegated=sys.argv[2] == "invoke-delegate")
-    else:
-        asyncio.run(main(float(sys.argv[1]), sys.argv[2:]))
+    match _forked():
+        case [seconds, "invoke" | "invoke-delegate" as kind, concurrency]:
+            invoke(float(seconds), int(concurrency), delegated=kind == "invoke-delegate")
+        case [seconds, *kinds]:
+            asyncio.run(main(float(seconds), kinds))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -20,47 +25,93 @@ from tests.support.hung_run import AGENTS
 WORD: ContextVar[str] = ContextVar("word", default="unset")
 
 
-@contextmanager
-def hung(seconds: float, *kinds: str) -> Iterator[subprocess.Popen[str]]:
-    """A program whose agent hangs in blocking code."""
-    command = [sys.executable, "-m", "tests.support.hung_run", str(seconds), *kinds]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "hanging\n", process.communicate()
+@pytest.fixture(scope="module")
+def programs() -> Iterator[subprocess.Popen[str]]:
+    """Starts programs whose agents hang."""
+    command = [sys.executable, "-m", "tests.support.hung_run"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
-def test_a_program_ends_though_blocking_code_hangs_beyond_its_time_limits() -> None:
-    with hung(0.5, *AGENTS) as process:
-        rest, _ = process.communicate(timeout=120)
+@dataclass
+class Hung:
+    """A program whose agent hangs in blocking code."""
 
-    ended = [line for line in rest.splitlines() if line != "hanging"]
-    assert (process.returncode, ended) == (0, [*AGENTS])
+    pid: int
+    stdout: IO[str]
+    _errors: Path
+    _ended: IO[str]
+    _status: int | None = None
+
+    def communicate(self) -> tuple[int, str, str]:
+        """Wait for its end; return the exit status, the rest of its output, and its errors."""
+        return self.wait(), self.stdout.read(), self._errors.read_text()
+
+    def wait(self) -> int:
+        """Wait for its end, and kill it after 60 s; return the exit status."""
+        if self._status is None:
+            killer = threading.Timer(60, self.kill)
+            killer.start()
+            self._status = int(self._ended.readline())
+            killer.cancel()
+            killer.join()
+        return self._status
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def start(programs: subprocess.Popen[str], tmp_path: Path) -> Iterator[Callable[..., Hung]]:
+    """Starts a program, and waits until it hangs."""
+    with ExitStack() as opened:
+
+        def start(*arguments: str) -> Hung:
+            assert programs.stdin is not None
+            assert programs.stdout is not None
+            output, errors = tmp_path / "output", tmp_path / "errors"
+            os.mkfifo(output)
+            errors.touch()
+            programs.stdin.write(json.dumps([str(output), str(errors), arguments]) + "\n")
+            programs.stdin.flush()
+            pid = int(programs.stdout.readline())
+            program = Hung(pid, opened.enter_context(output.open()), errors, programs.stdout)
+            opened.callback(program.wait)
+            opened.callback(program.kill)
+            assert program.stdout.readline() == "hanging\n", errors.read_text()
+            return program
+
+        yield start
+
+
+def test_a_program_ends_though_blocking_code_hangs_beyond_its_time_limits(start: Callable[..., Hung]) -> None:
+    status, rest, _ = start("0.5", *AGENTS).communicate()
+
+    assert (status, [line for line in rest.splitlines() if line != "hanging"]) == (0, [*AGENTS])
 
 
 @pytest.mark.parametrize("kind", ["function", "delegate", "model"])
-def test_one_ctrl_c_ends_a_program_whose_blocking_code_hangs(kind: str) -> None:
-    with hung(600, kind) as process:
-        process.send_signal(signal.SIGINT)
-        rest, stderr = process.communicate(timeout=60)
+def test_one_ctrl_c_ends_a_program_whose_blocking_code_hangs(kind: str, start: Callable[..., Hung]) -> None:
+    program = start("600", kind)
+    os.kill(program.pid, signal.SIGINT)
+    status, rest, stderr = program.communicate()
 
-    assert (process.returncode, rest, stderr.splitlines()[-1]) == (-signal.SIGINT, "", "KeyboardInterrupt")
+    assert (status, rest, stderr.splitlines()[-1]) == (-signal.SIGINT, "", "KeyboardInterrupt")
 
 
 @pytest.mark.parametrize(("kind", "concurrency"), [("invoke", 1), ("invoke", 3), ("invoke-delegate", 3)])
-def test_one_ctrl_c_ends_a_blocking_run_with_several_calls_that_hang(kind: str, concurrency: int) -> None:
-    with hung(600, kind, str(concurrency)) as process:
-        assert process.stdout is not None
-        others = [process.stdout.readline() for _ in range(concurrency - 1)]
-        process.send_signal(signal.SIGINT)
-        rest, stderr = process.communicate(timeout=60)
+def test_one_ctrl_c_ends_a_blocking_run_with_several_calls_that_hang(
+    kind: str, concurrency: int, start: Callable[..., Hung]
+) -> None:
+    program = start("600", kind, str(concurrency))
+    others = [program.stdout.readline() for _ in range(concurrency - 1)]
+    os.kill(program.pid, signal.SIGINT)
+    status, rest, stderr = program.communicate()
 
     # LangGraph may report futures of the delegate's threads after it, as the interpreter ends.
-    assert (others, process.returncode, rest, "KeyboardInterrupt" in stderr.splitlines()) == (
+    assert (others, status, rest, "KeyboardInterrupt" in stderr.splitlines()) == (
         ["hanging\n"] * (concurrency - 1),
         -signal.SIGINT,
         "",
