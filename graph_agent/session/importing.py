@@ -37,7 +37,7 @@ from graph_agent.state.schema import AgentState
 FORMAT, VERSION = "graph-agent-session", 1
 _INTERNAL = ("__", "branch:")
 """Prefixes of LangGraph's own channels."""
-_ALL = Rule(not_before="", copies=True)
+_ALL = Rule(not_before="", joins=False)
 """Keeps every checkpoint."""
 
 
@@ -49,7 +49,7 @@ async def export_session(url: str, session_id: str, *, all_checkpoints: bool = F
     `InputError` if there is no such session.
     """
     count = 0
-    async for line in _lines(url, session_id, _ALL if all_checkpoints else replace(rule(), copies=True)):
+    async for line in _lines(url, session_id, _ALL if all_checkpoints else replace(rule(), joins=False)):
         count += 1
         yield line
     yield {"type": "end", "lines": count}

@@ -114,8 +114,8 @@ class Rule:
     keep_last: int = 1
     not_before: str | None = None
     answers_since: str | None = None
-    copies: bool = False
-    """Whether long histories are copied, too, and none are joined, as in an export."""
+    joins: bool = True
+    """Whether long histories are joined; an export has copies of them."""
 
     def keeps(self, newest_first: list[Node]) -> Iterator[tuple[str, str]]:
         """Yield the ids of the checkpoints to keep by age or position, each with the reason."""
@@ -237,7 +237,7 @@ def _keep(
     plan.reasons = {id_: chosen.get(id_, READ_WITH) for id_ in plan.kept}
     plan.folds = _folds(plan)
     copies = _copied_bytes(plan)
-    if not rule.copies:
+    if rule.joins:
         _join_long_histories(plan, copies)
     if len(plan.folds) > 1 and sum(map(copies.__getitem__, plan.folds)) >= sum(node.size for node in plan.removed):
         # Many branches share most of their history: to copy it for each would take more space than it frees.
