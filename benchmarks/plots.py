@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from benchmarks.capacity import RESULTS, ROOT, read_table
+from benchmarks.peers import NAMES
 
 FOLDER = ROOT / "docs/images"
-OURS, PEER, BARE = "graph-agent", "create_agent", "LangGraph alone"
+OURS, PEER, OTHER = "graph-agent", "create_agent", "others"
 
-_WIDTH, _LEFT, _RIGHT, _BAR, _GAP = 360, 14, 74, 17, 5
+_WIDTH, _LEFT, _BAR, _GAP, _CHARACTER = 360, 14, 17, 5, 6.6
 """Pixels; the width is that of a phone, so that the text has the size of the page's text there."""
 _STYLE = """\
 text{font:12px system-ui,sans-serif;fill:#1f2328}.title{font-weight:600}.note{fill:#59636e}
@@ -28,7 +29,7 @@ class Bar:
     series: str
     value: float
     label: str
-    """The value as it is printed, with its unit."""
+    """The value as it is printed, with its unit, and the name of one of several others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,12 @@ class Plot:
     def svg(self) -> str:
         """Return the plot, which follows the reader's light or dark theme."""
         series = list(dict.fromkeys(bar.series for bars in self.groups.values() for bar in bars))
-        most = max(bar.value for bars in self.groups.values() for bar in bars)
+        # Pixels of one unit, such that each bar has space for its label.
+        scale = min(
+            (_WIDTH - 2 * _LEFT - _CHARACTER * len(bar.label)) / bar.value
+            for bars in self.groups.values()
+            for bar in bars
+        )
         parts = [_text(_LEFT, 24, self.title, "title"), _text(_LEFT, 43, self.note, "note")]
         y, x = 66, _LEFT
         for number, name in enumerate(series):
@@ -56,7 +62,7 @@ class Plot:
             parts.append(_text(_LEFT, y, heading))
             y += 7
             for bar in bars:
-                width = max(2, round(bar.value / most * (_WIDTH - _LEFT - _RIGHT)))
+                width = max(2, round(bar.value * scale))
                 kind = f"s{series.index(bar.series)}"
                 parts.append(f'<rect class="{kind}" x="{_LEFT}" y="{y}" width="{width}" height="{_BAR}" rx="3"/>')
                 parts.append(_text(_LEFT + width + 6, y + 13, bar.label))
@@ -87,34 +93,28 @@ def plots(page: str) -> dict[str, Plot]:
         rows = {row["work"].replace("`", ""): row[column] for row in read_table(page, title)}
         return [Bar(series, _number(rows[work]), _label(rows[work], unit)) for series, work in works.items()]
 
-    def turns(number: int) -> dict[str, str]:
-        return {
-            OURS: f"{number} turns, auto",
-            PEER: f"{number} turns, create_agent",
-            BARE: f"{number} turns, reference: LangGraph alone",
-        }
-
-    def stored(number: int) -> list[Bar]:
-        works = {
-            OURS: f"{number} turns, graph-agent, own saver",
-            PEER: f"{number} turns, create_agent, LangGraph's saver",
-        }
-        return read("Storage", "KB/turn", works, " KB")
+    def others(title: str, column: str, work: str, unit: str = "") -> list[Bar]:
+        rows = {row["work"].replace("`", ""): row[column] for row in read_table(page, title)}
+        bars = []
+        for name in (each.replace("`", "") for each in NAMES):
+            if (cell := rows.get(f"{work}, {name}")) is not None:
+                series, label = (name, "") if name in (OURS, PEER) else (OTHER, f" {name}")
+                bars.append(Bar(series, _number(cell), _label(cell, unit) + label))
+        return bars
 
     def sqlite(number: int) -> list[Bar]:
         works = {OURS: f"{number} turns, own SQLite saver, reading tool", PEER: f"{number} turns, create_agent"}
         return read("Turns with an SQLite saver", "CPU", works)
 
-    def growth(series: str) -> str:
-        return f"turns 180–199 to turns 10–29 of a run, {series}"
-
-    sessions = {OURS: "no saver", PEER: "no saver, create_agent"}
     durable = {OURS: "own SQLite saver, writing tool", PEER: "LangGraph's SQLite saver, create_agent"}
     return {
         "turns": Plot(
             "A turn without a saver",
             "CPU time per turn; less is better",
-            {f"{number} turns": read("Turns without a saver", "CPU", turns(number)) for number in (10, 50, 200)},
+            {
+                f"{number} turns": others("Turns of other frameworks", "CPU", f"{number} turns")
+                for number in (10, 50, 200)
+            },
         ),
         "turns-sqlite": Plot(
             "A turn in SQLite",
@@ -126,22 +126,21 @@ def plots(page: str) -> dict[str, Plot]:
             "CPU time per turn; less is better",
             {
                 "in SQLite": read("Concurrent sessions", "CPU", durable),
-                "without a saver": read("Concurrent sessions", "CPU", sessions),
+                "nothing stored": others("Sessions of other frameworks", "CPU", "100 sessions of 5 turns"),
             },
         ),
         "storage": Plot(
             "Storage",
             "KB per turn beyond the messages; less is better",
-            {f"{number} turns": stored(number) for number in (50, 200)},
+            {
+                f"{number} turns": others("Storage of other frameworks", "KB/turn", f"{number} turns", " KB")
+                for number in (50, 200)
+            },
         ),
         "growth": Plot(
             "Growth with the history",
             "CPU of turn 190 to that of turn 20; 1 is no growth",
-            {
-                "one run of 200 turns": read(
-                    "Growth with the history", "ratio", {name: growth(name) for name in (OURS, PEER, BARE)}
-                )
-            },
+            {"one run of 200 turns": others("Growth of other frameworks", "ratio", "turns 180–199 to turns 10–29")},
         ),
     }
 

@@ -29,6 +29,7 @@ MODULES = (
     "instructions",
     "turns",
     "sessions",
+    "peers",
     "waves",
     "streaming",
     "serve",

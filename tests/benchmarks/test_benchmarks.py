@@ -18,7 +18,7 @@ from benchmarks.profile import Samples, layer_of, profile, report
 TINY = Scale(tiny=True)
 COMPARISON = Path(__file__).parents[2] / "docs" / "comparison.md"
 UNCOUNTED = "instructions"
-HEAVY = ("growth", "imports", "long_session", "many_sessions", "memory", "postgres")
+HEAVY = ("growth", "imports", "long_session", "many_sessions", "memory", "peers", "postgres")
 """The modules that start many processes or fill a database, which takes four fifths of the time of all."""
 
 

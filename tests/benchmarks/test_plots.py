@@ -24,5 +24,5 @@ def test_the_bars_of_a_plot_share_one_axis() -> None:
 
     bars = [each for each in drawn.findall("{*}rect") if each.get("height") == "17"]
     widths = [int(each.attrib["width"]) for each in bars]
-    assert ([each.get("class") for each in bars], widths) == (["s0", "s1", "s0"], [68, 272, 136])
+    assert ([each.get("class") for each in bars], widths) == (["s0", "s1", "s0"], [76, 306, 153])
     assert drawn.findtext("{*}desc") == "a: x 1 ms, <y> 4 ms; b: x 2 ms"

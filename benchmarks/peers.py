@@ -1,0 +1,133 @@
+"""The cost of a turn in other frameworks, each with its own scripted model: `python -m benchmarks.peers`.
+
+Each framework is a process in an environment of its own, which is made if it is missing (see
+`proofs/pains/environments`); `create_agent` has that of this project. All run the same work, one after the other in
+each round.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness
+from benchmarks.harness import RATIO_COLUMNS, Cost, Scale, Spread, Table, ratio_row
+from benchmarks.peer_agents.script import REPLY, RESULT_CHARS
+from proofs.pains.environments import python_of
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = "`create_agent`"
+NAMES = {
+    "graph-agent": "graph_agent",
+    REFERENCE: "create_agent",
+    "deepagents": "deepagents",
+    "pydantic-ai": "pydantic_ai",
+    "openai-agents": "openai_agents",
+    "strands": "strands",
+}
+"""Shown name → module of `benchmarks.peer_agents`."""
+_OWN = ("graph_agent", "create_agent")
+"""The modules that run in this environment."""
+
+
+class _Framework:
+    """The process of one framework."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.stores: str = self._read()["stores"]
+        """Where it stores sessions; empty if it stores none."""
+
+    def run(self, turns: int, sessions: int = 1, *, stores: bool = False) -> dict[str, float]:
+        """Run one job; return its CPU and wall time, its stored bytes, and the ratio of late turns to early ones."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"turns": turns, "sessions": sessions, "stores": stores}) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"A framework ended with status {self._process.wait()}; its message is above.")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+@contextmanager
+def _started(module: str) -> Iterator[_Framework]:
+    python = sys.executable if module in _OWN else str(python_of(module))
+    command = [python, "-m", "benchmarks.peer_worker", module]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield _Framework(process)
+        finally:
+            process.kill()
+
+
+Frameworks = Mapping[str, _Framework]
+
+
+def _rounds(frameworks: Frameworks, scale: Scale, turns: int, sessions: int = 1) -> dict[str, list[dict[str, float]]]:
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in frameworks}
+    names = list(frameworks)
+    since, rounds = time.monotonic(), 0
+    while scale.more(rounds, since):
+        for at in range(len(names)):
+            name = names[(at + rounds) % len(names)]
+            found[name].append(frameworks[name].run(turns, sessions))
+        rounds += 1
+    return found
+
+
+def _rows(label: str, found: Mapping[str, list[dict[str, float]]], per: int) -> list[list[str]]:
+    costs = {name: [Cost(each["cpu"], each["wall"]) for each in runs] for name, runs in found.items()}
+    return [ratio_row(f"{label}, {name}", costs, name, REFERENCE, per=per) for name in costs]
+
+
+async def tables(scale: Scale) -> list[Table]:
+    """Compare all frameworks; at the smallest scale, those of this environment."""
+    with ExitStack() as stack:
+        chosen = {name: module for name, module in NAMES.items() if module in _OWN or not scale.tiny}
+        frameworks = {name: stack.enter_context(_started(module)) for name, module in chosen.items()}
+        for framework in frameworks.values():
+            framework.run(3)  # the first run pays for its imports
+        turns: list[list[str]] = []
+        for nominal in (10, 50, 200):
+            found = _rounds(frameworks, scale, scale.size(nominal))
+            turns += _rows(f"{nominal} turns", found, scale.size(nominal))
+        late = {name: Spread.of([run["late"] for run in runs]) for name, runs in found.items()}
+        sessions = scale.size(100)
+        many = _rows("100 sessions of 5 turns", _rounds(frameworks, scale, scale.size(5), sessions), 5 * sessions)
+        stored: list[list[str]] = []
+        for nominal in (50, 200):
+            size = scale.size(nominal)
+            for name, framework in frameworks.items():
+                if framework.stores:
+                    kilobytes = framework.run(size, stores=True)["stored"] / size - len(REPLY) - RESULT_CHARS
+                    stored.append([f"{nominal} turns, {name}", framework.stores, f"{kilobytes / 1024:.1f}"])
+    note = (
+        "One session, one input, nothing stored; ratios to `create_agent`. Each framework has its own scripted model."
+    )
+    growth = [[f"turns 180–199 to turns 10–29, {name}", f"{spread.median:.2f}"] for name, spread in late.items()]
+    return [
+        Table("Turns of other frameworks", note, RATIO_COLUMNS, turns),
+        Table("Sessions of other frameworks", "At the same time; nothing is stored.", RATIO_COLUMNS, many),
+        Table("Growth of other frameworks", "CPU time, within a run of 200 turns.", ["work", "ratio"], growth),
+        Table(
+            "Storage of other frameworks",
+            "KB per turn beyond the messages, of all files of a session. pydantic-ai stores none.",
+            ["work", "where", "KB/turn"],
+            stored,
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    harness.main(tables, __doc__)
