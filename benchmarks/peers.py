@@ -97,7 +97,7 @@ async def tables(scale: Scale) -> list[Table]:
         chosen = {name: module for name, module in NAMES.items() if module in _OWN or not scale.tiny}
         frameworks = {name: stack.enter_context(_started(module)) for name, module in chosen.items()}
         for framework in frameworks.values():
-            framework.run(3)  # the first run pays for its imports
+            framework.run(scale.size(20))  # the first run pays for its imports
         turns: list[list[str]] = []
         for nominal in (10, 50, 200):
             found = _rounds(frameworks, scale, scale.size(nominal))
@@ -112,9 +112,7 @@ async def tables(scale: Scale) -> list[Table]:
                 if framework.stores:
                     kilobytes = framework.run(size, stores=True)["stored"] / size - len(REPLY) - RESULT_CHARS
                     stored.append([f"{nominal} turns, {name}", framework.stores, f"{kilobytes / 1024:.1f}"])
-    note = (
-        "One session, one input, nothing stored; ratios to `create_agent`. Each framework has its own scripted model."
-    )
+    note = "One input, nothing stored; ratios to `create_agent`. Each framework has its own scripted model."
     growth = [[f"turns 180–199 to turns 10–29, {name}", f"{spread.median:.2f}"] for name, spread in late.items()]
     return [
         Table("Turns of other frameworks", note, RATIO_COLUMNS, turns),
