@@ -148,7 +148,7 @@ docs: $(VENV)/.docs  ## Build the documentation into site/; a warning is an erro
 screenshots: $(VENV)/.dev  ## Write the screenshots of the page in docs/images; needs Chromium.
 	$(RUN) $(BIN)/python -m scripts.screenshots
 
-bench: $(VENV)/.dev  ## Run all benchmarks, in about ten minutes, and write benchmarks/RESULTS.md and the plots.
+bench: $(VENV)/.dev  ## Run all benchmarks, in about fifteen minutes, install four other frameworks for it, and write benchmarks/RESULTS.md and the plots.
 	$(RUN) $(BIN)/python -m benchmarks.results
 	$(RUN) $(BIN)/python -m benchmarks.page
 
