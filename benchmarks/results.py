@@ -60,13 +60,14 @@ def machine() -> str:
     """Return the class of this machine and the versions of the compared packages."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS)
     system = f"{os.cpu_count()} CPUs, {platform.machine()}, {platform.system()}, Python {platform.python_version()}"
-    return f"Machine: {system}. Versions: {versions}."
+    return f"{system}; {versions}."
 
 
 def section(module: str, tables: list[Table], date: str) -> str:
-    """Return a module's part of the page."""
+    """Return a module's part of the page, with the machine on which it was measured."""
     parts = [f"{table.title}\n\n{table.note}\n\n{table.markdown()}" for table in tables]
-    return f"<!-- {module} -->\n\n_{date}, `python -m benchmarks.{module}`_\n\n## " + "\n\n## ".join(parts) + "\n"
+    head = f"<!-- {module} -->\n\n_{date}, `python -m benchmarks.{module}`. {machine()}_\n"
+    return "\n## ".join([head, *(f"{part}\n" for part in parts)])
 
 
 def sections(page: str) -> dict[str, str]:
@@ -147,7 +148,7 @@ def main() -> None:
             continue
         parts[module] = section(module, tables, datetime.datetime.now(datetime.UTC).date().isoformat())
         body = "\n".join(parts[name] for name in MODULES if name in parts)
-        RESULTS.write_text(f"{_INTRODUCTION}\n{machine()}\n\n{body}", encoding="utf-8")
+        RESULTS.write_text(f"{_INTRODUCTION}\n{body}", encoding="utf-8")
     for row in now_worse:
         print(f"Worse than recorded: {row}")
     if given.check:

@@ -499,7 +499,7 @@ async def generate_reply(
     *,
     is_text: bool,
 ) -> ChatResult:
-    """Generate a reply as `BaseChatModel.agenerate` does, without the events of its begin and its end.
+    """Generate a reply as `BaseChatModel.agenerate` does, in the caller's task and without the events of begin and end.
 
     The manager receives the tokens. `is_text` is whether the content of each message is a text.
     """
@@ -510,8 +510,7 @@ async def generate_reply(
         work = _generate(model, messages, manager, given)
     else:
         work = model._agenerate_with_cache(messages, run_manager=manager, **given)
-    # A task, as LangChain makes: the model's context variables stay its own.
-    return await asyncio.create_task(work)
+    return await work
 
 
 def _streams(model: BaseChatModel, manager: AsyncCallbackManagerForLLMRun, options: Mapping[str, Any]) -> bool:
