@@ -108,7 +108,7 @@ def test_the_keyboard_reaches_everything(page: Page, travel: Served) -> None:
     page.keyboard.press("n")
     page.keyboard.type(call(("echo", {"text": "one"}), ("weather", {"city": "Bergen"})))
     page.keyboard.press("Enter")
-    page.get_by_text("Done: 2 results.").wait_for(timeout=DONE_MS)
+    expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
     page.get_by_role("button", name="model, step 1").focus()
     visited = []
     for key in ("ArrowDown", "ArrowDown", "Home", "End"):
@@ -126,6 +126,23 @@ def test_the_keyboard_reaches_everything(page: Page, travel: Served) -> None:
         0,
         "Search sessions",
     )
+
+
+@pytest.mark.parametrize("key", ["Enter", ""], ids=["chosen", "focused"])
+def test_the_bar_of_a_working_model_keeps_the_focus_when_it_is_recorded(
+    page: Page, travel: Served, tmp_path: Path, key: str
+) -> None:
+    page.goto(travel.url)
+    send(page, call(("echo", {"text": f"!hold {tmp_path / 'go'}"})))
+    page.get_by_role("button", name="working").focus()
+    if key:
+        page.keyboard.press(key)
+        page.get_by_role("region", name="Details").get_by_text("The model works").wait_for()
+    (tmp_path / "go").touch()
+    expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
+
+    expect(page.get_by_role("button", name="model, step 2")).to_be_focused()
+    expect(page.get_by_role("heading", name="Answer")).to_have_count(len(key) and 1)
 
 
 def test_no_text_is_ever_markup(page: Page, travel: Served) -> None:

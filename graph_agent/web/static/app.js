@@ -1,6 +1,6 @@
 // Starts the page: holds its state, follows the open session, and joins the views.
 import { Component, counted, duration, html, render, Status, visible } from "./html.js";
-import { keyOf } from "./layout.js";
+import { keyed, modelBars } from "./layout.js";
 import { activeNode, keepLive, newLog, reduceAll } from "./events.js";
 import { ApiError, eventsPath, follow, get, post, remove, sessionPath, storedKey, storeKey } from "./api.js";
 import { Axis, Graph } from "./axis.js";
@@ -176,7 +176,7 @@ class App extends Component {
     this.setState({ info });
     // A person decides beside the request that planned the calls.
     const step = this.state.log.inputs.at(-1)?.steps.at(-1);
-    if (!this.state.bar && step?.calls.some((call) => call.state === "waiting")) this.pick(planBar(step));
+    if (!this.state.bar && step?.calls.some((call) => call.state === "waiting")) this.pick(keyed(modelBars(step, 0, 0)[0]));
     return info;
   }
 
@@ -228,7 +228,7 @@ class App extends Component {
   pick = async (bar) => {
     const { id } = this.state;
     this.setState({ bar });
-    if (bar.call || EXPORT) return;
+    if (!bar || bar.call || EXPORT) return;
     this.setState({ requests: null });
     await this.attempt(async () => {
       const { events } = await get(eventsPath(id, "?type=model_request&type=delegation_response"));
@@ -275,8 +275,7 @@ class App extends Component {
   page({ id, log, info, bar, chosen, error, told, connection, missing, pane, busy, other, requests }) {
     const activity = info?.activity || (activeNode(log) === "approve" ? "waiting" : "");
     const pickCall = (call) => {
-      const found = { call, kind: call.kind, depth: 0 };
-      this.setState({ chosen: call.step.input, bar: { ...found, key: keyOf(found) }, pane: "time" });
+      this.setState({ chosen: call.step.input, bar: keyed({ call, kind: call.kind, depth: 0 }), pane: "time" });
     };
     return html`<div class=${`page show-${pane}${EXPORT ? " export" : ""}`}>
       <header class="top">
@@ -331,12 +330,6 @@ class App extends Component {
       ${next && html`<button class="quiet" onClick=${() => this.list(true)}>More</button>`}
     </nav>`;
   }
-}
-
-/** Return the bar of the model call that planned a step. */
-function planBar(step) {
-  const bar = { step, kind: "model", depth: 0, model: step.models[0], from: step.models[0]?.from ?? step.begin };
-  return { ...bar, key: keyOf(bar) };
 }
 
 /** Return the index of the event after which a bar's step can be forked; undefined while the step is unfinished. */

@@ -64,18 +64,22 @@ export class Axis extends Component {
   }
 
   componentDidUpdate() {
-    if (this.wanted === undefined) return;
-    const bar = this.box.querySelector(`[data-key="${CSS.escape(this.wanted)}"]`);
+    const { bars, props } = this;
+    // The bar of a model that worked is replaced by the one of its recorded call.
+    const recorded = bars.findLast((bar) => !bar.call && !bar.depth);
+    const isGone = (key) => key && !bars.some((bar) => bar.key === key);
+    if (isGone(props.selected)) props.pick(recorded);
+    const wanted = isGone(this.focused) ? recorded?.key : this.wanted;
     this.wanted = undefined;
-    bar?.focus({ preventScroll: true });
+    if (wanted) this.box.querySelector(`[data-key="${CSS.escape(wanted)}"]`)?.focus({ preventScroll: true });
   }
 
-  move(event, drawing) {
+  move(event) {
     const steps = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1], Home: [-1e9, 0], End: [1e9, 0] };
     const [dx, dy] = steps[event.key] || [];
     if (dx === undefined) return;
     event.preventDefault();
-    const bars = [...drawing.bars].sort((left, right) => left.x - right.x || left.y - right.y);
+    const bars = [...this.bars].sort((left, right) => left.x - right.x || left.y - right.y);
     const at = bars.find((bar) => bar.key === event.target.dataset?.key) || bars[0];
     let next;
     if (dy) {
@@ -98,6 +102,8 @@ export class Axis extends Component {
 
   render({ input, selected, pick, now }, { left, top, width, height, zoom }) {
     const drawing = layout(input, width, zoom, now);
+    this.bars = drawing.bars;
+    this.focused = this.box?.contains(document.activeElement) && document.activeElement.dataset.key;
     const isNear = (from, to) => from < left + width + MARGIN && to > left - MARGIN;
     const inView = ({ key, x, y, width: wide }) => key === selected || (isNear(x, x + wide) && y < top + height + MARGIN && y > top - MARGIN);
     const shown = drawing.bars.filter(inView);
@@ -109,7 +115,7 @@ export class Axis extends Component {
       </div>
       <div class="axis-box" ref=${(box) => (this.box = box)} tabindex="-1"
         onScroll=${(event) => this.setState({ left: event.target.scrollLeft, top: event.target.scrollTop })}
-        onKeyDown=${(event) => this.move(event, drawing)}>
+        onKeyDown=${(event) => this.move(event)}>
         <div class="axis-area" style=${`width:${drawing.width}px;height:${drawing.height}px`}>
           ${drawing.columns.filter((one) => isNear(one.x, one.x + one.width)).map(
             (column) => html`<div key=${column.key} class="column" style=${`left:${column.x}px;width:${column.width}px`}>

@@ -68,6 +68,7 @@ export class Approval extends Component {
       ${request.error && html`<p class="notice error" role="alert">${request.error}</p>`}
       ${request.action_requests.map((call, n) => {
         const decision = decisions[n]?.type || "approve";
+        const wanted = { edit: "New arguments, as JSON", reject: "Reason, for the model (optional)", respond: "Result in place of the call" }[decision];
         const allowed = request.review_configs[n]?.allowed_decisions || ["approve", "reject"];
         return html`<fieldset>
           <legend><code>${visible(call.name)}</code></legend>
@@ -78,8 +79,7 @@ export class Approval extends Component {
               onChange=${() => this.set(n, { type: one, text: one === "edit" ? pretty(call.args) : "" })} /> ${one}</label>`)}
           </div>
           ${decision !== "approve" && html`<textarea rows=${decision === "edit" ? 5 : 2} value=${decisions[n]?.text || ""} onInput=${(event) => this.set(n, { text: event.target.value })}
-            aria-label=${{ edit: "New arguments, as JSON", reject: "Reason, for the model", respond: "Result in place of the call" }[decision]}
-            placeholder=${{ reject: "Reason, for the model (optional)", respond: "The result in place of the call" }[decision]} />`}
+            aria-label=${wanted} placeholder=${wanted} />`}
         </fieldset>`;
       })}
       ${error && html`<p class="notice error" role="alert">${error}</p>`}
@@ -164,15 +164,15 @@ class Composer extends Component {
     this.props.act(kind, text);
   }
 
-  keys(event) {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  submit(event) {
     event.preventDefault();
     this.send(this.props.running ? "steer" : "input");
   }
 
   render({ running, exists, stopped, act }) {
-    return html`<form class="composer" onSubmit=${(event) => (event.preventDefault(), this.send(running ? "steer" : "input"))}>
-      <textarea ref=${(box) => (this.box = box)} rows="2" aria-label="Message" onKeyDown=${(event) => this.keys(event)}
+    return html`<form class="composer" onSubmit=${(event) => this.submit(event)}>
+      <textarea ref=${(box) => (this.box = box)} rows="2" aria-label="Message"
+        onKeyDown=${(event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && this.submit(event)}
         placeholder=${running ? "Steer the run: the model reads it before its next plan" : "Message the agent"} />
       <div class="actions">
         <button type="button" onClick=${() => this.send("steer")} disabled=${!exists}>Steer</button>

@@ -67,16 +67,16 @@ function nestedBars(log, depth) {
 }
 
 /** Return the bars of a step's model calls; one bar up to the plan if the events have no records of them. */
-function modelBars(step, row, depth) {
+export function modelBars(step, row, depth) {
   const bar = { step, kind: "model", row, depth };
   if (!step.models.length) return [{ ...bar, from: step.begin, to: step.planned }];
   return step.models.map((model) => ({ ...bar, model, from: model.from, to: model.to }));
 }
 
-/** Return the key of a bar, which is stable while its session grows. */
-export function keyOf(bar) {
-  const path = `${bar.step ? bar.step.number : bar.call.step.number}`;
-  return bar.call ? `${path}/${bar.call.id}/${bar.depth}` : `${path}/model/${bar.depth}/${bar.from}`;
+/** Return a bar with its key, which is stable while its session grows. */
+export function keyed(bar) {
+  const { call, step, depth, from } = bar;
+  return { ...bar, key: call ? `${call.step.number}/${call.id}/${depth}` : `${step.number}/model/${depth}/${from}` };
 }
 
 /** Return the drawing of an input: width, height, columns, bars, lines and marks, in pixels; nothing runs without `now`. */
@@ -119,7 +119,7 @@ export function layout(input, viewport, zoom, now) {
     for (const bar of placed) {
       const left = at(bar.from);
       const y = HEAD + (bar.row + 1) * LANE;
-      const box = { ...bar, x: left, y, width: Math.max(6, at(bar.to) - left), key: keyOf(bar), column };
+      const box = keyed({ ...bar, x: left, y, width: Math.max(6, at(bar.to) - left), column });
       bars.push(box);
       rows = Math.max(rows, bar.row + 2);
       if (bar.call && !bar.depth) places.set(bar.call, box);
