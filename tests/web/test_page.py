@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from graph_agent.web.page import exported_page
 from tests.server.process import Served
@@ -253,6 +253,28 @@ def test_a_wave_that_waits_shows_each_result_once_it_is_there(page: Page, travel
 
     assert waiting == ["model, step 1", "ask_person, running, step 1", "echo, succeeded, step 1"]
     assert bars(page)[:3] == ["model, step 1", "ask_person, succeeded, step 1", "echo, succeeded, step 1"]
+
+
+def test_events_that_come_again_at_their_final_places_are_shown_once(page: Page, travel: Served) -> None:
+    wave = '!call [["ask_person", {"question": "Which?"}], ["echo", {"text": "x"}]]'
+    body = {"model": "travel", "messages": [{"role": "user", "content": wave}], "metadata": {"session_id": "again"}}
+
+    def without_a_final_place(route: Route) -> None:
+        route.fulfill(json={**route.fetch().json(), "after": -1})
+
+    page.route(re.compile("/events$"), without_a_final_place)
+    with travel.http() as http:
+        http.post("/v1/chat/completions", json=body).raise_for_status()
+        page.goto(f"{travel.url}/#again")
+        page.locator(".bar").first.wait_for()
+        http.post("/sessions/again/resume", json={"answer": "This one."}).raise_for_status()
+    expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
+
+    expect(page.locator("header")).to_contain_text("2 model calls")
+    assert (page.locator(".message").all_inner_texts(), bars(page)) == (
+        [wave, "Done: 2 results. "],
+        ["model, step 1", "ask_person, succeeded, step 1", "echo, succeeded, step 1", "model, step 2"],
+    )
 
 
 def test_a_superseded_input_is_shown_as_ended(page: Page, tmp_path: Path) -> None:

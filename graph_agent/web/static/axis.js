@@ -51,12 +51,9 @@ export class Axis extends Component {
   state = { left: 0, top: 0, width: 700, height: 320, zoom: 1 };
 
   componentDidMount() {
-    this.measure = () => {
-      if (this.box) this.setState({ width: this.box.clientWidth, height: this.box.clientHeight });
-    };
-    this.observer = new ResizeObserver(this.measure);
+    // An observer also reports the first size.
+    this.observer = new ResizeObserver(() => this.box && this.setState({ width: this.box.clientWidth, height: this.box.clientHeight }));
     this.observer.observe(this.box);
-    this.measure();
   }
 
   componentWillUnmount() {
@@ -66,10 +63,10 @@ export class Axis extends Component {
   componentDidUpdate() {
     const { bars, props } = this;
     // The bar of a model that worked is replaced by the one of its recorded call.
-    const recorded = bars.findLast((bar) => !bar.call && !bar.depth);
+    const newest = bars.findLast((bar) => !bar.call && !bar.depth);
     const isGone = (key) => key && !bars.some((bar) => bar.key === key);
-    if (isGone(props.selected)) props.pick(recorded);
-    const wanted = isGone(this.focused) ? recorded?.key : this.wanted;
+    if (isGone(props.selected)) props.pick(newest);
+    const wanted = isGone(this.focused) ? newest?.key : this.wanted;
     this.wanted = undefined;
     if (wanted) this.box.querySelector(`[data-key="${CSS.escape(wanted)}"]`)?.focus({ preventScroll: true });
   }
@@ -89,15 +86,11 @@ export class Axis extends Component {
       next = bars[Math.min(bars.length - 1, Math.max(0, bars.indexOf(at) + dx))];
     }
     if (!next) return;
-    this.wanted = next.key;
-    this.show(next);
-    this.props.pick(next);
-  }
-
-  show(bar) {
     const { box } = this;
-    if (bar.x < box.scrollLeft || bar.x + 60 > box.scrollLeft + box.clientWidth) box.scrollLeft = bar.x - 60;
-    if (bar.y < box.scrollTop + 40 || bar.y + LANE > box.scrollTop + box.clientHeight) box.scrollTop = bar.y - 120;
+    if (next.x < box.scrollLeft || next.x + 60 > box.scrollLeft + box.clientWidth) box.scrollLeft = next.x - 60;
+    if (next.y < box.scrollTop + 40 || next.y + LANE > box.scrollTop + box.clientHeight) box.scrollTop = next.y - 120;
+    this.wanted = next.key;
+    this.props.pick(next);
   }
 
   render({ input, selected, pick, now }, { left, top, width, height, zoom }) {

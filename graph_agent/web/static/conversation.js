@@ -194,7 +194,7 @@ export class Conversation extends Component {
   }
 
   componentDidMount() {
-    this.box.scrollTop = this.box.scrollHeight;
+    this.componentDidUpdate();
   }
 
   render({ log, info, chosen, choose, pickCall, act, answer, busy, sending, children, readOnly }, { turns }) {

@@ -3,7 +3,7 @@ import { asText, counted, words } from "./html.js";
 
 /** Return the log of a session without events; `live` has the runs whose output is not stored, oldest first. */
 export function newLog() {
-  return { seq: -1, status: "CREATED", inputs: [], calls: new Map(), live: [], usage: { calls: 0, tokens: 0, cost: 0 } };
+  return { seq: -1, early: new Set(), status: "CREATED", inputs: [], calls: new Map(), live: [], usage: { calls: 0, tokens: 0, cost: 0 } };
 }
 
 /** Return a time stamp in milliseconds since 1970, with the fraction that the event has. */
@@ -31,8 +31,7 @@ function newInput(log, event) {
     Object.assign(before, { status: "SUPERSEDED", done: true });
     for (const { calls } of before.steps) for (const call of calls) endWait(call, start);
   }
-  const input = { number: log.inputs.length, start, end: start, done: false, steps: [], notes: [], revision: 0 };
-  Object.assign(input, { question: event.content, seq: event.seq, answer: null, status: "RUNNING", reason: "" });
+  const input = { number: log.inputs.length, start, end: start, question: event.content, answer: null, status: "RUNNING", done: false, steps: [], notes: [], revision: 0 };
   log.inputs.push(input);
   return input;
 }
@@ -46,8 +45,7 @@ function newCall(log, step, id, name) {
 }
 
 function newStep(input, event, time) {
-  const step = { input, number: event.step, begin: input.end, planned: time, plan: event, calls: [], models: [] };
-  step.end = time;
+  const step = { input, number: event.step, begin: input.end, planned: time, end: time, plan: event, calls: [], models: [] };
   input.steps.push(step);
   return step;
 }
@@ -170,6 +168,7 @@ export function reduce(log, event) {
   if (event.seq !== undefined) {
     if (event.seq <= log.seq) return log;
     log.seq = event.seq;
+    if (log.early.has(textOf(event))) return log;
   }
   const time = timeOf(event.ts);
   const isQuestion = event.type === "user_message";
@@ -186,10 +185,15 @@ export function reduce(log, event) {
   return log;
 }
 
-/** Add events to a log, oldest first; its position stays at `after`, before those that have no final place. */
+const textOf = (event) => JSON.stringify({ ...event, seq: 0 });
+
+/** Add events to a log, oldest first; its position stays at `after`: those behind it come again, at their final places. */
 export function reduceAll(log, events, after) {
   const { seq } = log;
-  for (const event of events) reduce(log, event);
+  for (const event of events) {
+    reduce(log, event);
+    if (event.seq > after) log.early.add(textOf(event));
+  }
   if (after < log.seq) log.seq = Math.max(seq, after);
   return log;
 }
