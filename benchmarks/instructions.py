@@ -102,9 +102,6 @@ async def count_in_this_process(tiny: bool) -> None:
     for job in _JOBS:
         make = functools.partial(_MAKERS[job.name], scale.size(job.turns))
         trial = sessions_trial(make, opener=_OPENERS.get(job.saver), sessions=scale.size(job.sessions))
-        warm_up = sessions_trial(functools.partial(_MAKERS[job.name], 3), opener=_OPENERS.get(job.saver))
-        async with warm_up() as work:
-            await work()
         async with trial() as work:
             # Collections count what the work has made, and not the modules or the jobs before.
             gc.collect()

@@ -8,6 +8,7 @@ agent's.
 from __future__ import annotations
 
 import asyncio
+import functools
 import sqlite3
 import tempfile
 import time
@@ -141,8 +142,12 @@ async def _look_up(key: str) -> str:
     return f"the value of {key}".ljust(RESULT_CHARS, ".")
 
 
+@functools.cache
 def lookup_tool(effect: Literal["read", "write"] = "read") -> BaseTool:
-    """Return the tool; an effect of `write` makes graph-agent store each plan before its calls run."""
+    """Return the tool, which all agents share, as those of a program do.
+
+    An effect of `write` makes graph-agent store each plan before its calls run.
+    """
     return StructuredTool.from_function(
         coroutine=_look_up, name="lookup", description="Look a key up.", metadata={"effect": effect}
     )
@@ -293,13 +298,22 @@ Opener = Callable[[Path], AbstractAsyncContextManager[BaseCheckpointSaver[Any]]]
 """Opens a saver in a new folder."""
 
 
-def sessions_trial(make: Callable[[Saver], Session], *, opener: Opener | None = None, sessions: int = 1) -> Trial:
-    """Return a trial of some sessions that run at the same time.
+def sessions_trial(
+    make: Callable[[Saver], Session],
+    *,
+    opener: Opener | None = None,
+    sessions: int = 1,
+    repeats: int = 1,
+    first: bool = False,
+) -> Trial:
+    """Return a trial of some sessions that run at the same time, on an agent that has answered before.
 
     Args:
         make: Builds the agent over a saver and returns its session.
         opener: Opens the saver; None for no saver.
-        sessions: Number of sessions.
+        sessions: Number of sessions at the same time.
+        repeats: How often they run, one after the other, each time with new sessions.
+        first: Whether the agent has not answered before.
     """
 
     @asynccontextmanager
@@ -310,7 +324,14 @@ def sessions_trial(make: Callable[[Saver], Session], *, opener: Opener | None = 
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
                 saver = await stack.enter_async_context(opener(folder))
             session = make(saver)
-            yield lambda: asyncio.gather(*(session(uuid.uuid4().hex) for _ in range(sessions)))
+            if not first:
+                await session("warm-up")
+
+            async def work() -> None:
+                for _ in range(repeats):
+                    await asyncio.gather(*(session(uuid.uuid4().hex) for _ in range(sessions)))
+
+            yield work
 
     return trial
 
