@@ -48,6 +48,7 @@ _TRANSIENT_CLASSES = frozenset(
         "ConnectionError",
         "DeadlineExceeded",
         "InternalServerError",
+        "JSONDecodeError",
         "ModelAPIError",
         "ModelConnectionError",
         "ModelRateLimitError",
@@ -149,7 +150,9 @@ _TRANSIENT_WORDS = _any_of(
     # A client with a connection of another event loop; it drops that connection, and the next attempt opens another.
     r"(?:bound|attached) to a different (?:event )?loop|event loop is closed",
     # LangChain's error for a stream that the provider ended before its first token.
-    r"no generations found in stream|no generation chunks were returned",
+    r"no generations found in stream|no generation chunks were returned|null value for 'choices'",
+    # LangChain's errors for a reply with damaged fields, such as arguments that are a list.
+    r"validation errors? for (?:AI|Chat)Message",
 )
 _WAIT_IN_TEXT = re.compile(
     r"(?:try again|retry) (?:in|after) (?:(\d{1,4})h)?(?:(\d{1,5})m(?!s))?"
@@ -274,6 +277,9 @@ def _classify_text(status: int | None, text: str) -> ModelErrorKind | None:
         return None
     if status not in _NOT_ABOUT_TOOLS and _TOOLS_REJECTED_WORDS.search(text):
         return "tools_rejected"
+    # Groq, with status 400: the model's reply held no valid call, and another one may.
+    if "tool_use_failed" in text:
+        return "transient"
     if _CONTENT_FILTER_WORDS.search(text):
         return "content_filter"
     if _QUOTA_WORDS.search(text):
@@ -407,7 +413,7 @@ def public_value(value: Any) -> Any:
 INCOMPLETE = "graph_agent_incomplete"
 """Key in `response_metadata` of a streamed reply that ended inside a call's arguments."""
 UNENDED = "graph_agent_unended"
-"""Key in `response_metadata` of a streamed text without a finish reason that may hold calls, or is of OpenAI's API."""
+"""Key in `response_metadata` of a streamed text without a finish reason that may hold calls, or should have one."""
 
 REFUSED = "The model's provider refused this request because of its content; put it in other words."
 REFUSAL_WARNING = "or its provider refused to answer because of the content of the request."
@@ -501,14 +507,14 @@ def mark_incomplete(reply: AIMessage, arguments: Iterable[str], *, streamed: boo
 def answer_cut_off(answer: AIMessage) -> CutOff | None:
     """Return the cause of a cut-off answer, which has no calls; None if it is complete or its end is unknown.
 
-    Streams of OpenAI's API end with a finish reason. One without it has lost its connection.
+    Streams of OpenAI's and Anthropic's API end with a finish reason. One without it has lost its connection.
     """
     lost = answer.response_metadata.get(UNENDED) and _ends_with_reason(answer)
     return cut_off(answer) or ("interrupted" if lost else None)
 
 
 def _ends_with_reason(reply: AIMessage) -> bool:
-    return reply.response_metadata.get("model_provider") == "openai"
+    return reply.response_metadata.get("model_provider") in {"anthropic", "openai"}
 
 
 def text_cut_off(reply: AIMessage, *, unclosed: bool, partial: bool) -> CutOff | None:

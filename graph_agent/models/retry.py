@@ -14,6 +14,7 @@ import contextlib
 import contextvars
 import inspect
 import random
+import traceback
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from functools import cached_property, partial
@@ -28,6 +29,7 @@ from langchain_core.callbacks import (
 )
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.tool import invalid_tool_call
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, GenerationChunk, LLMResult
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs, set_config_context, var_child_runnable_config
@@ -40,6 +42,7 @@ from graph_agent.models.errors import classify_model_error, mark_incomplete, ret
 from graph_agent.models.message_gate import MessageStream
 from graph_agent.models.sanitize import ChunkSanitizer, is_text_only
 from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
+from graph_agent.parsing.tolerant import is_several_objects
 from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import TimedRequest, record_cut_off
 
@@ -233,7 +236,7 @@ async def ask(
                 else:
                     sent = request_unobserved(unobserved, request, options, limit, watch if config is None else None)
                 reply = await _cancellable(sent)
-            reply = limit.with_free_id(reply)
+            reply = limit.with_whole_arguments(limit.with_free_id(reply))
             limit.timed.end(reply)
             return mark_incomplete(reply, limit.arguments.values(), streamed=limit.streamed)
         except asyncio.CancelledError:
@@ -293,6 +296,19 @@ class _Attempt(TokenTimeout):
         """
         return reply.model_copy(update={"id": self._free_id}) if self._is_taken(reply.id) else reply
 
+    def with_whole_arguments(self, reply: AIMessage) -> AIMessage:
+        """Return a reply with its calls of several JSON objects as invalid: LangChain keeps the first object only."""
+        given = list(self.arguments.values())
+        if len(given) != len(reply.tool_calls) or not any(map(is_several_objects, given)):
+            return reply
+        calls, invalid = [], list(reply.invalid_tool_calls)
+        for raw, call in zip(given, reply.tool_calls, strict=True):
+            if is_several_objects(raw):
+                invalid.append(invalid_tool_call(name=call["name"], args=raw, id=call["id"]))
+            else:
+                calls.append(call)
+        return reply.model_copy(update={"tool_calls": calls, "invalid_tool_calls": invalid})
+
     def _is_taken(self, id_: str | None) -> bool:
         # The ids of a long request are collected only for an id that LangChain has not just made.
         is_new = id_ is None or (self.run_id and self.run_id in id_)
@@ -311,6 +327,10 @@ class _Attempt(TokenTimeout):
             self.arguments[key] = self.arguments.get(key, "") + (piece["args"] or "")
 
 
+_TAKES_FIRST = {BaseChatModel.ainvoke.__code__, request_unobserved.__code__}
+"""Functions that take the first choice of a reply; some compatible servers send none when they fail."""
+
+
 async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
     """Await a request; a cancellation counts even if the model suppresses it or raises another exception.
 
@@ -326,6 +346,11 @@ async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
         if task.cancelling() == before:
             # Of the model itself, as a gRPC client raises it when its channel closes.
             raise ConnectionAbortedError("the model's client cancelled the request") from error
+        raise
+    except IndexError as error:
+        *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+        if frame.f_code in _TAKES_FIRST:
+            raise ConnectionAbortedError("the provider's reply has no choices") from error
         raise
     finally:
         if task.cancelling() > before:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -123,21 +124,27 @@ def checked_call(id_: str, name: str, arguments: Any) -> Call:
         return {**read, "fault": f"The arguments cannot be used: {error}."}
 
 
+_EMPTY_START = re.compile(r"\A\s*+\{\s*+\}(?=\s*+\{)")
+
+
 def _broken(call: InvalidToolCall) -> Call:
     """Convert a call whose arguments the client could not parse: repair them, or set `fault`."""
     # Imported here: only a damaged call needs the parser.
-    from graph_agent.parsing.tolerant import parse_lenient_json
+    from graph_agent.parsing.shapes import arguments_of
+    from graph_agent.parsing.tolerant import WorkBudget, is_several_objects, parse_lenient_json
 
-    raw = call["args"] or ""
+    # Some proxies send the empty input with which Anthropic begins a call as a part of its arguments.
+    raw = _EMPTY_START.sub("", call["args"] or "")
     try:
-        arguments = parse_lenient_json(raw)
+        several = is_several_objects(raw)
+        arguments = None if several else arguments_of(parse_lenient_json(raw), WorkBudget(len(raw)), strict=True)
     except ValueError:
-        arguments = None
-    read = checked_call(call["id"] or "", call["name"] or "", arguments if isinstance(arguments, dict) else {})
-    if isinstance(arguments, dict):
+        several, arguments = False, None
+    read = checked_call(call["id"] or "", call["name"] or "", arguments or {})
+    if arguments is not None:
         return read
-    shown = clean(excerpt(raw))
-    return {**read, "fault": f"The arguments are no JSON object: {shown!r}. Send one JSON object."}
+    what = "are several JSON objects" if several else "are no JSON object"
+    return {**read, "fault": f"The arguments {what}: {clean(excerpt(raw))!r}. Send one JSON object for each call."}
 
 
 _current_call: ContextVar[tuple[str, Call, str] | None] = ContextVar("graph_agent_current_call", default=None)

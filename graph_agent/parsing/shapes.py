@@ -116,12 +116,18 @@ def arguments_of(value: Any, work: WorkBudget, *, strict: bool = False) -> dict[
 
 
 def known_name(name: str, tools: Set[str] | None) -> str:
-    """Return the known tool that ``name`` matches without white space and OpenAI's ``functions.``; else ``name``."""
-    if tools is not None and name not in tools:
-        for nearby in (name.strip(), name.strip().removeprefix("functions.")):
-            if nearby in tools:
-                return nearby
-    return name
+    """Return the known tool that ``name`` is a damaged form of; else ``name``.
+
+    Forms: white space around it, ``functions.`` before it, a special token behind it (``<|channel|>commentary``, from
+    gpt-oss), and a repetition, from providers that send the name in each chunk of a call.
+    """
+    if tools is None or name in tools:
+        return name
+    near = name.partition("<|")[0].strip()
+    for nearby in (near, near.removeprefix("functions.")):
+        if nearby in tools:
+            return nearby
+    return next((tool for tool in tools if tool and tool * (len(name) // len(tool)) == name), name)
 
 
 def _list_calls(items: list[Any], context: ParseContext) -> list[ParsedCall] | None:

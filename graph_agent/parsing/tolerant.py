@@ -310,6 +310,16 @@ def parse_lenient_json(text: str) -> Any:
     raise ValueError("The text holds no JSON.")
 
 
+def is_several_objects(text: str) -> bool:
+    """Whether a text is a JSON object with a further one behind it, as merged calls are."""
+    text = text.strip()
+    try:
+        value, end = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and text[end:].lstrip(" \t\r\n,;").startswith("{")
+
+
 def arguments_end_inside_value(text: str) -> bool:
     """Whether the arguments of a call, as JSON text, end inside a value; with or without a fence."""
     bare = _without_fence(text.strip())

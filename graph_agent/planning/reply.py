@@ -20,6 +20,7 @@ from graph_agent.models.errors import cause_of, cut_off, text_cut_off
 from graph_agent.models.sanitize import with_text, without_call_blocks, without_calls
 from graph_agent.models.stream_filters import after_reasoning, is_blank, may_begin_with_call, without_sentinel
 from graph_agent.parsing.call import calls_of, canonical_calls, checked_call, with_unique_ids
+from graph_agent.parsing.shapes import known_name
 from graph_agent.settings.config import Price
 from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.events import StoredEvent, event
@@ -137,7 +138,8 @@ def read_reply(
         max_tokens: Maximum tokens of the reply; None if unknown.
     """
     cut = cut_off(reply)
-    requested = [_named_once(call, tools) for call in calls_of(reply)]
+    names = frozenset(tools)
+    requested: list[Call] = [{**call, "name": known_name(call["name"], names)} for call in calls_of(reply)]
     message = reply
     if text and not requested:
         found = read_text_calls(reply.text, tools)
@@ -158,18 +160,11 @@ def read_reply(
         calls = [Call({**call, "fault": fault, "skipped": True}) for call in calls]
     if calls:
         canonical = canonical_calls(calls)
-        if canonical != message.tool_calls or message.invalid_tool_calls:
-            message = message.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
+        if cut is not None or canonical != message.tool_calls or message.invalid_tool_calls:
+            # The provider's own blocks hold the replaced ids and the damaged arguments, which it refuses in a history.
+            bare = without_call_blocks(message)
+            message = bare.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
     return plan_of_calls(message, calls, usage_of(reply, prices), reply.text)
-
-
-def _named_once(call: Call, tools: Collection[str]) -> Call:
-    """Return a call under the name of a tool that its name repeats: some providers send it in each chunk of a call."""
-    name = call["name"]
-    if name in tools:
-        return call
-    found = next((each for each in tools if each and each * (len(name) // len(each)) == name), None)
-    return call if found is None else {**call, "name": found}
 
 
 def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool = False) -> Planned:
