@@ -17,7 +17,7 @@ import re
 import warnings
 from typing import Any, NamedTuple
 
-from graph_agent.parsing.shapes import ParsedCall, arguments_of, calls_in, known_name
+from graph_agent.parsing.shapes import ParsedCall, calls_in, known_name
 from graph_agent.parsing.tags import (
     ARGUMENT_END,
     ARGUMENT_PAIR,
@@ -29,7 +29,7 @@ from graph_agent.parsing.tags import (
     TOOL_NAME,
     Page,
 )
-from graph_agent.parsing.tolerant import WorkBudget, integer
+from graph_agent.parsing.tolerant import WorkBudget, arguments_of, integer
 
 _LONGEST = 100_000
 _STEPS, _STEPS_A_CHARACTER = 80, 4

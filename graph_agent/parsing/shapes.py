@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from graph_agent.parsing.call import delegate_name, delegation_name
-from graph_agent.parsing.tolerant import WorkBudget, read_json, repair_json
+from graph_agent.parsing.tolerant import WorkBudget, arguments_of, read_json, repair_json
 
 _NAME_KEYS = ("name", "tool", "tool_name", "function_name", "function", "recipient_name", "action")
 _ARGUMENT_KEYS = (
@@ -94,25 +94,6 @@ def content_of(value: Any) -> str:
     """Return the text of an envelope that is a whole chat message; empty for other values."""
     content = value.get("content") if isinstance(value, dict) and "tool_calls" in value else None
     return content if isinstance(content, str) else ""
-
-
-def arguments_of(value: Any, work: WorkBudget, *, strict: bool = False) -> dict[str, Any] | None:
-    """Return arguments as an object: unchanged, parsed from a JSON string, or ``{"input": value}`` for other values.
-
-    None and blank text give an empty object. With ``strict``, a value that is no object in either form gives None.
-    """
-    if isinstance(value, str):
-        text = value.strip()
-        if text.startswith("{"):
-            read = read_json(text, work) or repair_json(text, work)
-            value = value if read is None else read.value
-        elif not text:
-            value = None
-    if value is None:
-        return {}
-    if isinstance(value, dict):
-        return value
-    return None if strict else {"input": value}
 
 
 def known_name(name: str, tools: Set[str] | None) -> str:

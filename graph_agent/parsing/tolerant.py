@@ -266,6 +266,25 @@ def repair_json(text: str, work: WorkBudget) -> ParsedValue | None:
     return ParsedValue(value, complete=False, certain=False, partial=not text.rstrip().endswith(_VALUE_ENDS))
 
 
+def arguments_of(value: Any, work: WorkBudget, *, strict: bool = False) -> dict[str, Any] | None:
+    """Return arguments as an object: unchanged, parsed from a JSON string, or ``{"input": value}`` for other values.
+
+    None and blank text give an empty object. With ``strict``, a value that is no object in either form gives None.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        if text.startswith("{"):
+            read = read_json(text, work) or repair_json(text, work)
+            value = value if read is None else read.value
+        elif not text:
+            value = None
+    if value is None:
+        return {}
+    if isinstance(value, dict):
+        return value
+    return None if strict else {"input": value}
+
+
 def ends_inside_value(text: str) -> bool:
     """Whether an object or list ends inside one of its values, so that the value may be a part of what was meant."""
     text = text.strip()
