@@ -111,8 +111,8 @@ async def with_saver(scale: Scale) -> Table:
             rows.append(ratio_row(f"{nominal} turns, {name}", costs, name, _CA, aim=aim, per=turns))
     return Table(
         "Turns with an SQLite saver",
-        "One input of one session, on an agent that has answered before; ratios to `create_agent` on LangGraph's SQLite "
-        "saver, both with their default durability.",
+        "One input of one session, on an agent that has answered before; ratios to `create_agent` on LangGraph's "
+        "SQLite saver, both with their default durability.",
         RATIO_COLUMNS,
         rows,
     )
