@@ -7,7 +7,7 @@ import json
 import math
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -102,6 +102,21 @@ def _canonical(value: Any, depth: int) -> Any:
 
 UNNAMED = "unnamed"
 """Name of a call without a name: providers refuse a history with an empty one."""
+
+
+def known_name(name: str, tools: Set[str] | None) -> str:
+    """Return the known tool that ``name`` is a damaged form of; else ``name``.
+
+    Forms: white space around it, ``functions.`` before it, a special token behind it (``<|channel|>commentary``, from
+    gpt-oss), and a repetition, from providers that send the name in each chunk of a call.
+    """
+    if tools is None or name in tools:
+        return name
+    near = name.partition("<|")[0].strip()
+    for nearby in (near, near.removeprefix("functions.")):
+        if nearby in tools:
+            return nearby
+    return next((tool for tool in tools if tool and tool * (len(name) // len(tool)) == name), name)
 
 
 def calls_of(message: AIMessage) -> list[Call]:

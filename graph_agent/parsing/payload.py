@@ -17,7 +17,8 @@ import re
 import warnings
 from typing import Any, NamedTuple
 
-from graph_agent.parsing.shapes import ParsedCall, calls_in, known_name
+from graph_agent.parsing.call import known_name
+from graph_agent.parsing.shapes import ParsedCall, calls_in
 from graph_agent.parsing.tags import (
     ARGUMENT_END,
     ARGUMENT_PAIR,

@@ -11,7 +11,7 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from graph_agent.parsing.call import delegate_name, delegation_name
+from graph_agent.parsing.call import delegate_name, delegation_name, known_name
 from graph_agent.parsing.tolerant import WorkBudget, arguments_of, read_json, repair_json
 
 _NAME_KEYS = ("name", "tool", "tool_name", "function_name", "function", "recipient_name", "action")
@@ -94,21 +94,6 @@ def content_of(value: Any) -> str:
     """Return the text of an envelope that is a whole chat message; empty for other values."""
     content = value.get("content") if isinstance(value, dict) and "tool_calls" in value else None
     return content if isinstance(content, str) else ""
-
-
-def known_name(name: str, tools: Set[str] | None) -> str:
-    """Return the known tool that ``name`` is a damaged form of; else ``name``.
-
-    Forms: white space around it, ``functions.`` before it, a special token behind it (``<|channel|>commentary``, from
-    gpt-oss), and a repetition, from providers that send the name in each chunk of a call.
-    """
-    if tools is None or name in tools:
-        return name
-    near = name.partition("<|")[0].strip()
-    for nearby in (near, near.removeprefix("functions.")):
-        if nearby in tools:
-            return nearby
-    return next((tool for tool in tools if tool and tool * (len(name) // len(tool)) == name), name)
 
 
 def _list_calls(items: list[Any], context: ParseContext) -> list[ParsedCall] | None:

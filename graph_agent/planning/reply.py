@@ -19,8 +19,7 @@ from graph_agent.models.client import Mode
 from graph_agent.models.errors import cause_of, cut_off, text_cut_off
 from graph_agent.models.sanitize import with_text, without_call_blocks, without_calls
 from graph_agent.models.stream_filters import after_reasoning, is_blank, may_begin_with_call, without_sentinel
-from graph_agent.parsing.call import calls_of, canonical_calls, checked_call, with_unique_ids
-from graph_agent.parsing.shapes import known_name
+from graph_agent.parsing.call import calls_of, canonical_calls, checked_call, known_name, with_unique_ids
 from graph_agent.settings.config import Price
 from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.events import StoredEvent, event
