@@ -34,6 +34,8 @@ async def _cost(framework: Any, job: dict[str, Any]) -> dict[str, float]:
         folder = Path(name) if job["stores"] else None
         async with framework.opened(turns, folder) as ask:
             gc.collect()
+            if not job["stores"]:
+                await _answer(ask, turns, "warm-up")
             cpu, wall = time.process_time(), time.perf_counter()
             scripts = await asyncio.gather(*(_answer(ask, turns, f"s{at}") for at in range(job["sessions"])))
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall

@@ -112,7 +112,10 @@ async def tables(scale: Scale) -> list[Table]:
                 if framework.stores:
                     kilobytes = framework.run(size, stores=True)["stored"] / size - len(REPLY) - RESULT_CHARS
                     stored.append([f"{nominal} turns, {name}", framework.stores, f"{kilobytes / 1024:.1f}"])
-    note = "One input, nothing stored; ratios to `create_agent`. Each framework has its own scripted model."
+    note = (
+        "One input on an agent that has answered before, nothing stored; ratios to `create_agent`. "
+        "Each framework has its own scripted model."
+    )
     growth = [[f"turns 180–199 to turns 10–29, {name}", f"{spread.median:.2f}"] for name, spread in late.items()]
     return [
         Table("Turns of other frameworks", note, RATIO_COLUMNS, turns),
