@@ -56,8 +56,6 @@ class Session(ClientSession):
 
     async def _validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
         """Validate like the SDK, but outside the event loop and in bounded time for any regex in the schema."""
-        if name not in self._tool_output_schemas:
-            await self.list_tools()
         schema = self._tool_output_schemas.get(name)
         if schema is None:
             return

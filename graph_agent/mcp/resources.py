@@ -42,10 +42,10 @@ def listing_tools(server: Server, bridge: LoopBridge, source: Any) -> list[McpTo
 
     def tool(name: str, description: str, schema: dict[str, Any], work: _Work) -> McpTool:
         async def call(**arguments: Any) -> str:
-            return await bridge.run(lambda: _request(server, work, arguments))
+            return await bridge.run(lambda: _request(server, prefix + name, work, arguments))
 
         def call_blocking(**arguments: Any) -> str:
-            return bridge.run_blocking(lambda: _request(server, work, arguments))
+            return bridge.run_blocking(lambda: _request(server, prefix + name, work, arguments))
 
         return McpTool(
             name=prefix + name,
@@ -70,9 +70,9 @@ def listing_tools(server: Server, bridge: LoopBridge, source: Any) -> list[McpTo
 _Work = Callable[[ClientSession, dict[str, Any]], Awaitable[str]]
 
 
-async def _request(server: Server, work: _Work, arguments: dict[str, Any]) -> str:
+async def _request(server: Server, name: str, work: _Work, arguments: dict[str, Any]) -> str:
     try:
-        return await server.request(lambda session: work(session, arguments))
+        return await server.request(name, lambda session: work(session, arguments))
     except McpError as error:
         raise ToolException(f"MCP server {server.config.name!r}: {error}") from error
     except ValidationError as error:
@@ -80,9 +80,15 @@ async def _request(server: Server, work: _Work, arguments: dict[str, Any]) -> st
 
 
 async def _list_resources(session: ClientSession, arguments: dict[str, Any]) -> str:
-    resources = [each async for page in read_pages(session.list_resources) for each in page.resources]
-    templates = (await session.list_resource_templates()).resourceTemplates
-    return _as_lines([*resources, *templates], {"uri", "uriTemplate", "name", "description", "mimeType", "size"})
+    listed: list[Any] = [each async for page in read_pages(session.list_resources) for each in page.resources]
+    try:
+        pages = read_pages(session.list_resource_templates)
+        listed += [each async for page in pages for each in page.resourceTemplates]
+    except McpError as error:
+        # Templates are optional, and the capability does not state whether a server has them.
+        if error.error.code != types.METHOD_NOT_FOUND:
+            raise
+    return _as_lines(listed, {"uri", "uriTemplate", "name", "description", "mimeType", "size"})
 
 
 async def _read_resource(session: ClientSession, arguments: dict[str, Any]) -> str:

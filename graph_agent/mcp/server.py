@@ -82,7 +82,22 @@ class Server:
 
         Raises `McpCallError` if there is no answer, and `ToolException` if the answer is a protocol error.
         """
-        repeatable = is_repeatable(tool)
+        return await self._send(
+            lambda connection: connection.call(tool.name, arguments, on_progress, meta, asked_by),
+            tool.name,
+            repeatable=is_repeatable(tool),
+        )
+
+    async def request(self, name: str, work: Callable[[ClientSession], Awaitable[T]]) -> T:
+        """Send requests that only read, for the tool `name`, on a new session if the old one ended.
+
+        Raises `McpCallError` if there is no answer, and `McpError` if the answer is an error.
+        """
+        return await self._send(lambda connection: connection.request(work), name, repeatable=True, reads=True)
+
+    async def _send(
+        self, send: Callable[[ServerConnection], Awaitable[T]], name: str, *, repeatable: bool, reads: bool = False
+    ) -> T:
         first_loss: Loss | None = None
         while True:
             try:
@@ -91,28 +106,16 @@ class Server:
                 ran = first_loss is not None and first_loss.may_have_run
                 raise McpCallError(f"{error} The next call tries again.", may_have_run=ran) from None
             try:
-                return await connection.call(tool.name, arguments, on_progress, meta, asked_by)
+                return await send(connection)
             except LostCallError as error:
                 loss = error.loss
             if loss.session_gone:
                 self._retire(connection, loss.reason)
             may_repeat = loss.session_gone and (repeatable or not loss.may_have_run)
             if first_loss is not None or not may_repeat or self._closed:
-                raise McpCallError(self._explain(tool.name, loss), may_have_run=loss.may_have_run)
+                may_have_run = loss.may_have_run and not reads
+                raise McpCallError(self._explain(name, loss, reads=reads), may_have_run=may_have_run)
             first_loss = loss
-
-    async def request(self, work: Callable[[ClientSession], Awaitable[T]]) -> T:
-        """Send requests that only read, on a new session if the old one ended.
-
-        Raises:
-            McpCallError: If the server cannot be reached, or the session ends before the answer.
-            McpError: If the answer is an error.
-        """
-        try:
-            connection = await self._usable_connection()
-            return await connection.request(work)
-        except (LostCallError, McpServerError) as error:
-            raise McpCallError(f"{error} The next call tries again.", may_have_run=False) from None
 
     @property
     def relisting(self) -> asyncio.Task[None] | None:
@@ -191,12 +194,13 @@ class Server:
             )
         connection.retire()
 
-    def _explain(self, tool: str, loss: Loss) -> str:
+    def _explain(self, tool: str, loss: Loss, *, reads: bool) -> str:
         server = f"MCP server {self.config.name!r}"
         if not loss.may_have_run:
             return f"{server} did not take the call ({loss.reason}); {tool!r} has not run."
         what = "the session ended" if loss.session_gone else "no readable reply came"
-        return f"{server}: {what} while {tool!r} was running ({loss.reason}); it may have taken effect."
+        effect = "" if reads else "; it may have taken effect"
+        return f"{server}: {what} while {tool!r} was running ({loss.reason}){effect}."
 
 
 def is_repeatable(tool: types.Tool) -> bool:

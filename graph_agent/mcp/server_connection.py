@@ -21,6 +21,7 @@ import anyio
 import mcp.types as types
 from anyio.abc import AsyncResource
 from langchain_core.tools import ToolException
+from langchain_core.utils.json_schema import dereference_refs
 from mcp import McpError
 from mcp.client.session import ClientSession, ElicitationFnT
 from mcp.shared.context import RequestContext
@@ -53,17 +54,19 @@ Stream = TypeVar("Stream", bound=AsyncResource)
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One request in progress. `lost` resolves when it is certain that no answer will arrive."""
+    """Requests of one caller, one at a time. `lost` resolves when it is certain that no answer will arrive."""
 
     lost: asyncio.Future[Loss] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     request_id: RequestId | None = None
+    """Id of the newest request."""
     sent: bool = False
+    answered: bool = False
     asking: AskingCall = field(default_factory=AskingCall)
     """Its part in questions of the server."""
 
 
 current_call: ContextVar[Call | None] = ContextVar("mcp_call", default=None)
-"""The call whose request the current task is about to send."""
+"""The call whose requests the current task sends."""
 
 
 class _Tap(Generic[Stream]):
@@ -81,13 +84,13 @@ class _Tap(Generic[Stream]):
 
 
 class OutgoingTap(_Tap[Outgoing]):
-    """Records the id of the current call's request, and whether the transport accepted it."""
+    """Records the id of the current call's newest request, and whether the transport accepted it."""
 
     async def send(self, message: SessionMessage) -> None:
         """Send a message. Raises the stream's errors if its transport is closed."""
         call = current_call.get()
         request = message.message.root
-        if call is None or call.request_id is not None or not isinstance(request, JSONRPCRequest):
+        if call is None or not isinstance(request, JSONRPCRequest):
             return await self._stream.send(message)
         call.request_id = request.id
         # Set first: a cancelled send may have been accepted, a failed one was not.
@@ -217,10 +220,7 @@ class ServerConnection:
             ToolException: For a protocol error; `UrlsRequiredError` if the person must open addresses first.
             McpCallError: If the answer cannot be parsed or the server no longer offers the tool.
         """
-        session = self._session
-        if session is None or self.ended.done():
-            raise LostCallError(Loss(self._reason(), may_have_run=False))
-        if name not in self.tools:
+        if name not in self.tools and not self.ended.done():
             known = ", ".join(sorted(self.tools)) or "nothing"
             raise McpCallError(
                 f"MCP server {self._config.name!r} no longer offers {name!r}; it offers: {known}.", may_have_run=False
@@ -228,41 +228,55 @@ class ServerConnection:
         call = Call()
         if asked_by is not None:
             call.asking.session_id, call.asking.asker = asked_by
-        self._calls.add(call)
         self._questions.begin(call.asking)
+        try:
+            return await self.request(
+                lambda session: session.call_tool(name, arguments, progress_callback=on_progress, meta=meta), call
+            )
+        except McpError as error:
+            if is_unreadable(error.error):
+                raise McpCallError(
+                    f"MCP server {self._config.name!r} gave no readable reply to {name!r}: {error.error.message}. "
+                    "It is not known whether the call took effect.",
+                    may_have_run=True,
+                ) from None
+            if error.error.code == types.URL_ELICITATION_REQUIRED:
+                raise UrlsRequiredError(self._config.name, error.error) from error
+            raise ToolException(f"MCP server {self._config.name!r}: {error}") from error
+        except (RuntimeError, ValueError) as error:
+            # The SDK found that the answer, or its structured content, does not match the server's schema.
+            raise McpCallError(
+                f"{name!r} ran, but the answer of MCP server {self._config.name!r} is malformed: {error}",
+                may_have_run=True,
+            ) from error
+        finally:
+            self._questions.end(call.asking, answered=call.answered)
+
+    async def request(self, work: Callable[[ClientSession], Awaitable[T]], call: Call | None = None) -> T:
+        """Send requests, one after the other, and return the result of `work`; cancelling notifies the server.
+
+        Raises `LostCallError` if no answer will arrive, and errors of `work`.
+        """
+        session, call = self._session, call or Call()
+        if session is None or self.ended.done():
+            raise LostCallError(Loss(self._reason(), may_have_run=False))
+        self._calls.add(call)
         token = current_call.set(call)
-        answer = asyncio.create_task(session.call_tool(name, arguments, progress_callback=on_progress, meta=meta))
+        answer = asyncio.ensure_future(work(session))
         current_call.reset(token)
         try:
             outcomes: set[asyncio.Future[Any]] = {answer, call.lost, self.ended}
             await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
             if self.ended.done() and not answer.done():
                 await asyncio.wait({answer}, timeout=_GRACE_S)
-            return self._outcome(name, call, answer)
+            return self._outcome(call, answer)
         finally:
             self._calls.discard(call)
-            self._questions.end(call.asking, answered=answer.done())
+            call.answered = answer.done()
             if not answer.done():
                 answer.cancel()
                 self._notify_cancelled(session, call)
             self._end_when_drained()
-
-    async def request(self, work: Callable[[ClientSession], Awaitable[T]]) -> T:
-        """Send requests other than calls. Raises `LostCallError` if the session ends before the answer."""
-        session = self._session
-        if session is None or self.ended.done():
-            raise LostCallError(Loss(self._reason(), may_have_run=False))
-        answer = asyncio.ensure_future(work(session))
-        outcomes: set[asyncio.Future[Any]] = {answer, self.ended}
-        try:
-            await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                raise LostCallError(Loss(self._reason(), may_have_run=False))
-            return answer.result()
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            raise LostCallError(Loss(self._reason(), may_have_run=False)) from None
-        finally:
-            answer.cancel()
 
     def retire(self) -> None:
         """Accept no more calls, and close when the running ones have ended."""
@@ -330,7 +344,7 @@ class ServerConnection:
         if not self.opened.done():
             self.opened.set_result(None)
 
-    def _outcome(self, name: str, call: Call, answer: asyncio.Task[types.CallToolResult]) -> types.CallToolResult:
+    def _outcome(self, call: Call, answer: asyncio.Future[T]) -> T:
         broken = Loss(self._reason(), may_have_run=call.sent)
         if not answer.done():
             raise LostCallError(call.lost.result() if call.lost.done() else broken)
@@ -339,23 +353,9 @@ class ServerConnection:
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             raise LostCallError(broken) from None
         except McpError as error:
-            if is_unreadable(error.error):
-                raise McpCallError(
-                    f"MCP server {self._config.name!r} gave no readable reply to {name!r}: {error.error.message}. "
-                    "It is not known whether the call took effect.",
-                    may_have_run=True,
-                ) from None
             if self.ended.done() and error.error.code == types.CONNECTION_CLOSED:
                 raise LostCallError(broken) from None
-            if error.error.code == types.URL_ELICITATION_REQUIRED:
-                raise UrlsRequiredError(self._config.name, error.error) from error
-            raise ToolException(f"MCP server {self._config.name!r}: {error}") from error
-        except (RuntimeError, ValueError) as error:
-            # The SDK found that the answer, or its structured content, does not match the server's schema.
-            raise McpCallError(
-                f"{name!r} ran, but the answer of MCP server {self._config.name!r} is malformed: {error}",
-                may_have_run=True,
-            ) from error
+            raise
 
     def _notify_cancelled(self, session: Session, call: Call) -> None:
         if call.request_id is None or not call.sent or call.lost.done() or self.ended.done():
@@ -482,4 +482,19 @@ async def _list_tools(session: Session) -> dict[str, types.Tool]:
     for tool in [tool async for page in read_pages(session.list_tools) for tool in page.tools]:
         if listed.setdefault(tool.name, tool) is not tool:
             logger.warning("An MCP server lists the tool %r twice; the second one is ignored.", tool.name)
+    faults = {name: fault for name, tool in listed.items() if (fault := _fault(tool))}
+    for name, fault in faults.items():
+        logger.warning("An MCP server's tool %r is left out: %s", name, fault)
+        del listed[name]
     return listed
+
+
+def _fault(tool: types.Tool) -> str:
+    """Return why a tool cannot be offered; empty if it can."""
+    if tool.execution is not None and tool.execution.taskSupport == "required":
+        return "it runs only as a task of MCP, which is not supported"
+    try:
+        dereference_refs(tool.inputSchema)
+    except (KeyError, ValueError) as error:
+        return f"its schema cannot be resolved: {error.args[0]}"
+    return ""

@@ -8,6 +8,7 @@ from typing import Any
 
 import mcp.types as types
 from langchain_core.tools import StructuredTool
+from langchain_core.utils.json_schema import dereference_refs
 from langchain_mcp_adapters.tools import _convert_call_tool_result
 from langgraph.config import get_stream_writer
 from mcp.shared.session import ProgressFnT
@@ -84,11 +85,12 @@ def to_langchain_tool(server: Server, tool: types.Tool, bridge: LoopBridge, sour
         on_progress, meta = progress_to_stream(server.config.name, tool.name), _meta()
         return _convert(bridge.run_blocking(lambda: server.call(tool, arguments, on_progress, meta)))
 
+    schema = dereference_refs(tool.inputSchema) if "$ref" in tool.inputSchema else tool.inputSchema
     return McpTool(
         name=server.config.tool_prefix + tool.name,
         description=tool.description or tool.title or "",
-        # Servers may omit `properties` for a tool without arguments; LangChain and providers require it.
-        args_schema={"type": "object", "properties": {}, **tool.inputSchema},
+        # LangChain and providers require `properties`, which servers omit for a tool without arguments, or refer to.
+        args_schema={"type": "object", "properties": {}, **schema},
         func=call_blocking,
         coroutine=call,
         response_format="content_and_artifact",
@@ -123,8 +125,8 @@ def _metadata(server: str, tool: types.Tool) -> dict[str, Any]:
 
 def _convert(result: types.CallToolResult) -> tuple[Any, Any]:
     """Convert a result to content and artifact. Raises `ToolException` for an error result."""
-    contents = [_audio_as_file(content) for content in result.content]
-    has_text = any(isinstance(content, types.TextContent) and content.text.strip() for content in contents)
+    contents = [_for_models(content) for content in result.content]
+    has_text = any(isinstance(content, types.TextContent) and content.text.strip() for content in result.content)
     if result.structuredContent is not None and not has_text:
         # Added as text, since the artifact is not shown to the model.
         value = result.structuredContent
@@ -135,7 +137,10 @@ def _convert(result: types.CallToolResult) -> tuple[Any, Any]:
     return _convert_call_tool_result(result.model_copy(update={"content": contents}))
 
 
-def _audio_as_file(content: types.ContentBlock) -> types.ContentBlock:
+def _for_models(content: types.ContentBlock) -> types.ContentBlock:
+    if isinstance(content, types.ResourceLink):
+        # The adapters make it a file with a URL, which only the server can open, and keep neither name nor description.
+        return types.TextContent(type="text", text=content.model_dump_json(exclude_none=True, exclude={"meta"}))
     # Converted, since the adapters refuse audio and LangChain's tool messages accept no audio block.
     if not isinstance(content, types.AudioContent):
         return content

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from langchain_core.tools import ToolException
 
-from graph_agent.mcp import McpTools, open_mcp_tools
-from tests.support.mcp_servers.running import asking
+from graph_agent.mcp import McpCallError, McpTools, open_mcp_tools
+from tests.support.mcp_servers.running import HttpServer, asking
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -53,3 +55,24 @@ async def test_a_missing_resource_is_an_error_result(tools: McpTools) -> None:
 async def test_they_are_marked_as_reading(tools: McpTools) -> None:
     marks = {"effect": "read", "idempotent": True, "mcp_server": "hotel"}
     assert [tool.metadata for tool in tools if tool.name.startswith("hotel_")] == [marks] * 4
+
+
+@pytest.mark.parametrize("transport", ["streamable-http", "sse"])
+async def test_over_http_a_lost_request_is_an_error_and_a_restarted_server_is_used(
+    tmp_path: Path, transport: str
+) -> None:
+    async with (
+        HttpServer(tmp_path, transport, PROGRAM="asking_server") as server,
+        open_mcp_tools({"hotel": server.connection(resources=True)}) as tools,
+        asyncio.timeout(60),
+    ):
+        server.kill()
+        with pytest.raises(McpCallError, match="'hotel' cannot be reached: ConnectError") as raised:
+            await call(tools, "hotel_read_resource", uri="hotel://house")
+        await server.start()
+        up = await call(tools, "hotel_read_resource", uri="hotel://house")
+        server.kill()
+        await server.start()
+        # The new server does not know the session.
+        again = await call(tools, "hotel_list_resources")
+    assert (raised.value.may_have_run, up, len(again.splitlines())) == (False, "Ten rooms.", 3)
