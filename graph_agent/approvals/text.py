@@ -22,8 +22,8 @@ _LINE = re.compile(r"(?P<call>\S+?)\s*[:.)]\s+(?P<decision>.+)")
 _FENCE = "```"
 
 
-def question_text(request: Mapping[str, Any]) -> str:
-    """Return an `ApprovalRequest` as text: the calls, all their arguments, and how to answer.
+def question_text(request: Mapping[str, Any], *, by_text: bool = True) -> str:
+    """Return an `ApprovalRequest` as text: the calls, all their arguments, and, `by_text`, how to answer.
 
     A person approves what is shown, so nothing is left out, and invisible characters are escapes.
     """
@@ -36,7 +36,7 @@ def question_text(request: Mapping[str, Any]) -> str:
     error, how = request.get("error"), how_to_answer(calls)
     if error is not None:
         lines.append(f"The last answer was not accepted: {error}")
-    if error is None or not error.endswith(how):
+    if by_text and (error is None or not error.endswith(how)):
         lines.append(how)
     return "\n".join(lines)
 

@@ -21,7 +21,7 @@ from graph_agent._internal.failure_log import log_failure
 from graph_agent._internal.text import as_text, clean, to_json_safe, visible, visible_json
 from graph_agent.approvals.elicitation import elicitation_text, is_elicitation
 from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of
-from graph_agent.approvals.text import parse_answer
+from graph_agent.approvals.text import parse_answer, question_text
 from graph_agent.errors import DecisionError, UserError
 from graph_agent.mcp.tools import KEY_IN_META
 from graph_agent.models.errors import public_text
@@ -191,7 +191,7 @@ class Output(BaseModel):
     stop_reason: str | None = Field(description="Why the agent stopped; null while it waits for a person.")
     answer: str = Field(description="The agent's answer; empty while it waits for a person.")
     structured: Any = Field(None, description="The answer as JSON, if the agent has a response format.")
-    question: str = Field("", description="The open question; the next call in this session answers it.")
+    question: str = Field("", description="The open question, and who answers it if the next call does not.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,18 +425,23 @@ def _result(
     result = run_result(state)
     waits = waiting_for(result.interrupts) == "approval" and not by_text
     problem = None if outcome is None else outcome.problem
+    question = question_of(result.interrupts, None)
+    if waits:
+        question = question_text(joint_question(result.interrupts)[1], by_text=False)
+    notes = [_PERSON_DECIDES] * waits
     output = Output(
         session=session_id,
         status=result.status,
         stop_reason=result.stop_reason,
         answer=public_text(result.answer),
         structured=to_json_safe(result.structured_response),
-        question=question_of(result.interrupts, None),
+        # Some clients show a model only the structured result.
+        question="\n".join([question, *notes]),
     ).model_dump(mode="json")
-    text = problem.message if problem is not None else output["answer"] or output["question"]
+    text = problem.message if problem is not None else output["answer"] or question
     # For clients that show a model no structured results, without the text again.
     rest = json.dumps({name: output[name] for name in ("session", "status", "stop_reason")})
-    notes = [_PERSON_DECIDES] * waits + [unused] * bool(unused)
+    notes += [unused] * bool(unused)
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=each) for each in (text, *notes, rest)],
         structuredContent=output,
