@@ -1,4 +1,4 @@
-"""An MCP server over stdio without the conveniences of the SDK, for the tests: its schemas and lists are as they are."""
+"""An MCP server over stdio without the conveniences of the SDK, for the tests: it sends its schemas as they are."""
 
 from __future__ import annotations
 
