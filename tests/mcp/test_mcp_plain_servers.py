@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -46,9 +47,9 @@ async def test_properties_that_a_schema_refers_to_are_offered(tools: McpTools) -
 async def test_a_resource_link_is_text_that_every_provider_takes(tools: McpTools) -> None:
     model = ScriptedChatModel([asks(("c", "links", {})), "Done."])
     await Session(create_graph_agent(model, tools=tools, checkpointer=InMemorySaver()), "s").run("Link it.")
-    [block] = next(message.content for message in model.requests[1].messages if message.type == "tool")
-    assert isinstance(block, dict)
-    assert json.loads(block["text"]) == {
+    content: Any = next(message.content for message in model.requests[1].messages if message.type == "tool")
+    assert [block["type"] for block in content] == ["text"]
+    assert json.loads(content[0]["text"]) == {
         "type": "resource_link",
         "uri": "plain://report",
         "name": "report",

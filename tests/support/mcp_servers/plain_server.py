@@ -9,6 +9,7 @@ from typing import Any
 import mcp.types as types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
+from pydantic import AnyUrl
 
 SEARCH = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -18,8 +19,9 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "task": {"type": "object"},
     "links": {"type": "object"},
 }
+ADDRESS = AnyUrl("plain://report")
 LINK = types.ResourceLink(
-    type="resource_link", uri="plain://report", name="report", description="Of today.", mimeType="text/plain"
+    type="resource_link", uri=ADDRESS, name="report", description="Of today.", mimeType="text/plain"
 )
 server: Server[Any, Any] = Server("plain")
 
@@ -37,7 +39,7 @@ async def call_tool(name: str, arguments: dict[str, Any]) -> list[types.ContentB
 
 
 async def list_resources() -> list[types.Resource]:
-    return [types.Resource(uri=LINK.uri, name="report")]
+    return [types.Resource(uri=ADDRESS, name="report")]
 
 
 async def main() -> None:
