@@ -104,6 +104,9 @@ def main() -> None:
     except SystemExit:
         raise
     except BaseException as error:  # noqa: BLE001 - the interpreter would print it with secrets and control characters
+        if isinstance(error, OSError) and error.strerror:  # e.g. a full disk, or a missing folder of a report
+            _show_error(f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror}.")
+            sys.exit(2)
         err.print(mask_named_secrets("".join(traceback.format_exception(error)).rstrip()))
         sys.exit(1)
 

@@ -12,6 +12,7 @@ from pydantic_core import to_jsonable_python
 from graph_agent._internal.failure_log import mask_named_secrets
 from graph_agent._internal.text import text_of
 from graph_agent.cli.screen import PlainScreen, Wave
+from graph_agent.models.errors import brief_model_error, is_raised_by_model
 from graph_agent.session import results
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class TextReport(Report):
             case results.Done(result):
                 self._end_text()
                 self._end_wave(keep_running=bool(result.interrupts))
+                if (words := provider_words(result)) not in result.error:
+                    self._screen.err.print(f"cause: {words}", style="dim")
             case _:
                 pass
 
@@ -178,9 +181,16 @@ def part_object(part: results.Part) -> dict[str, Any]:
     return {"type": part.type, **_plain(own)}
 
 
+def provider_words(result: results.RunResult) -> str:
+    """Return the provider's status and message if a model's error failed the input; else an empty text."""
+    error = None if result.cause is None else result.cause.error
+    return brief_model_error(error) if error is not None and is_raised_by_model(error) else ""
+
+
 def result_object(result: results.RunResult) -> dict[str, Any]:
-    """Return a result as a JSON object; of an interrupt, its id and its value."""
+    """Return a result as a JSON object; of an interrupt, its id and its value; of a cause, the provider's words."""
     own = {each.name: getattr(result, each.name) for each in fields(result) if each.name != "follow_ups"}
+    own["cause"] = provider_words(result)
     own["interrupts"] = [{"id": each.id, "value": each.value} for each in result.interrupts]
     plain: dict[str, Any] = _plain(own)
     return plain

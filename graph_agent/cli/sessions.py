@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -187,12 +187,12 @@ def export_(
         return
 
     async def write() -> None:
-        lines = export_session(address, session, all_checkpoints=all_checkpoints)
-        header = await anext(lines)  # before the file is created
-        with _output(out) as file:
-            file.write(json.dumps(header) + "\n")
-            async for line in lines:
-                file.write(json.dumps(line) + "\n")
+        async with aclosing(export_session(address, session, all_checkpoints=all_checkpoints)) as lines:
+            header = await anext(lines)  # before the file is created
+            with _output(out) as file:
+                file.write(json.dumps(header) + "\n")
+                async for line in lines:
+                    file.write(json.dumps(line) + "\n")
 
     asyncio.run(write())
 
@@ -268,8 +268,9 @@ def rm(
                         )
 
     async def remove() -> None:
-        async for each in remove_sessions(address, chosen):
-            Terminal(stderr=True).print(f"Deleted {each}.", style="dim")
+        async with aclosing(remove_sessions(address, chosen)) as removed:
+            async for each in removed:
+                Terminal(stderr=True).print(f"Deleted {each}.", style="dim")
 
     asyncio.run(check())
     if not yes:

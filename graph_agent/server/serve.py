@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent._internal.command_log import log_at
 from graph_agent._internal.credential_headers import check_headers
+from graph_agent._internal.failure_log import get_logger
 from graph_agent.agent_file.credentials import CredentialSource
 from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.otel import instrument_from_env, is_switched_on
@@ -114,6 +115,7 @@ def has_failed(shared: Path | None) -> bool:
     return shared is not None and (shared / _FAILED).exists()
 
 
+logger = get_logger(__name__)
 _APP = "graph_agent.server.app"
 
 
@@ -284,7 +286,11 @@ def _worker_application(
     log_level: str | None,
 ) -> ASGIApp:
     log_at(log_level)
-    return _application(of_file(config, credentials, record=record), settings, db, shared=shared)
+    try:
+        return _application(of_file(config, credentials, record=record), settings, db, shared=shared)
+    except GraphAgentError as error:  # the file was changed since the start
+        logger.error("A worker process cannot open the agent: %s", error)
+        sys.exit(1)
 
 
 def _with_keys(source: AgentSource, settings: ServerSettings, keys_file: Path | None, host: str) -> ServerSettings:

@@ -6,8 +6,8 @@ import base64
 import binascii
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -41,7 +41,7 @@ _ALL = Rule(not_before="", joins=False)
 """Keeps every checkpoint."""
 
 
-async def export_session(url: str, session_id: str, *, all_checkpoints: bool = False) -> AsyncIterator[dict[str, Any]]:
+async def export_session(url: str, session_id: str, *, all_checkpoints: bool = False) -> AsyncGenerator[dict[str, Any]]:
     """Yield the lines of a session's export, from `sqlite:///FILE` or `postgresql://…`.
 
     With `all_checkpoints`, the imported session can be continued from each; otherwise only those that remain after
@@ -49,13 +49,15 @@ async def export_session(url: str, session_id: str, *, all_checkpoints: bool = F
     `InputError` if there is no such session.
     """
     count = 0
-    async for line in _lines(url, session_id, _ALL if all_checkpoints else replace(rule(), joins=False)):
-        count += 1
-        yield line
+    keep = _ALL if all_checkpoints else replace(rule(), joins=False)
+    async with aclosing(_lines(url, session_id, keep)) as lines:
+        async for line in lines:
+            count += 1
+            yield line
     yield {"type": "end", "lines": count}
 
 
-async def _lines(url: str, session_id: str, keep: Rule) -> AsyncIterator[dict[str, Any]]:
+async def _lines(url: str, session_id: str, keep: Rule) -> AsyncGenerator[dict[str, Any]]:
     check_session_id(session_id)
     async with open_tables(url) as (tables, saver), open_store(url) as store:
         newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
@@ -309,7 +311,7 @@ async def lock_for_removal(saver: BaseCheckpointSaver[Any], session_id: str) -> 
         yield found[::-1]
 
 
-async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncIterator[str]:
+async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncGenerator[str]:
     """Delete sessions and those of their background tasks.
 
     Each is deleted in one transaction: its checkpoints, its effect ledger in them, and its unread notes.

@@ -7,11 +7,13 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -104,14 +106,54 @@ def test_an_exhausted_script_names_its_step(folder: Path) -> None:
     assert (done.returncode, done.stderr.startswith(message)) == (2, True)
 
 
-def test_a_failed_run_prints_the_error_and_exits_with_1(folder: Path) -> None:
+def test_a_failed_run_prints_the_error_with_the_provider_s_words_and_exits_with_1(folder: Path) -> None:
     (folder / "agent.yaml").write_text(AGENT + "config: {model_retries: 0}\n")
-
     # Nothing listens there.
-    done = run_cli(folder, "run", "hi", OPENAI_API_KEY="x", OPENAI_BASE_URL="http://127.0.0.1:9/v1")
+    address = {"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
 
-    message = "The model provider did not answer as it should"
-    assert (done.returncode, done.stderr.startswith(f"error: {message}"), done.stderr.count(message)) == (1, True, 1)
+    done = run_cli(folder, "run", "hi", **address)
+    as_json = run_cli(folder, "run", "--json", "hi", **address)
+
+    error, cause = done.stderr.splitlines()
+    result = json.loads(as_json.stdout.splitlines()[-1])["result"]
+    assert (done.returncode, error, cause.startswith("cause: Connection error: "), f"cause: {result['cause']}") == (
+        1,
+        "error: The model provider did not answer as it should; try again later.",
+        True,
+        cause,
+    )
+    assert result["cause"] not in json.dumps(result["events"])
+
+
+def run_into(stdout: IO[bytes], folder: Path, command: str) -> tuple[int, str]:
+    """Run a command in an interpreter of its own, whose end flushes the output; return its status and its errors."""
+    environment = {**os.environ, "DEBUG_MOCK_RESPONSES": '["Hello."]'}
+    program = [sys.executable, "-m", "graph_agent.cli", *command.split()]
+    done = subprocess.run(
+        program, cwd=folder, env=environment, stdout=stdout, stderr=subprocess.PIPE, timeout=WITHIN_S, check=False
+    )
+    return done.returncode, done.stderr.decode()
+
+
+@pytest.mark.parametrize("command", ["schema", "sessions export mine", "run hi"])
+def test_an_output_on_a_full_disk_is_one_line_of_error(command: str, folder: Path) -> None:
+    run_cli(folder, "run", "--session", "mine", "hi", script=["Hello."])
+
+    with open("/dev/full", "wb") as full:
+        ended = run_into(full, folder, command)
+
+    assert ended == (2, "error: No space left on device.\n")
+
+
+def test_an_export_into_a_closed_pipe_ends_without_a_traceback(folder: Path) -> None:
+    run_cli(folder, "run", "--session", "mine", "hi", script=["Hello."])
+    read, write = os.pipe()
+    os.close(read)
+
+    with os.fdopen(write, "wb") as closed:
+        ended = run_into(closed, folder, "sessions export mine")
+
+    assert ended == (1, "")
 
 
 def test_a_failed_run_reports_finished_calls_on_standard_error(folder: Path) -> None:

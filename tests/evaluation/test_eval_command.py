@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
+
 from tests.support.agents import asks
 from tests.support.cli import run_cli
 
@@ -150,6 +152,15 @@ def test_the_outcome_is_written_as_junit_xml(tmp_path: Path) -> None:
         ("short", ["failure", "system-out"]),
         ("undecided", ["error", "system-out"]),
     ]
+
+
+@pytest.mark.parametrize("options", ["--junit no/such.xml", "--html no/such.xml", "--export graph-agent:no/such.xml"])
+def test_a_report_that_cannot_be_written_is_one_line_of_error(options: str, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "  - {name: greets, input: hi}\n")
+
+    done = run_cli(folder, "eval", "cases.yaml", *options.split(), script=["Hello."])
+
+    assert (done.returncode, done.stderr) == (2, "error: no/such.xml: No such file or directory.\n")
 
 
 def test_a_script_begins_anew_for_each_run(tmp_path: Path) -> None:

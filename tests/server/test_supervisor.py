@@ -139,3 +139,18 @@ def test_a_hangup_replaces_the_workers_once_their_successors_have_started(tmp_pa
         status = server.process.wait(60)
 
     assert (ready, status) == (200, 0)
+
+
+def test_a_hangup_with_a_broken_agent_file_keeps_the_workers_and_logs_its_fault(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "2") as server, server.http() as http:
+        before = workers_of(server)
+        (tmp_path / "agent.yaml").write_text("name: parrot\nmodels: x\n")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "the restart ends here" in server.log.read_text())
+        kept, ready = workers_of(server), http.get("/ready").status_code
+        log = server.log.read_text()
+        server.term()
+        server.process.wait(60)
+
+    faults = [line for line in log.splitlines() if "A worker process cannot open the agent: Agent file " in line]
+    assert (kept, ready, len(faults), "Traceback" in log) == (before, 200, 1, False)
