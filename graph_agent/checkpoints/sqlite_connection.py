@@ -185,5 +185,5 @@ def check_database(path: Path) -> None:
     except sqlite3.Error as error:
         raise ConfigError(
             f"db='sqlite:///{path}': the database cannot be opened: {error}. It must be a file that this user may "
-            "write, in a folder that exists."
+            "write, in a folder that exists and on a disk with space."
         ) from None

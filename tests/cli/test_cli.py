@@ -109,10 +109,10 @@ def test_an_exhausted_script_names_its_step(folder: Path) -> None:
 def test_a_failed_run_prints_the_error_with_the_provider_s_words_and_exits_with_1(folder: Path) -> None:
     (folder / "agent.yaml").write_text(AGENT + "config: {model_retries: 0}\n")
     # Nothing listens there.
-    address = {"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
+    address = "http://127.0.0.1:9/v1"
 
-    done = run_cli(folder, "run", "hi", **address)
-    as_json = run_cli(folder, "run", "--json", "hi", **address)
+    done = run_cli(folder, "run", "hi", OPENAI_API_KEY="x", OPENAI_BASE_URL=address)
+    as_json = run_cli(folder, "run", "--json", "hi", OPENAI_API_KEY="x", OPENAI_BASE_URL=address)
 
     error, cause = done.stderr.splitlines()
     result = json.loads(as_json.stdout.splitlines()[-1])["result"]
