@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import httpx
 from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import Runnable
 
 from graph_agent._internal.extras import needs_extra
 from graph_agent._internal.failure_log import mask_secrets
@@ -44,10 +45,14 @@ def resolve_model(model: ModelSpec) -> BaseChatModel:
     if isinstance(model, str):
         return _from_name(model)
     if not isinstance(model, Sequence):
-        raise ConfigError(
-            f"A model is a chat model or a 'provider:name'; got {type(model).__name__}. Write for example "
-            "'openai:gpt-4o-mini', or give a BaseChatModel."
-        )
+        fix = "Write for example 'openai:gpt-4o-mini', or give a BaseChatModel."
+        if isinstance(model, Runnable):
+            fix = (
+                "Give the BaseChatModel itself, with the options of bind() in its constructor. LoopConfig has "
+                "`model_retries` for with_retry(), and `fallback_models` for with_fallbacks(); a run selects another "
+                "model with context={'model': 'provider:name'}."
+            )
+        raise ConfigError(f"A model is a chat model or a 'provider:name'; got {type(model).__name__}. {fix}")
     refusals: list[str] = []
     for candidate in model:
         try:

@@ -107,18 +107,22 @@ async def test_a_wrong_model_in_a_runs_context_is_raised_with_the_fix() -> None:
     )
 
 
+WITH_RETRY = ScriptedChatModel(["Hi."]).with_retry()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"fallback_models": ("gpt-4o",)}, "fallback_models: The model 'gpt-4o' names no provider; did you mean "),
         ({"fallback_models": ("openai:gpt-4o",)}, "fallback_models: The model 'openai:gpt-4o' needs a key: set "),
         ({"fallback_models": (4,)}, "fallback_models: A model is a chat model or a 'provider:name'; got int."),
+        ({"fallback_models": (WITH_RETRY,)}, "got RunnableRetry. Give the BaseChatModel itself, with the options of "),
         ({"fallback_models": ("",)}, "fallback_models=('',): each is a 'provider:name' or a chat model"),
         ({"fallback_models": "openai:gpt-4o"}, "fallback_models='openai:gpt-4o': Input should be a valid tuple."),
         ({"model": "gpt-4o"}, "model: The model 'gpt-4o' names no provider; did you mean 'openai:gpt-4o'?"),
         ({"model": ""}, "LoopConfig: model='': String should have at least 1 character."),
     ],
-    ids=["name", "key", "object", "empty", "no list", "model", "no model"],
+    ids=["name", "key", "object", "runnable", "empty", "no list", "model", "no model"],
 )
 def test_an_unavailable_configured_model_is_an_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
