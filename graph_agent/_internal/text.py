@@ -114,6 +114,18 @@ def _describe(value: Any) -> str:
         raise ValueError(f"a {type(value).__name__} could not be turned into text: {error!r}") from error
 
 
+REASONING = "<think>"
+"""Begins the reasoning of a model whose server does not separate it from the text."""
+
+
+def after_reasoning(text: str) -> str:
+    """Return the text after reasoning in `<think>`; empty while the reasoning is unclosed."""
+    _, closed, rest = text.rpartition("</think>")
+    if closed:
+        return rest
+    return "" if text.lstrip().startswith(REASONING) else text
+
+
 def common_length(one: Sequence[str], two: Sequence[str]) -> int:
     """Return the number of equal items, or characters of texts, at the beginning of two sequences."""
     if one[: len(two)] == two:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from graph_agent._internal.text import REASONING, after_reasoning
 from graph_agent.parsing.tags import TAG, code_language
 
 SENTINEL = "No more actions."
@@ -25,7 +26,6 @@ _SENTINEL_BEGIN = re.compile(r"[\W_]*(?:n(?:o(?:\s|\Z)|\Z)|\Z)", re.IGNORECASE)
 """The first letters of the sentinel, or of a line that may become it; rejects most lines at low cost."""
 _LONGEST = 80
 """Maximum characters of a line with the sentinel, including surrounding punctuation."""
-_REASONING, _REASONING_END = "<think>", "</think>"
 
 
 _CANDIDATE = re.compile(r"[{\[<◁]|`+|~{2,}|~\Z|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z|\bfunctools\[")
@@ -60,14 +60,6 @@ def has_no_answer(text: str) -> bool:
     return is_blank(text) or is_sentinel(text)
 
 
-def after_reasoning(text: str) -> str:
-    """Return the text after reasoning in `<think>`; empty while the reasoning is unclosed."""
-    _, closed, rest = text.rpartition(_REASONING_END)
-    if closed:
-        return rest
-    return "" if text.lstrip().startswith(_REASONING) else text
-
-
 def without_sentinel(text: str) -> str:
     """Remove the sentinel from the first and the last lines of a text; empty if nothing remains."""
     if has_no_answer(text):
@@ -86,7 +78,7 @@ def visible_begin(text: str) -> int | None:
     """
     rest = after_reasoning(text).lstrip()
     line, ended, following = rest.partition("\n")
-    if not ended and (_REASONING.startswith(line) or _may_become_sentinel(line)):
+    if not ended and (REASONING.startswith(line) or _may_become_sentinel(line)):
         return None
     if not ended or not _WHOLE.fullmatch(line[: _LONGEST + 1]):
         return 0

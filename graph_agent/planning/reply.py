@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
-from graph_agent._internal.text import clean
+from graph_agent._internal.text import after_reasoning, clean
 from graph_agent.calls import new_call_id, read_text_calls, split_tool_calls, unfinished_call
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import SlowSchemaError
@@ -18,7 +18,7 @@ from graph_agent.hooks.protocol import HookResponse
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import cause_of, cut_off, text_cut_off
 from graph_agent.models.sanitize import with_text, without_call_blocks, without_calls
-from graph_agent.models.stream_filters import after_reasoning, is_blank, may_begin_with_call, without_sentinel
+from graph_agent.models.stream_filters import is_blank, may_begin_with_call, without_sentinel
 from graph_agent.parsing.call import calls_of, canonical_calls, checked_call, known_name, with_unique_ids
 from graph_agent.settings.config import Price
 from graph_agent.settings.response_format import ResponseSchema

@@ -14,7 +14,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from typing_extensions import TypeVar, is_typeddict
 
 from graph_agent._internal.failure_log import exception_text, get_logger, log_user_error
-from graph_agent._internal.text import NotFiniteError, to_json_safe
+from graph_agent._internal.text import NotFiniteError, after_reasoning, to_json_safe
 from graph_agent._internal.validation_text import explain
 from graph_agent.errors import ConfigError
 from graph_agent.parsing.tolerant import parse_lenient_json
@@ -111,6 +111,9 @@ class ResponseSchema:
             SlowSchemaError: When the check against a JSON schema takes too long. As it may block for some seconds, call
                 this in a thread from an event loop.
         """
+        if not text.lstrip().startswith(("{", "[", "`")):
+            # Reasoning may hold a draft of the answer.
+            text = after_reasoning(text)
         try:
             value = parse_lenient_json(text)
         except ValueError:

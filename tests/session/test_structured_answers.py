@@ -139,6 +139,17 @@ async def test_an_instance_survives_aliases_secrets_and_computed_fields(tmp_path
     assert (made, made.secret.get_secret_value()) == (Doubled.model_validate_json(reply), "s3")
 
 
+@pytest.mark.parametrize("reasoning", ['<think>Perhaps {"name": "Rome", "people": 1}?</think>\n', "Rome?</think>"])
+async def test_a_draft_in_reasoning_is_not_the_answer(reasoning: str) -> None:
+    graph = create_graph_agent(
+        ScriptedChatModel([f"{reasoning}```json\n{TEXT}\n```"]), response_format=City, checkpointer=InMemorySaver()
+    )
+
+    result = await Session(graph, "s1").run("Which city?")
+
+    assert result.structured_response == City(**PARIS)
+
+
 async def test_defaults_are_filled_in() -> None:
     class Place(BaseModel):
         town_name: str = Field(alias="townName")
