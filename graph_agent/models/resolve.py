@@ -44,15 +44,16 @@ def resolve_model(model: ModelSpec) -> BaseChatModel:
         return model
     if isinstance(model, str):
         return _from_name(model)
-    if not isinstance(model, Sequence):
+    given: object = model
+    if not isinstance(given, Sequence):
         fix = "Write for example 'openai:gpt-4o-mini', or give a BaseChatModel."
-        if isinstance(model, Runnable):
+        if isinstance(given, Runnable):
             fix = (
                 "Give the BaseChatModel itself, with the options of bind() in its constructor. LoopConfig has "
                 "`model_retries` for with_retry(), and `fallback_models` for with_fallbacks(); a run selects another "
                 "model with context={'model': 'provider:name'}."
             )
-        raise ConfigError(f"A model is a chat model or a 'provider:name'; got {type(model).__name__}. {fix}")
+        raise ConfigError(f"A model is a chat model or a 'provider:name'; got {type(given).__name__}. {fix}")
     refusals: list[str] = []
     for candidate in model:
         try:
