@@ -18,7 +18,7 @@ from graph_agent.agent_file.spec import CONFIG_ALIASES, AgentSpec
 from graph_agent.delegates.a2a_http import A2AAuth
 from graph_agent.mcp.connections import COMMON_KEYS, TRANSPORT_KEYS, TRANSPORTS, ServerConfig
 from graph_agent.mcp.oauth import OAuthSettings
-from graph_agent.mcp.transports import READ_TIMEOUT_S, TIMEOUT_S
+from graph_agent.mcp.transports import TIMEOUT_S
 from graph_agent.prompts import VARIABLES
 from graph_agent.settings.config import LoopConfig
 
@@ -77,7 +77,11 @@ _TRANSPORT_KEYS: dict[str, dict[str, Any]] = {
     ),
     "headers": _key("Headers of every request; may refer to variables, as `url`.", {}, **_TEXTS),
     "timeout": _key("Seconds for one HTTP request.", TIMEOUT_S, **_SECONDS),
-    "sse_read_timeout": _key("Seconds of silence after which a stream of events fails.", READ_TIMEOUT_S, **_SECONDS),
+    "sse_read_timeout": _key(
+        "Seconds of silence after which a stream of events fails; by default those of `answer_timeout_s`, 300 at least.",
+        ServerConfig.model_fields["answer_timeout_s"].default,
+        **_SECONDS,
+    ),
     "terminate_on_close": _flag("Whether to end the server's session when the connection closes.", True),
     "session_kwargs": _key("Further arguments of MCP's `ClientSession`.", {}, type="object"),
 }

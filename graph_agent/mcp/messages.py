@@ -201,7 +201,7 @@ def root_cause(error: BaseException) -> str:
     """
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(root_cause(leaf) for leaf in leaves(error)))
-    text = str(error).strip()
+    text = " ".join(str(error).split())
     if isinstance(error, NotStartedError | AuthorizationNeededError):
         return text
     if isinstance(error, OSError) and error.filename:

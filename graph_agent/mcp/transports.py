@@ -117,7 +117,7 @@ async def _sse(config: ServerConfig, watch: HttpWatch) -> AsyncIterator[tuple[In
         options["url"],
         headers=options.get("headers"),
         timeout=options.get("timeout", TIMEOUT_S),
-        sse_read_timeout=options.get("sse_read_timeout", READ_TIMEOUT_S),
+        sse_read_timeout=_read_timeout_s(config),
         httpx_client_factory=watched,
         auth=options.get("auth"),
     ) as streams:
@@ -127,7 +127,7 @@ async def _sse(config: ServerConfig, watch: HttpWatch) -> AsyncIterator[tuple[In
 @asynccontextmanager
 async def _streamable_http(config: ServerConfig, watch: HttpWatch) -> AsyncIterator[tuple[Incoming, Outgoing]]:
     options: Any = config.options
-    timeout = httpx.Timeout(options.get("timeout", TIMEOUT_S), read=options.get("sse_read_timeout", READ_TIMEOUT_S))
+    timeout = httpx.Timeout(options.get("timeout", TIMEOUT_S), read=_read_timeout_s(config))
     client = options.get("httpx_client_factory", httpx.AsyncClient)(
         headers=options.get("headers"), timeout=timeout, auth=options.get("auth")
     )
@@ -140,6 +140,12 @@ async def _streamable_http(config: ServerConfig, watch: HttpWatch) -> AsyncItera
         ) as (incoming, outgoing, _),
     ):
         yield incoming, outgoing
+
+
+def _read_timeout_s(config: ServerConfig) -> float:
+    # The stream of a call is silent while its question waits for a person, unless the server sends pings.
+    timeout_s: float = config.options.get("sse_read_timeout", max(READ_TIMEOUT_S, config.answer_timeout_s))
+    return timeout_s
 
 
 def _expand(value: str) -> str:

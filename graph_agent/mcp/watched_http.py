@@ -271,7 +271,7 @@ async def _rejection(response: httpx.Response) -> Loss:
     """Classify an error response: 4xx means that the call did not run, 404 that the session is unknown."""
     status = response.status_code
     try:
-        body = (await response.aread())[:300].decode(errors="replace").strip()
+        body = " ".join((await response.aread())[:300].decode(errors="replace").split())
     except httpx.HTTPError:
         body = ""
     finally:

@@ -123,6 +123,20 @@ def test_auth_reaches_the_servers_over_http_that_have_none_of_their_own() -> Non
     assert for_all == for_one == {"local": None, "web": shared, "other": own}
 
 
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_stream_may_be_silent_while_a_question_waits_for_its_answer(transport: str) -> None:
+    limits: list[float | None] = []
+
+    def make(**options: Any) -> httpx.AsyncClient:
+        limits.append(options["timeout"].read)
+        return httpx.AsyncClient(**options)
+
+    web = {**HTTP, "transport": transport, "httpx_client_factory": make}
+    settings: list[dict[str, Any]] = [{}, {"answer_timeout_s": 7200}, {"answer_timeout_s": 1}, {"sse_read_timeout": 5}]
+    async with open_mcp_tools({f"s{index}": {**web, **each} for index, each in enumerate(settings)}):
+        assert sorted(map(float, filter(None, limits))) == [5, 300, 3600, 7200]
+
+
 async def test_a_bad_connection_starts_nothing(tmp_path: Any) -> None:
     mark = tmp_path / "started"
     good = {"transport": "stdio", "command": sys.executable, "args": ["-c", f"open({str(mark)!r}, 'w')"]}
