@@ -78,7 +78,7 @@ _TRANSPORT_KEYS: dict[str, dict[str, Any]] = {
     "headers": _key("Headers of every request; may refer to variables, as `url`.", {}, **_TEXTS),
     "timeout": _key("Seconds for one HTTP request.", TIMEOUT_S, **_SECONDS),
     "sse_read_timeout": _key(
-        "Seconds of silence after which a stream of events fails; by default those of `answer_timeout_s`, 300 at least.",
+        "Seconds of silence after which a stream of events fails; by default `answer_timeout_s`, 300 at least.",
         ServerConfig.model_fields["answer_timeout_s"].default,
         **_SECONDS,
     ),
