@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, BaseM
 
 from graph_agent._internal.text import clean, to_json_safe
 from graph_agent.errors import ConfigError
+from graph_agent.parsing.call import known_name
 
 M = TypeVar("M", bound=BaseMessage)
 
@@ -272,6 +273,6 @@ class ToolAliases:
         return self._alias_by_name.get(name) or alias_of(name)
 
     def to_name(self, alias: str) -> str:
-        """Return the tool's own name for its alias; own names and unknown names are returned unchanged."""
+        """Return the tool's own name for its alias, damaged or not; own names and unknown names are unchanged."""
         # No alias is another tool's own name, so the lookup needs no precedence.
-        return self._name_by_alias.get(alias, alias)
+        return self._name_by_alias.get(known_name(alias, self._name_by_alias.keys()), alias)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage
+from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
@@ -35,6 +36,14 @@ async def test_a_damaged_name_calls_its_tool(openai_stub: StubFactory, name: str
 
     asked = stub.bodies[1]["messages"][-2]["tool_calls"][0]["function"]["name"]
     assert (list(result.results.values()), asked) == (["rain in Oslo"], "weather")
+
+
+async def test_a_damaged_alias_calls_its_tool(openai_stub: StubFactory) -> None:
+    dotted = StructuredTool.from_function(weather, name="my.weather")
+    async with openai_stub(Reply(tool_calls=(("functions.my_weather", "{}"),)), "Done.").chat_model() as model:
+        output = await create_graph_agent(model, tools=[dotted]).ainvoke({"messages": [("user", "go")]})
+
+    assert output["messages"][2].content == "rain in here"
 
 
 SEVERAL = '{"city": "Oslo"}{"city": "Rome"}'
