@@ -110,7 +110,7 @@ def known_name(name: str, tools: Set[str] | None) -> str:
     Forms: white space around it, ``functions.`` before it, a special token behind it (``<|channel|>commentary``, from
     gpt-oss), and a repetition, from providers that send the name in each chunk of a call.
     """
-    if tools is None or name in tools:
+    if tools is None or not name or name in tools:
         return name
     near = name.partition("<|")[0].strip()
     for nearby in (near, near.removeprefix("functions.")):
