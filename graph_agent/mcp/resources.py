@@ -14,7 +14,7 @@ from pydantic import AnyUrl, ValidationError
 from graph_agent.mcp.client_session import read_pages
 from graph_agent.mcp.loop_bridge import LoopBridge
 from graph_agent.mcp.server import Server
-from graph_agent.mcp.tools import McpTool
+from graph_agent.mcp.tools import McpTool, resource_text
 
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
 _URI: dict[str, Any] = {
@@ -93,7 +93,7 @@ async def _list_resources(session: ClientSession, arguments: dict[str, Any]) -> 
 
 async def _read_resource(session: ClientSession, arguments: dict[str, Any]) -> str:
     result = await session.read_resource(AnyUrl(str(arguments["uri"])))
-    return "\n".join(_text(content) for content in result.contents)
+    return "\n".join(resource_text(content) for content in result.contents)
 
 
 async def _list_prompts(session: ClientSession, arguments: dict[str, Any]) -> str:
@@ -112,17 +112,9 @@ def _as_lines(items: list[Any], keys: set[str]) -> str:
     return "\n".join(json.dumps(each, ensure_ascii=False) for each in listed) or "There are none."
 
 
-def _text(content: types.TextResourceContents | types.BlobResourceContents) -> str:
-    if isinstance(content, types.TextResourceContents):
-        return content.text
-    kind = content.mimeType or "unknown type"
-    size = len(content.blob) * 3 // 4 - content.blob.count("=")
-    return f"[{content.uri}: {kind}, {size} bytes, which are not text]"
-
-
 def _block_text(block: types.ContentBlock) -> str:
     if isinstance(block, types.TextContent):
         return block.text
     if isinstance(block, types.EmbeddedResource):
-        return _text(block.resource)
+        return resource_text(block.resource)
     return f"[{block.type}]"

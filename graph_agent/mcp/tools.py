@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from contextvars import copy_context
 from typing import Any
 
@@ -141,8 +142,21 @@ def _for_models(content: types.ContentBlock) -> types.ContentBlock:
     if isinstance(content, types.ResourceLink):
         # The adapters make it a file with a URL, which only the server can open, and keep neither name nor description.
         return types.TextContent(type="text", text=content.model_dump_json(exclude_none=True, exclude={"meta"}))
+    if isinstance(content, types.EmbeddedResource) and (content.resource.mimeType or "text/").startswith("text/"):
+        return types.TextContent(type="text", text=resource_text(content.resource))
     # Converted, since the adapters refuse audio and LangChain's tool messages accept no audio block.
     if not isinstance(content, types.AudioContent):
         return content
     blob = types.BlobResourceContents(uri=AnyUrl("audio:content"), mimeType=content.mimeType, blob=content.data)
     return types.EmbeddedResource(type="resource", resource=blob)
+
+
+def resource_text(content: types.TextResourceContents | types.BlobResourceContents) -> str:
+    """Return a resource as text; one that is not text is its address, type and size."""
+    if isinstance(content, types.TextResourceContents):
+        return content.text
+    kind = content.mimeType or "unknown type"
+    if kind.startswith("text/"):
+        return b64decode(content.blob).decode(errors="replace")
+    size = len(content.blob) * 3 // 4 - content.blob.count("=")
+    return f"[{content.uri}: {kind}, {size} bytes, which are not text]"

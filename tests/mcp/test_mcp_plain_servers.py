@@ -33,7 +33,7 @@ async def test_tools_that_no_call_can_reach_are_left_out_alone(tools: McpTools) 
     await Session(create_graph_agent(model, tools=tools, checkpointer=InMemorySaver()), "s").run("Hi.")
     assert (tools.failed, model.requests[0].tool_names) == (
         {},
-        ["referring", "links", "plain_list_resources", "plain_read_resource"],
+        ["referring", "links", "files", "plain_list_resources", "plain_read_resource"],
     )
 
 
@@ -61,3 +61,11 @@ async def test_a_resource_link_is_text_that_every_provider_takes(tools: McpTools
 async def test_resources_are_listed_without_templates(tools: McpTools) -> None:
     listed = await next(tool for tool in tools if tool.name == "plain_list_resources").ainvoke({})
     assert json.loads(listed) == {"name": "report", "uri": "plain://report"}
+
+
+async def test_text_that_is_sent_as_bytes_is_text(tools: McpTools) -> None:
+    named = {tool.name: tool for tool in tools}
+    read = await named["plain_read_resource"].ainvoke({"uri": "plain://report"})
+    texts = [block["text"] for block in await named["files"].ainvoke({})]
+    unknown = "[plain://report: unknown type, 9 bytes, which are not text]"
+    assert (read, texts) == ("städte;1", ["städte;1", unknown])
