@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Any
 
 _ENDINGS = ("SIGHUP", "SIGQUIT", "SIGTERM")
@@ -67,7 +68,15 @@ def _handle(number: int, handler: Any) -> None:
         signal.signal(number, handler)
 
 
+def _show_cursor() -> None:
+    """Show the cursor, which the live display of a run hides."""
+    if (terminal := _own_terminal()) is not None:
+        with suppress(OSError):
+            os.write(terminal, b"\x1b[?25h")
+
+
 def _end(number: int, _: object) -> None:
+    _show_cursor()
     show_typed_keys()
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
@@ -78,6 +87,7 @@ def _suspend(number: int, _: object) -> None:
 
     before, terminal = [*_before], _own_terminal()
     hidden = termios.tcgetattr(terminal) if terminal is not None and before else None
+    _show_cursor()
     show_typed_keys()
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)

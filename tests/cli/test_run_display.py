@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,18 @@ def test_ctrl_c_at_a_terminal_stops_the_run_of_a_question(tmp_path: Path) -> Non
         status = leave(run)
 
     assert status == 130
+
+
+def test_a_terminated_run_shows_the_cursor_of_the_terminal_again(tmp_path: Path) -> None:
+    folder = agent_folder(tmp_path, GATED_TOOLS, "work")
+    with terminal(folder, "run", "go", script=[asks(("1", "work", {"n": 1}))]) as run:
+        run.expect_exact("\x1b[?25l")
+        wait_for(folder / "began1")
+        run.kill(signal.SIGTERM)
+        run.expect_exact("\x1b[?25h")
+        status = leave(run)
+
+    assert status == -signal.SIGTERM
 
 
 def test_log_records_do_not_run_into_streamed_text(tmp_path: Path) -> None:
