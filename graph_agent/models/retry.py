@@ -298,15 +298,12 @@ class _Attempt(TokenTimeout):
 
     def with_whole_arguments(self, reply: AIMessage) -> AIMessage:
         """Return a reply with its calls of several JSON objects as invalid: LangChain keeps the first object only."""
-        given = list(self.arguments.values())
-        if len(given) != len(reply.tool_calls) or not any(map(is_several_objects, given)):
+        several = [is_several_objects(raw) for raw in self.arguments.values()]
+        if not any(several) or reply.invalid_tool_calls or len(several) != len(reply.tool_calls):
             return reply
-        calls, invalid = [], list(reply.invalid_tool_calls)
-        for raw, call in zip(given, reply.tool_calls, strict=True):
-            if is_several_objects(raw):
-                invalid.append(invalid_tool_call(name=call["name"], args=raw, id=call["id"]))
-            else:
-                calls.append(call)
+        given = list(zip(several, self.arguments.values(), reply.tool_calls, strict=True))
+        calls = [call for bad, _, call in given if not bad]
+        invalid = [invalid_tool_call(name=call["name"], args=raw, id=call["id"]) for bad, raw, call in given if bad]
         return reply.model_copy(update={"tool_calls": calls, "invalid_tool_calls": invalid})
 
     def _is_taken(self, id_: str | None) -> bool:
@@ -327,7 +324,7 @@ class _Attempt(TokenTimeout):
             self.arguments[key] = self.arguments.get(key, "") + (piece["args"] or "")
 
 
-_TAKES_FIRST = {BaseChatModel.ainvoke.__code__, request_unobserved.__code__}
+_TAKES_FIRST = {"BaseChatModel.ainvoke", "request_unobserved"}
 """Functions that take the first choice of a reply; some compatible servers send none when they fail."""
 
 
@@ -349,7 +346,7 @@ async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
         raise
     except IndexError as error:
         *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
-        if frame.f_code in _TAKES_FIRST:
+        if frame.f_code.co_qualname in _TAKES_FIRST:
             raise ConnectionAbortedError("the provider's reply has no choices") from error
         raise
     finally:

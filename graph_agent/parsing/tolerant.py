@@ -80,7 +80,6 @@ _LITERALS: dict[str, Any] = {
     "Infinity": math.inf,
     "-Infinity": -math.inf,
 }
-_STEPS, _CHARACTERS_A_STEP = 40, 8
 _ABSENT: Any = object()
 
 
@@ -128,7 +127,7 @@ def read_tolerant(text: str, work: WorkBudget) -> ParsedValue | None:
     """Parse the object or list at the start of ``text``.
 
     None if there is none, if the damage needs guessing, or if the budget is spent: the cost is one step per token and
-    one per 8 characters. A truncated string or number is kept as far as it goes; a key without a value and a partial
+    one per 16 characters. A truncated string or number is kept as far as it goes; a key without a value and a partial
     literal are dropped.
     """
     opening = _TOKEN.match(text)
