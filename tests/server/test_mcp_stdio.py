@@ -137,6 +137,24 @@ def test_both_kinds_of_versions_are_served_on_one_connection(command: list[str])
     )
 
 
+async def test_a_client_that_leaves_during_a_call_without_an_id_aborts_its_run(
+    command: list[str], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    arguments = {"input": f'!call wait_for {{"file": "{gate}"}}', "session": "s"}
+    info = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    with started(command) as server:
+        send(server, {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": info})
+        received(server, 1)
+        send(server, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+        call = {"name": "parrot", "arguments": arguments}
+        send(server, {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})
+        await until(gate.with_suffix(".pid").exists)
+        _, errors = await asyncio.to_thread(server.communicate, timeout=60)
+
+    assert (await session_of(tmp_path, "s"), "A run failed" in errors) == (("ABORTED", ["unknown"]), False)
+
+
 @pytest.mark.parametrize("end", ["close", "kill"])
 async def test_a_call_with_an_id_goes_on_in_the_next_process(command: list[str], tmp_path: Path, end: str) -> None:
     gate = tmp_path / "gate"

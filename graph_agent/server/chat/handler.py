@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
+import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -114,7 +115,9 @@ class Runs:
                 run.detached.add_done_callback(self._following.discard)
             else:
                 self._active.discard(run)
-                await run.close()
+                # Shielded: a cancelled scope of anyio cancels each wait within it, and the database closes after this.
+                with anyio.CancelScope(shield=True):
+                    await run.close()
 
     async def _finish(self, run: ServerRun) -> None:
         """Wait for the end of a run whose client has left, and of its follow-ups."""
