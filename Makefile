@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 # Tests wait for processes a third of their time, so that two cores have work for three of them.
-WORKERS ?= 3
+WORKERS ?= 4
 SCALE ?= 5
 SEED ?= 1
 REPORT ?=

@@ -201,6 +201,9 @@ async def _check_connection(connection: AsyncConnection[DictRow]) -> None:
 
     A server that ends a connection sends data, so a query is needed only if there is data to read.
     """
+    if connection.pgconn.pipeline_status:
+        # A cancelled transaction has left the mode on, in which several statements at once are an error.
+        await connection.close()
     if connection.closed or is_readable(connection.fileno(), 0):
         await Pool.check_connection(connection)
 

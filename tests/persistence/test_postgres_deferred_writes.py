@@ -191,6 +191,19 @@ async def test_a_cancelled_transaction_is_repeated(saver: SharedPostgresSaver, p
     assert stored(postgres_url) == {"a": 2, "b": 2}
 
 
+async def test_a_connection_whose_pipeline_was_left_open_is_replaced(
+    saver: SharedPostgresSaver, postgres_url: str
+) -> None:
+    [writer] = await begun(saver, "a")
+    async with saver._pool.connection() as connection:
+        connection.pgconn.enter_pipeline_mode()
+    for _ in range(saver._pool.max_size):
+        await writer.put()
+        await writer.flush()
+
+    assert (stored(postgres_url), connection.closed) == ({"a": 1 + saver._pool.max_size}, True)
+
+
 async def test_a_commit_that_is_cancelled_before_it_begins_is_repeated(
     saver: SharedPostgresSaver, postgres_url: str
 ) -> None:

@@ -128,7 +128,7 @@ async def test_arguments_that_are_no_json_go_back_to_the_model() -> None:
     result = await graph.ainvoke(says("go"))
 
     assert [(m.status, m.text) for m in result["messages"] if isinstance(m, ToolMessage)] == [
-        ("error", "The arguments are no JSON object: 'not json'. Send one JSON object."),
+        ("error", "The arguments are no JSON object: 'not json'. Send one JSON object for each call."),
         ("success", "mended"),
     ]
 
