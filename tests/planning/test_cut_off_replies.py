@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.tool import tool_call
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
@@ -15,6 +18,7 @@ from pydantic import BaseModel
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.calls import unfinished_call
 from graph_agent.models.errors import cut_off
+from graph_agent.session.results import Done
 from tests.support.agents import asks, at_step_limit, echo
 from tests.support.cut_off import AGAIN, ENVELOPE, HALF, WHOLE, Disk, disk, ended, refused_call
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
@@ -173,6 +177,43 @@ async def test_a_streamed_answer_without_a_finish_reason_is_cut_off(
         truncated,
         ["The answer was cut off before it was complete."] if truncated else [],
     )
+
+
+class EndedStream(BaseChatModel):
+    """Streams one chunk of a text, with the metadata of a provider's client, and ends."""
+
+    metadata_of_chunk: dict[str, str]
+
+    @property
+    def _llm_type(self) -> str:
+        return "ended"
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        raise AssertionError("The reply is streamed.")
+
+    async def _astream(self, messages: list[BaseMessage], *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
+        message = AIMessageChunk(content="Eat it only if", response_metadata=self.metadata_of_chunk)
+        yield ChatGenerationChunk(message=message)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "truncated"),
+    [
+        ({"model_provider": "anthropic"}, "interrupted"),
+        ({"model_provider": "anthropic", "stop_reason": "end_turn"}, None),
+        ({"model_provider": "another"}, None),
+    ],
+    ids=["no reason", "a reason", "a provider without reasons"],
+)
+async def test_a_stream_of_anthropic_without_a_stop_reason_is_cut_off(
+    metadata: dict[str, str], truncated: str | None
+) -> None:
+    graph = create_graph_agent(EndedStream(metadata_of_chunk=metadata), checkpointer=InMemorySaver())
+    run = Session(graph, "s1").stream("May I eat it?")
+
+    results = [part.result async for part in run if isinstance(part, Done)]
+
+    assert [(result.answer, result.truncated) for result in results] == [("Eat it only if", truncated)]
 
 
 async def test_a_call_whose_name_was_not_written_leaves_a_history_that_providers_take(
