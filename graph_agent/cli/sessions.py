@@ -166,6 +166,12 @@ def export_(
     from graph_agent.agent_file.spec import load_spec
     from graph_agent.session.importing import export_session
 
+    if as_html + as_test + as_case > 1:
+        raise typer.BadParameter("--html, --test and --case are different files; give one of them.")
+    if number is not None and not (as_test or as_case):
+        raise typer.BadParameter("it belongs to --test and --case.", param_hint="--input")
+    if all_checkpoints and (as_html or as_test or as_case):
+        raise typer.BadParameter("it belongs to the lines that an import reads.", param_hint="--all-checkpoints")
     # The page names the agent; the database alone suffices for the lines.
     spec = load_spec(config) if db is None or ((as_html or as_test or as_case) and config.exists()) else None
     address = shared_database(db or (spec.db if spec else ""))
