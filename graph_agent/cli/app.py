@@ -90,8 +90,8 @@ app.add_typer(sessions_app, name="sessions")
 def main() -> None:
     """Run the command line; errors for the user to fix are one line on standard error, with exit status 2."""
     escape_unencodable()
-    log_warnings(stream=log_stream)
     try:
+        log_warnings(stream=log_stream)
         app()
     except GraphAgentError as error:
         _show_error(f"error: {error}")

@@ -112,6 +112,16 @@ def check_keys(spec: AgentSpec) -> Iterator[CheckResult]:
         yield CheckResult("keys", "ok", "the agent file needs none")
 
 
+def check_variables(spec: AgentSpec) -> Iterator[CheckResult]:
+    """Look for variables of this package whose names are wrong; those that the agent file names are its own."""
+    from graph_agent.server.settings import unknown_variables
+
+    text = spec.path.read_text(encoding="utf-8")
+    for variable, fault in unknown_variables().items():
+        if variable not in text:
+            yield CheckResult("environment", "warning", fault, f"unset {variable}")
+
+
 async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResult]:
     """Build the models of the file; send one request to the first if wanted."""
     from graph_agent.agent_file.factory import model_candidates
@@ -309,7 +319,7 @@ async def check_all(config: str, db: str | None, *, ask_model: bool) -> AsyncIte
         yield CheckResult("agent file", "problem", str(error), fix)
         return
     yield CheckResult("agent file", "ok", f"{spec.path} is valid")
-    for check_result in check_keys(spec):
+    for check_result in (*check_keys(spec), *check_variables(spec)):
         yield check_result
     async for check_result in check_model(spec, ask=ask_model):
         yield check_result

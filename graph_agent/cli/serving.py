@@ -130,8 +130,8 @@ def a2a(
         typer.echo(describe_settings())
         return
     given = {"public_url": url, "drain_s": drain_s}
-    options = settings_from(settings or []).model_copy(
-        update={name: value for name, value in given.items() if value not in ("", None)}
+    options = settings_from(
+        [*(settings or []), *(f"{name}={value}" for name, value in given.items() if value not in ("", None))]
     )
     spec = with_sources(load_spec(config), sources_from(credential or []))
     if push_notifications:
