@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import AIMessage, AIMessageChunk
-from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatResult
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -123,17 +122,14 @@ async def test_an_unreadable_reply_is_requested_again(
 class Exiting(ScriptedChatModel):
     """Raises `SystemExit` in place of each reply."""
 
-    async def _astream(self, *args: Any, **options: Any) -> AsyncIterator[ChatGenerationChunk]:
-        if options is not None:
-            raise SystemExit(3)
-        yield ChatGenerationChunk(message=AIMessageChunk(""))
-
     async def _agenerate(self, *args: Any, **options: Any) -> ChatResult:
         raise SystemExit(3)
 
 
 async def test_an_exit_of_the_models_client_fails_the_input() -> None:
-    talk = Session(create_graph_agent(Exiting([]), checkpointer=InMemorySaver()), "s1")
+    talk = Session(
+        create_graph_agent(Exiting(responses=[], disable_streaming=True), checkpointer=InMemorySaver()), "s1"
+    )
 
     result = await talk.run("go")
     streamed = [part async for part in talk.stream("go")]
