@@ -34,6 +34,7 @@ finally:
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "command",
     [
