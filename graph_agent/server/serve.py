@@ -151,14 +151,13 @@ def serve(
             then.
         SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
     """
+    _begin_log(log_level)
     source = of_file(config, credentials, record=record)
     settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
     check_workers(workers, db or source.db)
     is_switched_on()  # raises for a wrong value, which every worker would find
     # Checked here because uvicorn binds after the agent's MCP servers have been started.
     bind_socket(host, port).close()
-    log_at(log_level)
-    _warn_of_variables()
     _exit_cleanly_on_sigterm()
     options = {"host": host, "port": port, **_options(settings, log_level or "info")}
     with sharing(workers) as shared:
@@ -197,6 +196,7 @@ def serve_a2a(
         ConfigError: If the keys, a credential or the address cannot be used.
         SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
     """
+    _begin_log(log_level)
     settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
 
     def show(url: str) -> None:
@@ -246,7 +246,6 @@ def _serve_at(
 ) -> None:
     """Serve an application in this process; `show` is called with its URL once it has started."""
     log_at(log_level)
-    _warn_of_variables()
     _exit_cleanly_on_sigterm()
     with bind_socket(host, port) as listener:
         # Clients that connect before the agent is open wait instead of being refused.
@@ -255,7 +254,8 @@ def _serve_at(
         _ServerWithStartupLine(config, partial(show, url_of(listener))).run([listener])
 
 
-def _warn_of_variables() -> None:
+def _begin_log(log_level: str | None) -> None:
+    log_at(log_level)
     for text in unknown_variables().values():
         logger.warning("%s", text)
 

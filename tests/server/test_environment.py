@@ -222,6 +222,18 @@ def test_a_command_refuses_a_value_that_a_variable_does_not_have(variable: str, 
     assert [(each.returncode, each.stderr) for each in done] == [(2, f"error: {fault}\n")] * 2
 
 
+def test_a_server_that_refuses_to_start_without_keys_reports_the_misspelt_variable(tmp_path: Path) -> None:
+    agent_file(tmp_path)
+
+    done = run_cli(tmp_path, "serve", "--host", "0.0.0.0", GRAPH_AGENT_API_KEY="me:a-key-of-16-letters")
+
+    lines = [line.partition("The environment")[2] or line[:21] for line in done.stderr.splitlines()]
+    assert lines == [
+        " variable GRAPH_AGENT_API_KEY is no setting of graph-agent. Did you mean GRAPH_AGENT_API_KEYS?",
+        "error: host='0.0.0.0'",
+    ]
+
+
 @pytest.mark.parametrize("entry", ["public_url=my.host", "cors_origins=[https://my.page/]"])
 def test_an_address_that_no_client_can_have_is_refused(entry: str) -> None:
     with pytest.raises(ConfigError, match=entry.partition("=")[0]):
