@@ -192,7 +192,8 @@ class EditorSession:
         self._session = Session(graph.with_config(callbacks=[ReasoningReader(think)]), session_id)
         self._client = client
         self._user = user
-        self._prompted = False
+        self._prompt: object | None = None
+        """Identifies the prompt under way; None if there is none."""
         self._cancelled = False
         self._asking: asyncio.Future[Any] | None = None
         self._aborting = asyncio.Lock()
@@ -204,27 +205,30 @@ class EditorSession:
 
     def check_idle(self) -> None:
         """Check that no prompt is under way; raise `RequestError` if there is one."""
-        if self._prompted:
+        if self._prompt is not None:
             raise RequestError(-32600, f"Session {self.id} is answering another prompt; cancel it first.")
 
     async def prompt(self, blocks: Sequence[conversion.PromptBlock]) -> schema.PromptResponse:
         """Run an input, with the permissions that it needs."""
         self.check_idle()
-        self._prompted, self._cancelled = True, False
+        self._prompt, self._cancelled = object(), False
         try:
+            async with self._aborting:
+                pass  # an abort of the last prompt would stop the run of this one
             return await self._run(blocks)
         finally:
-            self._prompted = False
+            self._prompt = None
 
     async def cancel(self) -> None:
         """Stop the run, and what the client is asked, until the prompt has ended."""
-        self._cancelled = True
+        prompt, self._cancelled = self._prompt, True
         if self._asking is not None:
             self._asking.cancel()
         # The run may not have begun.
-        while self._prompted:
+        while prompt is not None and self._prompt is prompt:
             async with self._aborting:
-                await self._session.abort()
+                if self._prompt is prompt:
+                    await self._session.abort()
             await asyncio.sleep(POLL_S)
 
     async def _run(self, blocks: Sequence[conversion.PromptBlock]) -> schema.PromptResponse:

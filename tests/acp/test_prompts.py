@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from acp import (
@@ -15,8 +17,13 @@ from acp import (
     resource_link_block,
     text_block,
 )
+from acp.interfaces import Client
+from langgraph.checkpoint.memory import InMemorySaver
 
+from graph_agent import create_graph_agent
+from graph_agent.acp.agent import EditorAgent
 from tests.support.acp import AGENT, call, calls, editor, prepare
+from tests.support.gates import Gate, GatedModel
 
 PIXEL = base64.b64encode(b"pixel").decode()
 ECHO = calls(call("a", "echo", text="x"))
@@ -152,3 +159,27 @@ async def test_data_that_are_no_base64_are_refused(tmp_path: Path) -> None:
             await client.within(client.connection.prompt(session_id=client.session_id, prompt=prompt))
 
     assert client.outline() == []
+
+
+class _Silent:
+    """A client that reads nothing."""
+
+    async def session_update(self, **_: Any) -> None:
+        pass
+
+
+async def test_a_cancellation_leaves_a_prompt_that_follows_at_once() -> None:
+    first, second = Gate(), Gate()
+    model = GatedModel(["One two.", "Three four."], within={1: first, 2: second})
+    agent = EditorAgent(create_graph_agent(model, checkpointer=InMemorySaver()), "ana")
+    agent.on_connect(cast("Client", _Silent()))
+    session_id = (await agent.new_session()).session_id
+    prompt = asyncio.create_task(agent.prompt([text_block("hi")], session_id))
+    await first.reached()
+    cancelling = asyncio.create_task(agent.cancel(session_id))
+    stopped = await prompt
+    following = asyncio.create_task(agent.prompt([text_block("and now?")], session_id))
+    await asyncio.gather(cancelling, second.reached())
+    second.open()
+
+    assert (stopped.stop_reason, (await following).stop_reason) == ("cancelled", "end_turn")
