@@ -18,7 +18,7 @@ from tests.support.cli import run_cli
 from tests.support.warm_process import ONLY_OUR_PLUGIN, warm_python
 
 pytestmark = pytest.mark.xdist_group("page")
-DONE_MS = 30_000
+DONE_MS = 60_000
 
 
 def send(page: Page, text: str) -> None:
@@ -35,6 +35,8 @@ def bars(page: Page) -> list[str]:
 def drawing(page: Page) -> list[Any]:
     """The bars of the time axis: name, state and place."""
     page.locator(".bar").first.wait_for()
+    # The axis has its width once the browser has drawn a frame.
+    page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
     bars: list[Any] = page.locator(".bar").evaluate_all(
         "bars => bars.map(bar => [bar.ariaLabel, bar.className, bar.style.cssText])"
     )
@@ -121,6 +123,41 @@ def test_a_request_that_was_not_recorded_is_reconstructed(page: Page, travel: Se
     page.get_by_role("button", name=re.compile("^model, step 2")).click()
 
     expect(page.get_by_role("region", name="Details")).to_contain_text("3 messages, reconstructed")
+    assert sent_messages(page) == ["human", "+ ai", "+ tool"]
+
+
+LATE_HISTORY = """
+    const fetched = window.fetch;
+    const [asked, added] = [Promise.withResolvers(), Promise.withResolvers()];
+    let isNew = true;
+    window.fetch = async (url, options) => {
+      if (/[/]events$/.test(url) && isNew) {
+        await asked.promise;
+        isNew = false;
+        return new Response('{"events": [], "after": -1}');
+      }
+      if (/follow=true/.test(url)) await added.promise;
+      const answer = await fetched(url, options);
+      if (/events[?]after=-1/.test(url)) {
+        asked.resolve();
+        await new Promise((resolve) => setTimeout(resolve, 100));
+        setTimeout(added.resolve, 100);
+      }
+      return answer;
+    };
+"""
+"""Read a new session without events, and then the events for the history that was shown before."""
+
+
+def test_events_of_a_history_that_is_no_longer_shown_choose_no_input(page: Page, travel: Served) -> None:
+    page.add_init_script(LATE_HISTORY)
+    page.route("**/events?type=model_request*", lambda route: route.fulfill(json={"events": []}))
+    page.goto(travel.url)
+    send(page, '!call [["echo", {"text": "one"}]]')
+    expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
+    page.get_by_role("button", name=re.compile("^model, step 2")).click()
+
+    # The request is reconstructed from the history that is shown.
     assert sent_messages(page) == ["human", "+ ai", "+ tool"]
 
 
@@ -223,6 +260,8 @@ def test_an_id_that_the_server_refuses_is_named_once(page: Page, travel: Served)
 def test_a_run_is_steered_followed_up_and_aborted(page: Page, travel: Served, tmp_path: Path) -> None:
     page.goto(travel.url)
     send(page, f'!call [["wait_for", {{"file": "{tmp_path / "go"}"}}]]')
+    # A session is shown as running before its first event is read; until then, Enter does nothing.
+    expect(page.get_by_role("button", name="Steer")).to_be_enabled(timeout=DONE_MS)
     expect(page.get_by_role("status")).to_have_text("running", timeout=DONE_MS)
     send(page, "Be brief.")
     expect(page.get_by_role("status")).to_contain_text("the next plan reads it")
@@ -231,8 +270,11 @@ def test_a_run_is_steered_followed_up_and_aborted(page: Page, travel: Served, tm
     expect(page.get_by_role("status")).to_contain_text("Queued")
     (tmp_path / "go").touch()
     page.locator(".message.agent:not(.live)").get_by_text("You said: And then?").wait_for(timeout=DONE_MS)
-    expect(page.get_by_role("status")).to_have_text("completed")
+    # An input is shown as completed before its answer is read; until then, Enter steers.
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_enabled(timeout=DONE_MS)
     send(page, f'!call [["wait_for", {{"file": "{tmp_path / "never"}"}}]]')
+    # Before the run begins, there is nothing to abort.
+    page.get_by_role("button", name="wait_for, running", exact=True).wait_for(timeout=DONE_MS)
     page.get_by_role("button", name="Abort").click(timeout=DONE_MS)
     page.locator(".ending").wait_for(timeout=DONE_MS)
 

@@ -126,11 +126,11 @@ class App extends Component {
   }
 
   add(log, { events, after }) {
-    const count = log.inputs.length;
+    // An answer may arrive after the session was read again, or another one opened.
+    if (log !== this.state.log) return;
+    const n = log.inputs.length - 1;
     reduceAll(log, events, after);
-    if (log.inputs.length !== count && (!this.state.chosen || this.state.chosen.number === count - 1)) {
-      this.setState({ chosen: log.inputs.at(-1), bar: null });
-    }
+    if (log.inputs[n + 1] && (this.state.chosen?.number ?? n) === n) this.setState({ chosen: log.inputs.at(-1), bar: null });
     this.draw();
   }
 
