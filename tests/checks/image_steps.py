@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import urllib.request
 from pathlib import Path
 
 from tests.support.image import Context, Stage, Step, read_stages
+from tests.support.ports import reserved_port
 
 ROOT = Path(__file__).parents[2]
 _INSIDE = "GRAPH_AGENT_IMAGE_STEPS"
@@ -119,16 +119,19 @@ def run(stage: Stage, folder: Folder) -> None:
     for path in ("/tmp", "/data"):
         sh("mount", "-t", "tmpfs", "-o", f"uid={user},gid={group},mode=700", "tmpfs", str(folder.at(path)))
     sh("mount", "-o", "remount,bind,ro", str(folder.path))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    with reserved_port() as port:
+        serve(stage, folder, f"{user}:{group}", port)
+
+
+def serve(stage: Stage, folder: Folder, user: str, port: int) -> None:
+    """Run the command and its health check on a port."""
     environment = {
         **stage.environment,
         "GRAPH_AGENT_HOST": "127.0.0.1",
-        "GRAPH_AGENT_PORT": port,
+        "GRAPH_AGENT_PORT": str(port),
         "DEBUG_MOCK_RESPONSES": '["Hello!"]',
     }
-    inside = ["chroot", f"--userspec={user}:{group}", "--groups=", str(folder.path), "/usr/bin/env", "--chdir=/data"]
+    inside = ["chroot", f"--userspec={user}", "--groups=", str(folder.path), "/usr/bin/env", "--chdir=/data"]
     confined = ["setpriv", "--no-new-privs", "--bounding-set=-all"]
     writable = (
         "for each in /opt /etc /usr /root /src; do ! touch $each/x 2>/dev/null || exit 1; done; touch /tmp/x /data/x"

@@ -35,7 +35,7 @@ async def test_the_tools_of_the_others_are_given_when_servers_are_down(
         "better": stdio(tmp_path, tool_prefix="b."),
         "missing": {"transport": "stdio", "command": "no-such-program"},
         "crashing": script("raise SystemExit('the licence has expired')"),
-        "silent": {**silent, "connect_timeout_s": 0.5},
+        "silent": {**silent, "connect_timeout_s": 3},
         "closed": {"transport": "http", "url": "http://127.0.0.1:9/mcp"},
         "closed too": {"transport": "sse", "url": "http://127.0.0.1:9/sse"},
     }
@@ -48,7 +48,7 @@ async def test_the_tools_of_the_others_are_given_when_servers_are_down(
             "install it, or use its full path.",
             "crashing": "MCP server 'crashing' cannot be reached: it closed the connection; "
             "the end of its stderr: the licence has expired.",
-            "silent": "MCP server 'silent' cannot be reached: it did not come up within 0.5 s.",
+            "silent": "MCP server 'silent' cannot be reached: it did not come up within 3 s.",
             "closed": "MCP server 'closed' cannot be reached: ConnectError: All connection attempts failed.",
             "closed too": "MCP server 'closed too' cannot be reached: ConnectError: All connection attempts failed.",
         }

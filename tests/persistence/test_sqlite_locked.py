@@ -100,7 +100,10 @@ def test_after_a_lock_timeout_later_waits_are_short_until_a_write_succeeds(
     assert (long_waits, len(caplog.records)) == (1, 2)
 
 
-def test_a_lock_that_is_released_in_time_is_waited_for(file: Path, locked: sqlite3.Connection) -> None:
+def test_a_lock_that_is_released_in_time_is_waited_for(
+    file: Path, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_connection, "BUSY_S", 60.0)
     releasing = threading.Timer(0.3, lambda: locked.execute("COMMIT"))
     releasing.start()
     with closing(LockWaitConnection(file)) as connection:

@@ -161,14 +161,14 @@ async def test_an_abort_keeps_what_was_shown_of_the_answer(finalize: Any) -> Non
 async def test_the_deadline_keeps_what_was_shown_of_the_answer() -> None:
     gate = Gate()
     model = GatedModel(["One two three."], within={1: gate})
-    talk = talk_with(model, deadline_s=0.5)
+    talk = talk_with(model, deadline_s=2)
 
     parts = await parts_of(talk)
 
     last = parts[-1]
     assert isinstance(last, Done)
     assert (last.result.answer, last.result.stop_reason, len(model.requests)) == (
-        "One\n\nReached the deadline (0.5 s)",
+        "One\n\nReached the deadline (2.0 s)",
         "deadline",
         1,
     )

@@ -268,7 +268,7 @@ async def test_an_abort_ends_a_run_whose_part_hangs(part: Callable[[Hang], dict[
 async def test_the_deadline_ends_a_run_whose_part_suppresses_a_cancellation(
     part: Callable[[Hang], dict[str, Any]],
 ) -> None:
-    with hanging(part, 1, deadline_s=0.5) as (hang, session):
+    with hanging(part, 1, deadline_s=1.5) as (hang, session):
         result = await asyncio.wait_for(session.run("go"), 30)
 
         hang.release()
@@ -276,7 +276,7 @@ async def test_the_deadline_ends_a_run_whose_part_suppresses_a_cancellation(
 
 
 async def test_a_store_that_does_not_answer_is_not_asked_again_after_the_deadline() -> None:
-    with hanging(_store, 0, deadline_s=0.5) as (hang, session):
+    with hanging(_store, 0, deadline_s=1.5) as (hang, session):
         result = await asyncio.wait_for(session.run("go"), 30)
 
         # The two are the watch for an abort and the look for notes at the first step.

@@ -268,7 +268,7 @@ async def editor(folder: Path, script: Sequence[str] | None, decide: Decide | No
     os.close(given)
     os.close(printed)
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reads, "rb"))
+    stdout, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reads, "rb"))
     stdin, protocol = await loop.connect_write_pipe(
         lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(writes, "wb")
     )
@@ -283,3 +283,4 @@ async def editor(folder: Path, script: Sequence[str] | None, decide: Decide | No
         process.kill()
         await client.connection.close()
         stdin.close()
+        stdout.close()  # the end of the output may come after that of the process

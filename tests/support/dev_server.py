@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+
+from tests.support.ports import reserved_port
 
 ROOT = Path(__file__).parents[2]
 _WITHIN_S = 180
@@ -30,11 +31,6 @@ def dev_process(
         config: The `langgraph.json`.
         environment: Further variables.
     """
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
-    url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "langgraph_cli", "dev", "--config", str(config), "--port", str(port)]
-    options = ["--no-browser", "--no-reload", "--n-jobs-per-worker", "10"]
     variables = {name: value for name, value in os.environ.items() if name not in NOT_FOR_THE_CHILD} | {
         "PYTHONPATH": str(ROOT),
         "LANGGRAPH_CLI_NO_ANALYTICS": "1",
@@ -42,14 +38,18 @@ def dev_process(
         "LANGSMITH_TRACING": "false",
         **environment,
     }
-    with (folder / "log").open("a") as log:
-        process = subprocess.Popen([*command, *options], cwd=folder, env=variables, stdout=log, stderr=log)
-    try:
-        _wait_until_ready(url, process, folder / "log")
-        yield process, url
-    finally:
-        process.kill()
-        process.wait()
+    with reserved_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "langgraph_cli", "dev", "--config", str(config), "--port", str(port)]
+        options = ["--no-browser", "--no-reload", "--n-jobs-per-worker", "10"]
+        with (folder / "log").open("a") as log:
+            process = subprocess.Popen([*command, *options], cwd=folder, env=variables, stdout=log, stderr=log)
+        try:
+            _wait_until_ready(url, process, folder / "log")
+            yield process, url
+        finally:
+            process.kill()
+            process.wait()
 
 
 def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -132,7 +132,7 @@ def _warm_up() -> None:
         asyncio.run(_converse(Path(folder)))
         with contextlib.suppress(ImportError):  # an extra that is not installed
             asyncio.run(_serve(Path(folder)))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while threading.active_count() > 1 and time.monotonic() < deadline:
         time.sleep(0.01)
     sync_bridge._IDLE_S = idle_s

@@ -52,6 +52,7 @@ def travel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def page(browser: Browser) -> Iterator[Page]:
     """A tab; the test fails if its script fails or its policy blocks anything."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(60_000)
     page = context.new_page()
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from tests.server.process import Served, serving
+from tests.support.ports import reserved_port
 from tests.web.conftest import TRAVEL
 from tests.web.travel_agent import HOSTILE
 
 pytestmark = pytest.mark.xdist_group("page")
-DONE_MS = 30_000
+DONE_MS = 60_000
 KEY = "a-key-for-the-page-tests"
 HELD = """
     const [path, late] = [new RegExp(%s), %s];
@@ -134,6 +136,8 @@ def test_the_bar_of_a_working_model_keeps_the_focus_when_it_is_recorded(
 ) -> None:
     page.goto(travel.url)
     send(page, call(("echo", {"text": f"!hold {tmp_path / 'go'}"})))
+    # The model works at the first step, too.
+    page.get_by_role("button", name=re.compile("^echo, succeeded, .*step 1")).wait_for(timeout=DONE_MS)
     page.get_by_role("button", name="working").focus()
     if key:
         page.keyboard.press(key)
@@ -149,6 +153,8 @@ def test_no_text_is_ever_markup(page: Page, travel: Served) -> None:
     page.goto(travel.url)
     send(page, f"{call(('echo', {'text': HOSTILE, HOSTILE: HOSTILE}), (HOSTILE, {}))}")
     expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
+    # An input is shown as completed before its answer is read; until then, Enter steers.
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_enabled(timeout=DONE_MS)
     send(page, HOSTILE)
     page.locator(".message.agent:not(.live)").get_by_text("You said: <img").wait_for(timeout=DONE_MS)
     for turn in page.get_by_role("button", name="Show its time").all():
@@ -161,21 +167,22 @@ def test_no_text_is_ever_markup(page: Page, travel: Served) -> None:
 
 
 def test_a_restarted_server_is_followed_again(page: Page, tmp_path: Path) -> None:
-    with serving(tmp_path, agent=TRAVEL) as served:
-        page.goto(served.url)
-        send(page, "one")
-        # The streamed answer is shown before it is stored.
-        page.locator(".message.agent:not(.live)").get_by_text("You said: one").wait_for(timeout=DONE_MS)
-        session, port = page.url.partition("#")[2], served.url.rpartition(":")[2]
-        served.kill_all()
-        page.get_by_text("reconnecting…").wait_for(timeout=DONE_MS)
-    with serving(tmp_path, "--port", port, agent=TRAVEL) as served:
-        expect(page.get_by_text("reconnecting…")).to_have_count(0, timeout=DONE_MS)
-        with served.http() as http:
-            message = {"model": "travel", "messages": [{"role": "user", "content": "two"}]}
-            http.post("/v1/chat/completions", json={**message, "metadata": {"session_id": session}})
-        # The streamed text gives way to the stored answer.
-        expect(page.locator(".message.agent")).to_have_text(["You said: one", "You said: two"], timeout=DONE_MS)
+    with reserved_port() as port:
+        with serving(tmp_path, "--port", str(port), agent=TRAVEL) as served:
+            page.goto(served.url)
+            send(page, "one")
+            # The streamed answer is shown before it is stored.
+            page.locator(".message.agent:not(.live)").get_by_text("You said: one").wait_for(timeout=DONE_MS)
+            session = page.url.partition("#")[2]
+            served.kill_all()
+            page.get_by_text("reconnecting…").wait_for(timeout=DONE_MS)
+        with serving(tmp_path, "--port", str(port), agent=TRAVEL) as served:
+            expect(page.get_by_text("reconnecting…")).to_have_count(0, timeout=DONE_MS)
+            with served.http() as http:
+                message = {"model": "travel", "messages": [{"role": "user", "content": "two"}]}
+                http.post("/v1/chat/completions", json={**message, "metadata": {"session_id": session}})
+            # The streamed text gives way to the stored answer.
+            expect(page.locator(".message.agent")).to_have_text(["You said: one", "You said: two"], timeout=DONE_MS)
 
 
 @pytest.mark.parametrize("late", ["request", "answer"])

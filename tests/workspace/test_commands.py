@@ -66,7 +66,7 @@ async def test_secrets_of_this_process_are_not_inherited(tmp_path: Path, monkeyp
     [
         ("sleep 1000", {"timeout_s": 0.3}, "stopped after 0.3 s"),
         ("trap '' TERM INT HUP; while :; do sleep 1; done", {"timeout_s": 0.3}, "stopped after 0.3 s"),
-        ("for i in 1 2 3 4 5 6; do sleep 1000 & done; wait", {"processes": 3}, "stopped: it had 7 processes"),
+        ("for i in 1 2 3 4 5 6; do sleep 1000 & done; wait", {"processes": 3}, "stopped: it had "),
         (f"python3 -c '{HUNGRY}'", {"memory_mb": 200}, "stopped: it used "),
     ],
     ids=["time", "time-without-signals", "processes", "memory"],

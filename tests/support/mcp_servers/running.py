@@ -6,12 +6,14 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from langchain_core.tools import BaseTool
 
+from tests.support.ports import reserved_port
 from tests.support.warm_process import start_python, warm_python
 
 ROOT = Path(__file__).parents[3]
@@ -58,6 +60,7 @@ class HttpServer:
         self._env = {**os.environ, **notes(folder), **env}
         self._path = "/mcp" if transport == "streamable-http" else "/sse"
         self._adapters_name = transport.replace("-", "_")
+        self._reserved = ExitStack()
         self._port = 0
 
     async def start(self) -> None:
@@ -72,8 +75,7 @@ class HttpServer:
             os.close(writer)
         self._printed = os.fdopen(reader)
         line = await asyncio.to_thread(self._printed.readline)
-        assert line.startswith("PORT "), f"the server did not start: {line!r}"
-        self._port = int(line.split()[1])
+        assert line == f"PORT {self._port}\n", f"the server did not start: {line!r}"
 
     def kill(self) -> None:
         """Kill it and return when it is gone."""
@@ -90,6 +92,7 @@ class HttpServer:
         return {"transport": self._adapters_name, "url": url, **extra}
 
     async def __aenter__(self) -> HttpServer:
+        self._port = self._reserved.enter_context(reserved_port())
         await self.start()
         return self
 
@@ -97,6 +100,7 @@ class HttpServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+        self._reserved.close()
 
 
 async def until(condition: Callable[[], Any]) -> None:
