@@ -74,7 +74,7 @@ test: $(VENV)/.dev  ## Run every test, and the notebooks.
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist loadgroup tests
 
 test-pythons: $(BIN)/python  ## Run every test with every supported Python of the machine, and the newest dependencies.
-	$(RUN) $(BIN)/python tests/checks/pythons.py $(PYTHON_TESTS)
+	$(RUN) $(BIN)/python -m tests.checks.pythons $(PYTHON_TESTS)
 
 attack: $(VENV)/.dev  ## Kill, pause and cut off workers, skew clocks, fill disks; SCALE=1 lasts about a minute; REPORT=FILE.
 	GRAPH_AGENT_ATTACK_SCALE=$(SCALE) GRAPH_AGENT_ATTACK_SEED=$(SEED) GRAPH_AGENT_ATTACK_REPORT=$(REPORT) \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,18 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if offer := getattr(config, "workerinput", {}).get("warm_process"):
         use_server(offer)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as `thorough` all but each n-th case of a test that is `sampled(n)`."""
+    cases = Counter[str]()
+    for item in items:
+        if mark := item.get_closest_marker("sampled"):
+            test = item.nodeid.partition("[")[0]
+            if cases[test] % mark.args[0]:
+                item.add_marker("thorough")
+            cases[test] += 1
 
 
 def pytest_collection_finish() -> None:

@@ -13,6 +13,7 @@ import typer
 
 from graph_agent._internal.failure_log import IN_HISTORY, LOG_FIELDS, MULTILINE, mask_named_secrets, mask_secrets
 from graph_agent._internal.text import printable, printable_lines
+from graph_agent.errors import ConfigError
 
 _OWN = "graph_agent"
 FORMAT_VARIABLE = "GRAPH_AGENT_LOG_FORMAT"
@@ -97,8 +98,10 @@ def log_warnings(*, without_history: bool = False, stream: LogStream | None = No
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # the class takes its argument in stubs only
     def __init__(self, text_format: str, stream: LogStream | None) -> None:
         super().__init__(stream)
-        as_json = os.environ.get(FORMAT_VARIABLE, "text").lower() == "json"
-        self.setFormatter(_JsonFormatter() if as_json else _PrintableFormatter(text_format))
+        form = os.environ.get(FORMAT_VARIABLE, "").strip().lower()
+        if form not in ("json", "text", ""):
+            raise ConfigError(f"{FORMAT_VARIABLE}={form!r}: write 'json' or 'text', or unset it.")
+        self.setFormatter(_JsonFormatter() if form == "json" else _PrintableFormatter(text_format))
 
 
 class _JsonFormatter(logging.Formatter):

@@ -17,7 +17,6 @@ from threading import RLock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from graph_agent.errors import MissingExtraError
 
@@ -127,6 +126,8 @@ def _source(direct_url: Mapping[str, Any], extra: str) -> list[str]:
         return [f"{PACKAGE}[{extra}] @ {of_repository['vcs']}+{url}@{of_repository['commit_id']}{folder}"]
     if not url.startswith("file:"):
         return [f"{PACKAGE}[{extra}] @ {url}"] if url else []
+    from urllib.request import url2pathname
+
     path = Path(url2pathname(urlsplit(url).path))
     if not path.exists():
         return []

@@ -221,13 +221,18 @@ def _checked_config(spec: AgentSpec, where: str) -> LoopConfig:
 
 
 def with_keys(spec: AgentSpec, keys: Mapping[str, str], where: str) -> AgentSpec:
-    """Return an agent file's content with other values of keys, such as `config.max_steps`, as YAML.
+    """Return an agent file's content with other values of keys, such as `config.max_steps` or `max_steps`, as YAML.
 
     Raises `ConfigError`, which names `where`, if a key is unknown, or a value is invalid.
     """
     content = spec.model_dump(exclude_unset=True)
+    known = {*AgentSpec.model_fields, *LoopConfig.model_fields} - {"path"}
     for name, text in keys.items():
         first, _, field = name.partition(".")
+        if first not in known:
+            raise ConfigError(f"{where} {name}: there is no such key; {did_you_mean(name, known)}")
+        if first not in AgentSpec.model_fields:
+            first, field = "config", name
         value = parse_yaml(text, f"{where} {name}")
         if field and isinstance(content.setdefault(first, {}), dict):
             content[first][field] = value

@@ -179,7 +179,7 @@ def check_database(path: Path) -> None:
     check_names(path)
     try:
         with closing(LockWaitConnection(path)) as connection:
-            connection.execute("PRAGMA schema_version").fetchone()
+            columns = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('checkpoints')")}
     except DatabaseLockedError:
         raise
     except sqlite3.Error as error:
@@ -187,3 +187,8 @@ def check_database(path: Path) -> None:
             f"db='sqlite:///{path}': the database cannot be opened: {error}. It must be a file that this user may "
             "write, in a folder that exists and on a disk with space."
         ) from None
+    if columns and not columns >= {"thread_id", "checkpoint_id"}:
+        raise ConfigError(
+            f"db='sqlite:///{path}': the database is of another program: its table 'checkpoints' holds no sessions. "
+            "Name a file of its own, or one that does not exist."
+        )

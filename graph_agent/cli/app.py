@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import sys
 import traceback
-from importlib import metadata, resources
 from typing import Annotated
 
 import typer
@@ -36,6 +34,8 @@ err = Terminal(stderr=True)
 
 def _print_version(requested: bool) -> None:
     if requested:
+        from importlib import metadata
+
         out.line(f"graph-agent {metadata.version('graph-agent')}")
         raise typer.Exit
 
@@ -50,6 +50,8 @@ def _options(
 
 def schema() -> None:
     """Print the JSON schema of agent files, for editors."""
+    from importlib import resources
+
     typer.echo((resources.files("graph_agent.spec") / "agent.schema.json").read_text(encoding="utf-8"), nl=False)
 
 
@@ -88,8 +90,8 @@ app.add_typer(sessions_app, name="sessions")
 def main() -> None:
     """Run the command line; errors for the user to fix are one line on standard error, with exit status 2."""
     escape_unencodable()
-    log_warnings(stream=log_stream)
     try:
+        log_warnings(stream=log_stream)
         app()
     except GraphAgentError as error:
         _show_error(f"error: {error}")
@@ -97,13 +99,15 @@ def main() -> None:
     except sqlite3.Error as error:
         _show_error(f"error: the database failed: {error}")
         sys.exit(2)
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        from graph_agent.cli.agent_thread import leave_interrupted
-
-        leave_interrupted()
     except SystemExit:
         raise
     except BaseException as error:  # noqa: BLE001 - the interpreter would print it with secrets and control characters
+        import asyncio
+
+        if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
+            from graph_agent.cli.agent_thread import leave_interrupted
+
+            leave_interrupted()
         if isinstance(error, OSError) and error.strerror:  # e.g. a full disk, or a missing folder of a report
             _show_error(f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror}.")
             sys.exit(2)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from graph_agent.cli import run_async
 from graph_agent.cli.options import TodayOption
 from graph_agent.cli.terminal import Terminal
 from graph_agent.errors import ConfigError
@@ -75,7 +75,7 @@ def eval_(
         _export(cases, export)
         return
     plan = _plan(cases, agent, vs or [], only or [], repeat, today, db)
-    report = asyncio.run(_evaluate(plan, parallel, html, fresh=fresh, quiet=as_json))
+    report = run_async(_evaluate(plan, parallel, html, fresh=fresh, quiet=as_json))
     if junit is not None:
         from graph_agent.evaluation.report import junit_of
 
@@ -145,6 +145,8 @@ def _other(spec: AgentSpec, vs: Sequence[str]) -> tuple[str, AgentSpec]:
 
 
 async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool, quiet: bool) -> Report:
+    import asyncio
+
     from graph_agent.evaluation.report import Report, page_of
     from graph_agent.evaluation.runner import opened
 

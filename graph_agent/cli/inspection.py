@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from rich.cells import cell_len, set_cell_size
 
 from graph_agent._internal.failure_log import mask_named_secrets
 from graph_agent._internal.text import printable, text_of
+from graph_agent.cli import run_async
 from graph_agent.cli.options import (
     AGENT_FILE,
     ConfigOption,
@@ -67,10 +67,12 @@ def events(
         else:
             out.line(event_line(event))
 
-    asyncio.run(_read(address_of(config, db), session, last, show, follow=follow))
+    run_async(_read(address_of(config, db), session, last, show, follow=follow))
 
 
 async def _read(address: str, session_id: str, last: int, show: Callable[[Event], None], *, follow: bool) -> None:
+    import asyncio
+
     from graph_agent.session.history import EventReader
     from graph_agent.state.events import read_events
 
@@ -99,7 +101,7 @@ def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, a
 
     from graph_agent.state.model_requests import requests_of
 
-    events = asyncio.run(stored_events(address, session_id))
+    events = run_async(stored_events(address, session_id))
     for number, request in [*enumerate(requests_of(events), 1)][-last:]:
         if as_json:
             typer.echo(json.dumps({"request": number, **asdict(request)}))
@@ -204,7 +206,7 @@ def trace(
     """Show what a session did and when: plans, model calls and calls, with durations, tokens and cost."""
     from graph_agent.session.trace import spans_of
 
-    roots = spans_of(asyncio.run(stored_events(address_of(config, db), session)))
+    roots = spans_of(run_async(stored_events(address_of(config, db), session)))
     if number:
         at = number - 1 if number > 0 else len(roots) + number
         if not 0 <= at < len(roots):
@@ -352,7 +354,7 @@ def report(
     from graph_agent.evaluation.statistics import arms_of
 
     begin = None if since is None else since.replace(tzinfo=UTC)
-    rows, unread = asyncio.run(_rows(address_of(config, db), by))
+    rows, unread = run_async(_rows(address_of(config, db), by))
     arms = arms_of(row for row in rows if begin is None or row.at >= begin)
     out, err = Terminal(), Terminal(stderr=True)
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ import typer
 from graph_agent._internal.command_log import LogLevel, log_at
 from graph_agent._internal.failure_log import mask_named_secrets
 from graph_agent._internal.text import printable
+from graph_agent.cli import run_async
 from graph_agent.cli.inspection import counted
 from graph_agent.cli.options import (
     AGENT_FILE,
@@ -127,12 +127,12 @@ def replay(
         from graph_agent.cli.run import settings_of
 
         fork_id = as_ or new_session_id()
-        asyncio.run(_copy(address, session, fork_id, number, from_step))
+        run_async(_copy(address, session, fork_id, number, from_step))
         typer.echo(json.dumps({"session_id": fork_id, "fork_of": session}) if as_json else fork_id)
         if text is None:
             return
         settings = settings_of(config, fork_id, db=db, as_json=as_json)
-        raise typer.Exit(asyncio.run(ask_questions(settings, [(text, True)])))
+        raise typer.Exit(run_async(ask_questions(settings, [(text, True)])))
     if all_ and (number is not None or from_step is not None):
         raise typer.BadParameter("--input and --from belong to one session.", param_hint="--all")
     if from_step is not None and number is None:
@@ -148,9 +148,9 @@ def replay(
         keep_going,
     )
     if session is not None:
-        raise typer.Exit(asyncio.run(_replay_one(changed, address, session, number, from_step or 1, as_json=as_json)))
+        raise typer.Exit(run_async(_replay_one(changed, address, session, number, from_step or 1, as_json=as_json)))
     begin = None if since is None else _moment(since)
-    raise typer.Exit(asyncio.run(_replay_all(changed, address, begin, limit or None, as_json=as_json)))
+    raise typer.Exit(run_async(_replay_all(changed, address, begin, limit or None, as_json=as_json)))
 
 
 @dataclass(frozen=True, slots=True)

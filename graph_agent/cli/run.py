@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from graph_agent._internal.command_log import (
     log_warnings,
 )
 from graph_agent._internal.extras import needs_extra
+from graph_agent.cli import run_async
 from graph_agent.cli.options import (
     AGENT_FILE,
     ConfigOption,
@@ -148,21 +148,21 @@ def resume(
     settings = settings_of(config, session, today, db, credential, as_json=json_lines, record=record, level=level)
     shared_database(settings.address)
     given = GivenAnswers(approve_all, reject_all, message, decision or (), answer or ())
-    _end(asyncio.run(resume_one(settings, given)))
+    _end(run_async(resume_one(settings, given)))
 
 
 def _converse(settings: Settings, questions: Sequence[str]) -> None:
     if not questions and not settings.as_json and sys.stdin.isatty() and sys.stdout.isatty():
         from graph_agent.cli.chat import chat_with
 
-        _end(asyncio.run(chat_with(settings)))
+        _end(run_async(chat_with(settings)))
     from graph_agent.cli.one_shot import ask_questions
 
     inputs = [(_read_stdin(), False) if each == STDIN else (each, True) for each in questions]
     if not settings.as_json:
-        _end(asyncio.run(ask_questions(settings, inputs)))
+        _end(run_async(ask_questions(settings, inputs)))
     try:
-        status = asyncio.run(ask_questions(settings, inputs))
+        status = run_async(ask_questions(settings, inputs))
     except GraphAgentError as error:
         from graph_agent.cli.report import print_error
 

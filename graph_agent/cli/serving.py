@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ import typer
 from graph_agent._internal.command_log import LogLevelOption, VerboseOption, chosen_level, log_at
 from graph_agent._internal.extras import needs_extra
 from graph_agent._internal.garbage import paused_collection
+from graph_agent.cli import run_async
 from graph_agent.cli.options import (
     AGENT_FILE,
     ConfigOption,
@@ -130,8 +130,8 @@ def a2a(
         typer.echo(describe_settings())
         return
     given = {"public_url": url, "drain_s": drain_s}
-    options = settings_from(settings or []).model_copy(
-        update={name: value for name, value in given.items() if value not in ("", None)}
+    options = settings_from(
+        [*(settings or []), *(f"{name}={value}" for name, value in given.items() if value not in ("", None))]
     )
     spec = with_sources(load_spec(config), sources_from(credential or []))
     if push_notifications:
@@ -162,7 +162,7 @@ def mcp(
         from graph_agent.server.host import of_file
         from graph_agent.server.mcp.mount import serve_stdio
     log_at(chosen_level(verbose, log_level))
-    asyncio.run(serve_stdio(of_file(config, sources_from(credential or []), record=record), db))
+    run_async(serve_stdio(of_file(config, sources_from(credential or []), record=record), db))
 
 
 def acp(
@@ -180,10 +180,12 @@ def acp(
     level = chosen_level(verbose, log_level)
     settings = settings_of(config, None, today, db, credential, record=record, level=level)
     # Before the agent is opened: its modules may print.
-    asyncio.run(_serve(settings, take_stdio()))
+    run_async(_serve(settings, take_stdio()))
 
 
 async def _serve(settings: Settings, transport: StdioTransport) -> None:
+    import asyncio
+
     from graph_agent.acp.agent import serve_acp
     from graph_agent.agent_file.factory import open_agent
     from graph_agent.cli.dialog import user_name

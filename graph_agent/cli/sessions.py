@@ -5,7 +5,6 @@ The last three control a running session of this or another process.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from graph_agent._internal.text import printable
+from graph_agent.cli import run_async
 from graph_agent.cli.options import (
     AGENT_FILE,
     ConfigOption,
@@ -72,7 +72,7 @@ def sessions(
     if context.invoked_subcommand is not None:
         return
     out, err = Terminal(), Terminal(stderr=True)
-    found = asyncio.run(_summaries(address_of(config, db), limit + 1 if limit else None))
+    found = run_async(_summaries(address_of(config, db), limit + 1 if limit else None))
     shown = found[:limit] if limit else found
     if not found and not json_lines:
         err.print("There are no sessions yet.", style="dim")
@@ -166,12 +166,18 @@ def export_(
     from graph_agent.agent_file.spec import load_spec
     from graph_agent.session.importing import export_session
 
+    if as_html + as_test + as_case > 1:
+        raise typer.BadParameter("--html, --test and --case are different files; give one of them.")
+    if number is not None and not (as_test or as_case):
+        raise typer.BadParameter("it belongs to --test and --case.", param_hint="--input")
+    if all_checkpoints and (as_html or as_test or as_case):
+        raise typer.BadParameter("it belongs to the lines that an import reads.", param_hint="--all-checkpoints")
     # The page names the agent; the database alone suffices for the lines.
     spec = load_spec(config) if db is None or ((as_html or as_test or as_case) and config.exists()) else None
     address = shared_database(db or (spec.db if spec else ""))
     if as_test or as_case:
         agent = None if spec is None else _path_from(out, spec.path)
-        text = asyncio.run(_exported(address, session, number, agent, as_case=as_case or form == "yaml"))
+        text = run_async(_exported(address, session, number, agent, as_case=as_case or form == "yaml"))
         with _output(out) as file:
             file.write(text)
         return
@@ -180,7 +186,7 @@ def export_(
         from graph_agent.web.page import exported_page
 
         name = (spec.name, spec.description) if spec else ("graph-agent", "")
-        events = read_events(asyncio.run(stored_events(address, session)), session)
+        events = read_events(run_async(stored_events(address, session)), session)
         html = exported_page(session, events, *name)
         with _output(out) as file:
             file.write(html)
@@ -194,7 +200,7 @@ def export_(
                 async for line in lines:
                     file.write(json.dumps(line) + "\n")
 
-    asyncio.run(write())
+    run_async(write())
 
 
 def _path_from(out: Path | None, agent: Path) -> str:
@@ -235,7 +241,7 @@ def import_(
         raise ConfigError("db='memory:' ends with this process; import into 'sqlite:///FILE' or 'postgresql://…'.")
     with _input(file) as lines:
         try:
-            imported = asyncio.run(import_session(address, lines, session_id=as_, replace=replace))
+            imported = run_async(import_session(address, lines, session_id=as_, replace=replace))
         except UnicodeDecodeError as error:
             raise InputError(f"The export {file} is no text in UTF-8: {error}.") from None
     Terminal().line(imported)
@@ -272,12 +278,12 @@ def rm(
             async for each in removed:
                 Terminal(stderr=True).print(f"Deleted {each}.", style="dim")
 
-    asyncio.run(check())
+    run_async(check())
     if not yes:
         if not sys.stdin.isatty():
             raise InputError("Sessions are deleted after a question, and standard input is no terminal; give --yes.")
         typer.confirm(f"Delete {', '.join(chosen)}?", abort=True, err=True)
-    asyncio.run(remove())
+    run_async(remove())
 
 
 @contextmanager
@@ -350,7 +356,7 @@ def prune(
         raise typer.BadParameter("give one of --keep-last and --older-than.", param_hint="--older-than")
     age = parse_duration(older_than) if older_than is not None else None
     address = shared_database(address_of(config, db))
-    report = asyncio.run(
+    report = run_async(
         prune_database(address, keep_last=keep_last, older_than=age, sessions=session or None, dry_run=dry_run)
     )
     if not json_lines:
@@ -429,7 +435,7 @@ def steer(
     """Send a message to a session before its next step, in any process; if it is idle, with its next input."""
     from graph_agent.agent_file.spec import load_spec
 
-    Terminal().line(asyncio.run(send(load_spec(config), db, session, "steer", text)))
+    Terminal().line(run_async(send(load_spec(config), db, session, "steer", text)))
 
 
 def follow_up(
@@ -438,14 +444,14 @@ def follow_up(
     """Queue an input to run after the current answer; if the session is idle, after the answer to its next input."""
     from graph_agent.agent_file.spec import load_spec
 
-    Terminal().line(asyncio.run(send(load_spec(config), db, session, "follow_up", text)))
+    Terminal().line(run_async(send(load_spec(config), db, session, "follow_up", text)))
 
 
 def abort(session: RunningSession = None, config: ConfigOption = AGENT_FILE, db: DbOption = None) -> None:
     """Stop a session, even if it runs in another process; exit status 1 if there was nothing to stop."""
     from graph_agent.agent_file.spec import load_spec
 
-    session_id, stopped = asyncio.run(stop(load_spec(config), db, session))
+    session_id, stopped = run_async(stop(load_spec(config), db, session))
     Terminal().line(f"Session {session_id} {'is stopping' if stopped else 'is not running'}.")
     sys.exit(0 if stopped else 1)
 
@@ -483,6 +489,8 @@ async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: No
 
 
 async def _deliver(address: str, session_id: str, note: ControlMessage) -> None:
+    import asyncio
+
     from graph_agent.checkpoints.sqlite_reader import put_item
     from graph_agent.checkpoints.urls import file_of, is_postgres
     from graph_agent.runs.inbox import StoreInbox, inbox_namespace

@@ -344,6 +344,9 @@ async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
             # Of the model itself, as a gRPC client raises it when its channel closes.
             raise ConnectionAbortedError("the model's client cancelled the request") from error
         raise
+    except SystemExit as error:
+        # asyncio would end the event loop with it, and a server.
+        raise RuntimeError(f"the model's client raised SystemExit({error.code!r})") from error
     except IndexError as error:
         *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
         if frame.f_code.co_qualname in _TAKES_FIRST:

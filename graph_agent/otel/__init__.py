@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from graph_agent._internal import telemetry
 from graph_agent._internal.extras import needs_extra
+from graph_agent.errors import ConfigError
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -53,8 +54,15 @@ def uninstrument() -> None:
 
 
 def is_switched_on() -> bool:
-    """Whether the environment asks the commands to trace: `GRAPH_AGENT_OTEL` is `true`."""
-    return os.environ.get(VARIABLE, "").lower() in ("true", "1")
+    """Whether the environment asks the commands to trace: `GRAPH_AGENT_OTEL` is `true`.
+
+    Raises:
+        ConfigError: If it is neither `true` nor `false`.
+    """
+    text = os.environ.get(VARIABLE, "").strip().lower()
+    if text not in ("true", "1", "false", "0", ""):
+        raise ConfigError(f"{VARIABLE}={text!r}: write 'true' or 'false', or unset it.")
+    return text in ("true", "1")
 
 
 def instrument_from_env() -> None:

@@ -32,7 +32,7 @@ from graph_agent.runs.registry import use_daemon_threads_of_own_loop
 from graph_agent.server.admission.connections import BoundedProtocol, DrainedWebSocketProtocol
 from graph_agent.server.admission.gate import read_keys
 from graph_agent.server.host import AgentSource, of_file
-from graph_agent.server.settings import ServerSettings
+from graph_agent.server.settings import ServerSettings, unknown_variables
 from graph_agent.server.supervisor import Supervisor, check_workers, sharing
 
 
@@ -151,12 +151,13 @@ def serve(
             then.
         SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
     """
+    _begin_log(log_level)
     source = of_file(config, credentials, record=record)
     settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
     check_workers(workers, db or source.db)
+    is_switched_on()  # raises for a wrong value, which every worker would find
     # Checked here because uvicorn binds after the agent's MCP servers have been started.
     bind_socket(host, port).close()
-    log_at(log_level)
     _exit_cleanly_on_sigterm()
     options = {"host": host, "port": port, **_options(settings, log_level or "info")}
     with sharing(workers) as shared:
@@ -168,7 +169,8 @@ def serve(
             import_module(name)
         gc.freeze()
         # Of the file again, because a source cannot be pickled, as it must be where workers are not forked.
-        application = partial(_worker_application, config, credentials, record, settings, db, shared, log_level)
+        reread = partial(_with_keys, settings=settings, keys_file=keys_file, host=host)
+        application = partial(_worker_application, config, credentials, record, reread, db, shared, log_level)
         uvicorn_config = uvicorn.Config(application, workers=workers, **options)
         Supervisor(uvicorn_config, [uvicorn_config.bind_socket()], shared, settings.worker_timeout_s).run()
         # uvicorn sets this exit status only for a single process.
@@ -194,6 +196,7 @@ def serve_a2a(
         ConfigError: If the keys, a credential or the address cannot be used.
         SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
     """
+    _begin_log(log_level)
     settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
 
     def show(url: str) -> None:
@@ -251,6 +254,12 @@ def _serve_at(
         _ServerWithStartupLine(config, partial(show, url_of(listener))).run([listener])
 
 
+def _begin_log(log_level: str | None) -> None:
+    log_at(log_level)
+    for text in unknown_variables().values():
+        logger.warning("%s", text)
+
+
 def _exit_cleanly_on_sigterm() -> None:
     """Make exit status 0 the result of a stop by SIGTERM, as containers and service managers expect.
 
@@ -280,15 +289,16 @@ def _worker_application(
     config: Path,
     credentials: Mapping[str, CredentialSource] | None,
     record: bool,
-    settings: ServerSettings,
+    with_keys: Callable[[AgentSource], ServerSettings],
     db: str | None,
     shared: Path | None,
     log_level: str | None,
 ) -> ASGIApp:
     log_at(log_level)
     try:
-        return _application(of_file(config, credentials, record=record), settings, db, shared=shared)
-    except GraphAgentError as error:  # the file was changed since the start
+        source = of_file(config, credentials, record=record)
+        return _application(source, with_keys(source), db, shared=shared)
+    except GraphAgentError as error:  # a file was changed since the start
         logger.error("A worker process cannot open the agent: %s", error)
         sys.exit(1)
 

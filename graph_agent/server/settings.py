@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, SecretStr
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    field_validator,
+)
 
 from graph_agent._internal.validation_text import CheckedModel, describe_fields, field_docs
 from graph_agent._internal.yaml_files import load_yaml
+from graph_agent.agent_file.credentials import KEY_VARIABLES, LOOP_PREFIX
 from graph_agent.errors import ConfigError
 from graph_agent.settings.config import Texts
 
@@ -54,7 +66,7 @@ class ServerSettings(CheckedModel):
     keys: tuple[ApiKey, ...] = ()
     """Keys that are accepted; empty to admit every client that reaches the address."""
     requests_per_minute: PositiveInt | None = None
-    """Model requests per key in any 60 seconds; None for no limit."""
+    """Model requests per key in any 60 seconds; None for no limit. Requests that read or stop runs do not count."""
     concurrent_requests: PositiveInt = 512
     """Concurrent model requests per key; also the limit of active A2A tasks, which may outlast their requests, and of
     request bodies being received."""
@@ -106,7 +118,7 @@ class ServerSettings(CheckedModel):
     worker_timeout_s: PositiveFloat = 60
     """Seconds without progress after which a process of `--workers` is ended and replaced: it answers no health check
     and, until it has started, uses no CPU time."""
-    public_url: str = ""
+    public_url: Annotated[str, Field(pattern=r"^(https?://[^\s/].*)?$")] = ""
     """URL of this server for clients, in the agent card; empty for the address of the card's request. Without keys, its
     host name is the only one with a dot that requests may name."""
     cors_origins: Texts = ()
@@ -114,6 +126,14 @@ class ServerSettings(CheckedModel):
     credential_headers: dict[str, str] = Field(default={})
     """Credential name → the request header that may carry it, in addition to those of the agent file, e.g.
     {token: X-User-Token}."""
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for each in origins:
+            if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^/\s]+", each):
+                raise ValueError(f"{each!r} is no origin, which has no path; write e.g. 'https://my.page'")
+        return origins
 
     def checked_for(self, host: str) -> Self:
         """Return these settings if they are safe for an address.
@@ -152,6 +172,27 @@ def settings_from(entries: Sequence[str], environment: Mapping[str, str] = os.en
             raise ConfigError(f"--set {name}: write a setting as 'field=value', e.g. 'max_body_bytes=1000000'.")
         values[name] = _parse(text, f"--set {entry}", 'cors_origins=["https://my.page"]')
     return ServerSettings(**values)
+
+
+_PREFIX = "GRAPH_AGENT_"
+_OPTIONS = ("CONFIG", "CREDENTIALS", "DB", "HOST", "KEYS_FILE", "LOG_LEVEL", "PORT", "SHOW_OUTPUTS", "WORKERS")
+_OTHERS = ("HISTORY", "LOG_FORMAT", "OTEL", "TODAY")
+
+
+def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return what to report of each variable that has this package's prefix and that nothing reads.
+
+    They are no errors: an agent file may name such a variable, and Kubernetes sets some.
+    """
+    fields = ServerSettings.model_fields.keys() | ServerSettings.removed_fields.keys()
+    known = {*map(variable_of, fields), *KEY_VARIABLES, *(_PREFIX + name for name in (*_OPTIONS, *_OTHERS))}
+    found = {}
+    for name in sorted(environment.keys() - known):
+        if name.startswith(_PREFIX) and not name.startswith(LOOP_PREFIX):  # `loop_fields_from` refuses these
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            found[name] = f"The environment variable {name} is no setting of graph-agent.{hint}"
+    return found
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot, StreamMode
 
 from graph_agent._compat import changes_in
+from graph_agent._internal.text import text_of
 from graph_agent.checkpoints.reading import load
 from graph_agent.models.message_gate import message_text
 from graph_agent.parsing.call import delegation_name
@@ -129,6 +130,13 @@ class StreamParts:
             return [PlanText(plan, message_id=message_id)] if plan else []
         return [PlanText(streamed, message_id=message_id), *([PlanText(plan)] if plan else [])]
 
+    def _rest_of_answer(self, answer: str) -> Iterator[RunPart]:
+        """Yield the end of the answer that its tokens do not have, such as the reason why it was stopped."""
+        for message_id, pieces in list(self._streamed.items())[-1:]:
+            if answer.startswith(streamed := "".join(pieces)) and answer != streamed:
+                pieces.append(rest := answer.removeprefix(streamed))
+                yield Token(rest, message_id=message_id)
+
     def _events(self, update: Mapping[str, Any]) -> Iterator[RunPart]:
         changes = [change.get("events") or () for change in changes_in(update)]
         events = [event for added in changes for event in added if is_event(event)]
@@ -142,6 +150,8 @@ class StreamParts:
 
     def _placed(self, events: Iterable[tuple[int, StoredEvent]]) -> Iterator[RunPart]:
         for seq, event in events:
+            if event["type"] == "agent_response":
+                yield from self._rest_of_answer(text_of(event["content"]))
             yield EventAdded(cast("Event", {**event, "seq": seq, "session_id": self._session_id}))
             if event["type"] == "plan" and event["calls"]:
                 yield from self._commentary(event["reasoning"])

@@ -317,7 +317,8 @@ class SkillSet:
                     skill = read_skill(folder)
                 except ConfigError as error:
                     faults[folder] = str(error)
-                    logger.warning("%s", error)
+                    if self._skills:  # otherwise the agent is being opened, and the error is raised
+                        logger.warning("%s", error)
                     if skill is None:
                         continue
             key = key_of(skill.name)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+from scripts.environments import make_environment
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / ".venv-proofs"
@@ -25,8 +26,7 @@ def python_of(name: str) -> Path:
     if installed.exists() and installed.read_text() == wanted:
         return python
     sys.stderr.write(f"Installing {', '.join(wanted.split())} into {folder}.\n")
-    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-r", str(requirements(name))], check=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    make_environment(folder, ["-r", str(requirements(name))])
     shutil.copy(requirements(name), installed)
     return python

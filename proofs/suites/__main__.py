@@ -15,6 +15,7 @@ from pathlib import Path
 
 from proofs.pains.environments import FOLDER
 from proofs.suites import page
+from scripts.environments import make_environment
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -29,11 +30,10 @@ def python() -> Path:
     if installed.exists() and installed.read_text() == wanted.read_text():
         return found
     sys.stderr.write(f"Installing {', '.join(wanted.read_text().split())} into {folder}.\n")
-    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-    pip = [str(found), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-r", str(wanted), "-e", str(ROOT)], check=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    make_environment(folder, ["-r", str(wanted), "-e", str(ROOT)])
     # It needs 30 packages for the clients of models; its checkers need none of them.
-    subprocess.run([*pip, "--no-deps", BFCL], check=True)
+    make_environment(folder, ["--no-deps", BFCL])
     shutil.copy(wanted, installed)
     return found
 

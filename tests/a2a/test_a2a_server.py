@@ -570,6 +570,22 @@ async def test_every_task_update_is_pushed_to_its_receiver() -> None:
     )
 
 
+async def test_a_notification_that_fails_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def hook(request: Request) -> Response:
+        return Response(status_code=500)
+
+    with notifying(weather_agent(["Hello."], tools=[]), hook) as (url, hook_url):
+        async with a2a_client(url, streaming=False) as client:
+            request = message_request("hi")
+            request.configuration.task_push_notification_config.url = hook_url
+            task = await send(client, request)
+
+    failed = [record for record in caplog.records if record.levelname == "ERROR"]
+    sent = f"Error sending push-notification for task_id={task.id} to URL: {hook_url}."
+    cause = f" HTTPStatusError: Server error '500 Internal Server Error' for url '{hook_url}'"
+    assert {(record.exc_info, record.getMessage().partition("\n")[0]) for record in failed} == {(None, sent + cause)}
+
+
 async def test_an_unresponsive_receiver_does_not_delay_the_task() -> None:
     asked, let_go = threading.Event(), threading.Event()
 

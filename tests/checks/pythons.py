@@ -1,6 +1,6 @@
 """Run tests with the supported Pythons of this machine, each with the newest dependencies that the ranges allow.
 
-`python tests/checks/pythons.py [--extra NAME] [--others] [PYTEST ARGUMENT …]` installs the checkout into an environment
+`python -m tests.checks.pythons [--extra NAME] [--others] [PYTEST ARGUMENT …]` installs the checkout into an environment
 for each version of the classifiers in pyproject.toml, below `.tools/pythons/`. `--others` leaves out the version that
 runs this script. The run fails if the tests of one version fail, or if no version is found.
 """
@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+
+from scripts.environments import make_environment
 
 ROOT = Path(__file__).parents[2]
 _CLASSIFIER = "Programming Language :: Python :: 3."
@@ -60,11 +62,7 @@ def find_python(version: str) -> str | None:
 def passes(version: str, python: str, extra: str, pytest_arguments: list[str]) -> bool:
     """Whether the tests pass with this Python, in an environment with the newest dependencies."""
     environment = ROOT / ".tools" / "pythons" / version
-    own_python = str(environment / "bin" / "python")
-    subprocess.run([python, "-m", "venv", environment], check=True)
-    install = [own_python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-    newest = ["--upgrade", "--upgrade-strategy", "eager", "--editable", f"{ROOT}[{extra}]"]
-    subprocess.run([*install, *newest], check=True)
+    own_python = make_environment(environment, ["--editable", f"{ROOT}[{extra}]"], python=python)
     print(f"Testing with Python {version}.", flush=True)
     return not subprocess.run([own_python, "-m", "pytest", *pytest_arguments], cwd=ROOT, check=False).returncode
 

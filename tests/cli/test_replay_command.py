@@ -92,3 +92,15 @@ def test_a_fork_continues_a_session_from_a_step_in_a_new_one(tmp_path: Path) -> 
         "old": True,
         "refused": (2, True),
     }
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_of_the_agent_file_and_its_config(tmp_path: Path) -> None:
+    folder = paid(tmp_path)
+
+    done = [run_cli(folder, "replay", "s", "--set", f"{key}=1") for key in ("max_step", "modle")]
+
+    shown = [each.stderr.partition(" Known: ")[0] for each in done]
+    assert shown == [
+        "error: --set max_step: there is no such key; did you mean 'max_steps'?",
+        "error: --set modle: there is no such key; did you mean 'model'?",
+    ]

@@ -366,3 +366,10 @@ async def test_the_command_prune_reports_each_session(tmp_path: Path) -> None:
         "2 checkpoints remain: 1 the first of a session; 1 the newest.\nThe database takes "
     )
     assert [each.returncode for each in wrong] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("options", [["--html", "--test"], ["--input", "1"], ["--html", "--all-checkpoints"]])
+def test_an_export_refuses_options_of_another_form(options: list[str], tmp_path: Path) -> None:
+    done = run_cli(tmp_path, "sessions", "export", "s", "--db", "sqlite:///a.db", *options)
+
+    assert (done.returncode, "Invalid value" in done.stderr, done.stdout) == (2, True, "")

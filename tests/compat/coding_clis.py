@@ -10,12 +10,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
-import venv
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scripts.environments import make_environment
 from tests.server.process import ROOT
 
 TOOLS = ROOT / ".tools" / "coding-clis"
@@ -130,11 +129,9 @@ def _install(cli: Cli, within_s: float) -> Path:
     home.mkdir(parents=True, exist_ok=True)
     if is_npm:
         command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(home), cli.package]
+        subprocess.run(command, check=True, capture_output=True, timeout=max(within_s, 0.1))
     else:
-        venv.create(home)
-        pip = [sys.executable, "-m", "pip", "--python", str(home / "bin/python"), "--disable-pip-version-check", "-qq"]
-        command = [*pip, "install", "--no-compile", cli.package]
-    subprocess.run(command, check=True, capture_output=True, timeout=max(within_s, 0.1))
+        make_environment(home, [cli.package], within_s=max(within_s, 0.1))
     (home / "ready").touch()
     return program
 

@@ -14,11 +14,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from scripts.environments import make_environment
 from tests.compat import acpx, agui, coding_clis, copilotkit, mcp_conformance, mcp_servers, open_responses, recorded
 from tests.server.process import ROOT, Served, serving
 
@@ -192,7 +192,7 @@ def main() -> None:
                 pool.submit(open_responses.faults, server.url, KEY, folder / "open-responses"),
                 pool.submit(agui.faults, folder / "agui", int(sys.argv[2])),
                 pool.submit(acpx.faults, folder / "acpx"),
-                pool.submit(lambda: mcp_servers.faults(_environment(folder / "mcp2", mcp_servers.REQUIREMENTS))),
+                pool.submit(lambda: mcp_servers.faults(make_environment(folder / "mcp2", mcp_servers.REQUIREMENTS))),
             ]
             if int(sys.argv[2]) >= _WHOLE:
                 suites.append(pool.submit(copilotkit.faults, folder / "copilotkit"))
@@ -226,7 +226,7 @@ def reports_of(server: Served, folder: Path, name: str) -> dict[str, dict[str, A
         # A module is resolved from its own folder.
         program = ["node", str(shutil.copy(sources / "vercel_client.mjs", home))]
         return {scripts[0]: _run(program, server, home)}
-    python = _environment(home, requirements)
+    python = make_environment(home, requirements)
     return {script: _run([python, "-m", f"tests.compat.{script}_client"], server, folder) for script in scripts}
 
 
@@ -251,19 +251,6 @@ def _run(program: list[str], server: Served, folder: Path) -> dict[str, Any]:
         return {"failed": done.stderr[-2000:]}
     found: dict[str, Any] = json.loads(done.stdout)
     return found
-
-
-def _environment(folder: Path, requirements: list[str]) -> str:
-    python = str(folder / "bin" / "python")
-    if uv := shutil.which("uv"):
-        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True)
-        subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *requirements], check=True)
-    else:
-        venv.create(folder)
-        pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "-qq"]
-        # Compiling each file of each package takes as long as the rest of an installation.
-        subprocess.run([*pip, "install", "--no-compile", *requirements], check=True)
-    return python
 
 
 def _is_right(name: str, script: str, found: dict[str, Any]) -> bool:

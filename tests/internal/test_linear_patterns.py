@@ -72,16 +72,21 @@ class _Source:
         return found
 
 
+def _uses_patterns(path: Path) -> bool:
+    has_import = re.search(r"\bimport (?:re|regex)\b|parsing\.tags", path.read_text())
+    return path.name != "__main__.py" and has_import is not None
+
+
+_FILES = [path.relative_to(_ROOT).as_posix() for path in sorted(_ROOT.rglob("*.py")) if _uses_patterns(path)]
+
+
 @functools.cache
 def _sources() -> list[_Source]:
     found: list[_Source] = []
-    for path in sorted(_ROOT.rglob("*.py")):
-        source = path.read_text()
-        if path.name == "__main__.py" or not re.search(r"\bimport (?:re|regex)\b|parsing\.tags", source):
-            continue
-        name = path.relative_to(_ROOT).as_posix()
+    for name in _FILES:
+        path = _ROOT / name
         dotted = ".".join(("graph_agent", *path.relative_to(_ROOT).with_suffix("").parts)).removesuffix(".__init__")
-        found.append(_Source(name, importlib.import_module(dotted), ast.parse(source)))
+        found.append(_Source(name, importlib.import_module(dotted), ast.parse(path.read_text())))
     return found
 
 
@@ -143,12 +148,21 @@ def _collected() -> Iterator[tuple[str, re.Pattern[Any], frozenset[str]]]:
             yield f"{file}:{node.lineno}", pattern, frozenset({method if method in _MATCHING else "scan"})
 
 
-_CASES = [(place, pattern, use) for place, pattern, uses in _collected() for use in sorted(uses)]
+@functools.cache
+def _by_file() -> dict[str, list[tuple[str, re.Pattern[Any], str]]]:
+    """Return the place, the pattern and the use of every regular expression, by file."""
+    found: dict[str, list[tuple[str, re.Pattern[Any], str]]] = {file: [] for file in _FILES}
+    for place, pattern, uses in _collected():
+        found[place.partition(":")[0]] += [(place, pattern, use) for use in sorted(uses)]
+    return found
 
 
-@pytest.mark.parametrize(("place", "pattern", "use"), _CASES, ids=[f"{place}-{use}" for place, _, use in _CASES])
-def test_a_pattern_takes_linear_steps_on_every_text(place: str, pattern: re.Pattern[Any], use: str) -> None:
-    assert slowest_text(pattern, use) is None
+# Each worker of pytest-xdist collects the tests; one of them reads the patterns.
+@pytest.mark.parametrize("file", _FILES)
+def test_patterns_take_linear_steps_on_every_text(file: str) -> None:
+    slow = {(place, use): slowest_text(pattern, use) for place, pattern, use in _by_file()[file]}
+
+    assert {where: text for where, text in slow.items() if text is not None} == {}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatResult
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -116,3 +117,25 @@ async def test_an_unreadable_reply_is_requested_again(
         output = await agent.ainvoke({"messages": [("user", "go")]}, {"callbacks": callbacks})
 
     assert (output["status"], output["messages"][-1].text) == ("COMPLETED", "Hi.")
+
+
+class Exiting(ScriptedChatModel):
+    """Raises `SystemExit` in place of each reply."""
+
+    async def _agenerate(self, *args: Any, **options: Any) -> ChatResult:
+        raise SystemExit(3)
+
+
+async def test_an_exit_of_the_models_client_fails_the_input() -> None:
+    talk = Session(
+        create_graph_agent(Exiting(responses=[], disable_streaming=True), checkpointer=InMemorySaver()), "s1"
+    )
+
+    result = await talk.run("go")
+    streamed = [part async for part in talk.stream("go")]
+
+    assert (result.status, result.error, streamed[-1].type) == (
+        "FAILED",
+        "The model call failed; see the provider's documentation.",
+        "done",
+    )

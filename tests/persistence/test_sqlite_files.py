@@ -190,3 +190,19 @@ async def test_a_fragment_of_an_address_is_refused_with_the_fix(
     assert str(refused.value) == (
         "db='sqlite:///s.db#old': the address of a file has no fragment '#old'; write %23 for a '#' in its name."
     )
+
+
+@pytest.mark.parametrize("opens", [open_saver, open_reader])
+async def test_the_database_of_another_program_is_refused(opens: Any, tmp_path: Path) -> None:
+    file = tmp_path / "other.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE checkpoints (id, name)")
+
+    with pytest.raises(ConfigError) as caught:
+        async with opens(f"sqlite:///{file}"):
+            pass
+
+    assert str(caught.value) == (
+        f"db='sqlite:///{file}': the database is of another program: its table 'checkpoints' holds no sessions. Name a "
+        "file of its own, or one that does not exist."
+    )

@@ -18,6 +18,7 @@ __all__ = ["disk", "openai_stub"]
 _TAGGED = '<tool_call>{"name": "write", "arguments": '
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("finish", ["stop", "tool_calls", ""])
 @pytest.mark.parametrize(

@@ -346,3 +346,17 @@ def test_a_follow_up_takes_no_place_among_the_requests_at_the_same_time(tmp_path
             refusals.append((refused_.value.kind, round(refused_.value.retry_after_s or 0)))
 
     assert refusals == [("busy", 60)] * 2
+
+
+def test_a_caller_at_its_rate_can_read_and_cancel_over_a2a_and_mcp(tmp_path: Path) -> None:
+    rpc = [("/a2a", name) for name in ("GetTask", "CancelTask", "SendMessage", "message/stream")]
+    rpc += [("/mcp", "tools/list"), ("/mcp", "tools/call")]
+    rest = ["/a2a/rest/tasks/t:cancel", "/a2a/rest/message:send", "/a2a/rest/v1/message:stream"]
+    accepts = {"accept": "application/json, text/event-stream"}
+    with serving(tmp_path, "--set", "requests_per_minute=1") as server, server.http(headers=accepts) as http:
+        first = http.post(CHAT, json=body("hi")).status_code
+        sent = [(path, {"jsonrpc": "2.0", "id": 1, "method": name, "params": {"id": "t"}}) for path, name in rpc]
+        answers = [http.post(path, json=content) for path, content in [*sent, *((path, {}) for path in rest)]]
+
+    limited = [answer.status_code == 429 for answer in answers]
+    assert (first, limited) == (200, [False, False, True, True, False, True, False, True, True])

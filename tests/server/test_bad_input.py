@@ -86,15 +86,24 @@ def test_every_operation_is_described(operations: dict[str, Any]) -> None:
     assert sorted(operations) == sorted(OPERATIONS)
 
 
+_MODES = {GenerationMode.POSITIVE: "fits", GenerationMode.NEGATIVE: "does not fit"}
+
+
+# `make test` takes one kind of input for each operation.
 @pytest.mark.parametrize(
     ("label", "mode"),
     [
-        *(pytest.param(label, GenerationMode.POSITIVE, id=f"{label}-fits") for label in OPERATIONS),
-        *(
-            pytest.param(label, GenerationMode.NEGATIVE, id=f"{label}-does not fit")
-            for label in OPERATIONS
-            if label not in _ALWAYS_FITS
-        ),
+        pytest.param(
+            label,
+            mode,
+            id=f"{label}-{name}",
+            marks=[]
+            if (at + (mode is GenerationMode.NEGATIVE)) % 2 == 0 or label in _ALWAYS_FITS
+            else pytest.mark.thorough,
+        )
+        for at, label in enumerate(OPERATIONS)
+        for mode, name in _MODES.items()
+        if mode is GenerationMode.POSITIVE or label not in _ALWAYS_FITS
     ],
 )
 def test_responses_conform_to_the_openapi_document(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from graph_agent.agent_file.credentials import loop_variable_of
 from graph_agent.agent_file.factory import mcp_connections
 from graph_agent.cli.serving import a2a, serve
 from graph_agent.errors import ConfigError
-from graph_agent.server.settings import ServerSettings, settings_from, variable_of
+from graph_agent.server.settings import ServerSettings, settings_from, unknown_variables, variable_of
 from graph_agent.spec import load_spec
-from scripts.reference.environment import options_of
+from scripts.reference.environment import names, options_of
 from tests.support.cli import run_cli
 
 WITHOUT_VARIABLE = {"settings", "list_settings", "verbose", "url", "push_notifications", "drain_s", "record"}
@@ -182,3 +183,58 @@ def test_a_former_setting_is_refused_with_its_new_name_wherever_it_is_set(former
 
     refused = f"ServerSettings: the field '{former}' was removed: its name is '{name}'."
     assert (str(in_environment.value), str(on_command_line.value)) == (f"{variable}=7: {refused}", refused)
+
+
+def test_only_variables_that_nothing_reads_are_unknown() -> None:
+    misspelt = {"GRAPH_AGENT_DRAIN": "1", "GRAPH_AGENT_API_KEY": "k", "GRAPH_AGENT_DATABASE": "d"}
+
+    found = unknown_variables(dict.fromkeys([*names(), "GRAPH_AGENT_HISTORY"], "x") | misspelt | {"OTHER": "x"})
+
+    start = "The environment variable GRAPH_AGENT"
+    assert list(found.values()) == [
+        f"{start}_API_KEY is no setting of graph-agent. Did you mean GRAPH_AGENT_API_KEYS?",
+        f"{start}_DATABASE is no setting of graph-agent.",
+        f"{start}_DRAIN is no setting of graph-agent. Did you mean GRAPH_AGENT_DRAIN_S?",
+    ]
+
+
+def test_the_doctor_reports_a_misspelt_variable_that_the_agent_file_does_not_name(tmp_path: Path) -> None:
+    agent_file(tmp_path, credentials={"crm": {"env": "GRAPH_AGENT_CRM"}})
+
+    done = run_cli(tmp_path, "doctor", "--json", script=["Hello."], GRAPH_AGENT_CRM="c", GRAPH_AGENT_DRAIN="1")
+
+    checks = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["fix"] for each in checks if each["check"] == "environment"] == ["unset GRAPH_AGENT_DRAIN"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "fault"),
+    [
+        ("GRAPH_AGENT_OTEL", "GRAPH_AGENT_OTEL='on': write 'true' or 'false', or unset it."),
+        ("GRAPH_AGENT_LOG_FORMAT", "GRAPH_AGENT_LOG_FORMAT='on': write 'json' or 'text', or unset it."),
+    ],
+)
+def test_a_command_refuses_a_value_that_a_variable_does_not_have(variable: str, fault: str, tmp_path: Path) -> None:
+    agent_file(tmp_path)
+
+    done = [run_cli(tmp_path, *command, script=["Hi."], **{variable: "on"}) for command in (["run", "hi"], ["serve"])]
+
+    assert [(each.returncode, each.stderr) for each in done] == [(2, f"error: {fault}\n")] * 2
+
+
+def test_a_server_that_refuses_to_start_without_keys_reports_the_misspelt_variable(tmp_path: Path) -> None:
+    agent_file(tmp_path)
+
+    done = run_cli(tmp_path, "serve", "--host", "0.0.0.0", GRAPH_AGENT_API_KEY="me:a-key-of-16-letters")
+
+    lines = [line.partition("The environment")[2] or line[:21] for line in done.stderr.splitlines()]
+    assert lines == [
+        " variable GRAPH_AGENT_API_KEY is no setting of graph-agent. Did you mean GRAPH_AGENT_API_KEYS?",
+        "error: host='0.0.0.0'",
+    ]
+
+
+@pytest.mark.parametrize("entry", ["public_url=my.host", "cors_origins=[https://my.page/]"])
+def test_an_address_that_no_client_can_have_is_refused(entry: str) -> None:
+    with pytest.raises(ConfigError, match=entry.partition("=")[0]):
+        settings_from([entry], {})

@@ -154,3 +154,19 @@ def test_a_hangup_with_a_broken_agent_file_keeps_the_workers_and_logs_its_fault(
 
     faults = [line for line in log.splitlines() if "A worker process cannot open the agent: Agent file " in line]
     assert (kept, ready, len(faults), "Traceback" in log) == (before, 200, 1, False)
+
+
+def test_a_hangup_exchanges_the_keys_of_the_keys_file(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("old:old-0123456789abcdef\n")
+    with serving(tmp_path, "--workers", "2", "--keys-file", str(keys)) as server, server.http() as http:
+        before = workers_of(server)
+        keys.write_text("new:new-0123456789abcdef\n")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: len(workers_of(server)) == 2 and not set(before) & set(workers_of(server)))
+        names = ("old", "new")
+        statuses = [http.get("/v1/models", headers={"x-api-key": f"{each}-0123456789abcdef"}) for each in names]
+        server.term()
+        server.process.wait(60)
+
+    assert [each.status_code for each in statuses] == [401, 200]

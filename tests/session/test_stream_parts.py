@@ -396,3 +396,18 @@ def test_a_fast_call_is_reported_before_the_event_of_a_slow_call_before_it() -> 
         [CallState("fast", "look", "success")],
         ["slow", CallState("slow", "look", "success"), "fast"],
     )
+
+
+async def test_the_tokens_of_a_stopped_answer_have_the_reason_of_the_stop() -> None:
+    model = ScriptedChatModel(["An answer of so many words that it takes several pieces."])
+    talk = Session(create_graph_agent(model, checkpointer=InMemorySaver()), "s1")
+    tokens: list[str] = []
+
+    async for part in talk.stream("go"):
+        if isinstance(part, Token):
+            tokens.append(part.text)
+            await talk.abort()
+        elif isinstance(part, Done):
+            answer = part.result.answer
+
+    assert ("".join(tokens), answer.endswith("\n\nStopped on request")) == (answer, True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.errors import ConfigError
 from graph_agent.skills import Skill, read_skill
 
@@ -113,3 +114,14 @@ def test_an_invalid_name_is_refused(name: str, tmp_path: Path) -> None:
 def test_a_name_that_differs_from_its_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name='tea': its folder is 'pot'; give both the same name"):
         read_skill(skill(tmp_path, FRONT + "---\n", "pot"))
+
+
+def test_the_fault_of_a_skill_that_prevents_an_agent_is_not_logged_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = skill(tmp_path, FRONT + "metadata: a\n---\n")
+
+    with pytest.raises(ConfigError, match="metadata='a'"):
+        create_graph_agent(ScriptedChatModel([]), skills=[folder])
+
+    assert caplog.messages == []

@@ -20,9 +20,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 FIRST = {"resume": 0, "input": 1, "abort": 2}
 """The turn of the first fault, another one for each way to go on."""
-STEPS = [6, pytest.param(1, marks=pytest.mark.thorough)]
+STEPS = [12, pytest.param(1, marks=pytest.mark.thorough)]
 """Turns between two faults."""
-BLOCKING = {6: 14, 1: 7}
+BLOCKING = {12: 28, 1: 7}
 """The turns between two faults of a run with threads, by the step of the others: it takes as many as it likes."""
 
 
@@ -89,7 +89,7 @@ async def test_a_session_aborted_at_any_turn_settles_and_is_usable(variant: str,
     assert (faults, dict(_under_way), at > 50) == ([], {}, True)
 
 
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("how", ["resume", "input"])
 async def test_a_session_on_sqlite_cancelled_at_any_boundary_goes_on(how: str, step: int, tmp_path: Path) -> None:
     left, reached = -1, ""

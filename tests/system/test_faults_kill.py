@@ -33,7 +33,7 @@ COMMITS = {
 SHARDS = 12
 """Tests that share the kill points of a variant; `make test` runs one of them, another for each variant."""
 COMMIT_OFFSETS = {variant: at for at, variant in enumerate(COMMITS)}
-COMMIT_STEPS = [5, pytest.param(1, marks=pytest.mark.thorough)]
+COMMIT_STEPS = [10, pytest.param(1, marks=pytest.mark.thorough)]
 """Commits between two kills."""
 DEALT = [
     pytest.param(variant, shard, marks=[] if shard == 2 * at else pytest.mark.thorough)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
@@ -24,6 +25,7 @@ from a2a.server.tasks import (
     InMemoryTaskStore,
     PushNotificationEvent,
     PushNotificationSender,
+    base_push_notification_sender,
 )
 from a2a.server.tasks.push_notification_config_store import PushNotificationConfigStore
 from a2a.utils.errors import UnsupportedOperationError
@@ -31,6 +33,7 @@ from starlette.routing import BaseRoute, Route
 from typing_extensions import TypedDict
 
 from graph_agent._internal.credential_headers import check_headers
+from graph_agent._internal.failure_log import exception_text
 from graph_agent._internal.public_network import PublicTransport, is_public_url
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
@@ -45,6 +48,17 @@ _CLOSE_S = 2.0
 """Seconds for sending queued notifications when the server closes."""
 _MAX_QUEUED = 100
 """Queued notifications of a task at which chunks of the answer are dropped."""
+
+
+def _shorten(record: logging.LogRecord) -> bool:
+    """Show a failed notification in one record of one line: the receiver is a client's, and may fail for each."""
+    if record.exc_info and record.exc_info[1] is not None:
+        record.msg, record.args = "%s %s", (record.getMessage(), exception_text(record.exc_info[1]))
+        record.exc_info = None
+    return not record.msg.startswith("Some push notifications failed")
+
+
+logging.getLogger(base_push_notification_sender.__name__).addFilter(_shorten)
 
 
 class PushNotifier(PushNotificationSender):

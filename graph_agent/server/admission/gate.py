@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import json
 import os
 import re
 import time
@@ -28,9 +29,9 @@ from graph_agent._internal.json_bounds import JsonBounds
 from graph_agent._internal.signals import Drainable
 from graph_agent.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.errors import ConfigError
-from graph_agent.server.admission.body import BodyLimits
+from graph_agent.server.admission.body import SMALL_BYTES, BodyLimits, ReplayedBody
 from graph_agent.server.problems import ProblemError, internal_error, on_http, on_problem, path_of, refusal, stopping
-from graph_agent.server.settings import KEYS_VARIABLE, ApiKey, ServerSettings
+from graph_agent.server.settings import KEYS_VARIABLE, REST_PATH, ApiKey, ServerSettings
 from graph_agent.server.sse import with_request_id
 
 WINDOW_S = 60.0
@@ -54,14 +55,15 @@ class Limits:
         self._active: dict[str, int] = {}
         self._started: dict[str, deque[float]] = {}
 
-    def enter(self, caller: str) -> None:
-        """Count the start of a request, which must be ended with `leave`.
+    def enter(self, caller: str, *, starts: bool = True) -> None:
+        """Count a request, which must be ended with `leave`; against the rate only if it `starts` a run.
 
         Raises:
             ProblemError: If the caller has too many active requests, or has started too many.
         """
         self._check_concurrent(self._active.get(caller, 0))
-        self._count_start(caller)
+        if starts:
+            self._count_start(caller)
         self._active[caller] = self._active.get(caller, 0) + 1
 
     def count(self, caller: str) -> None:
@@ -89,13 +91,13 @@ class Limits:
         started.append(now)
 
     @contextmanager
-    def slot(self, caller: str) -> Iterator[None]:
+    def slot(self, caller: str, *, starts: bool = True) -> Iterator[None]:
         """Count one request for the duration of the context.
 
         Raises:
             ProblemError: Same as for `enter`.
         """
-        self.enter(caller)
+        self.enter(caller, starts=starts)
         try:
             yield
         finally:
@@ -382,9 +384,13 @@ class _Limited:
                 "media_type",
                 f"An {self._protocol} request is JSON; send it with 'Content-Type: application/json'.",
             )
-        limits = self._streams if scope["method"] == "GET" else self._limits
+        limits, starts = self._streams if scope["method"] == "GET" else self._limits, False
+        if scope["method"] == "POST":
+            # `BodyLimits` has read the whole body.
+            body = (await receive()).get("body", b"")
+            receive, starts = ReplayedBody(body, receive), _starts_run(path_of(scope), body)
         with ExitStack() as slot:
-            slot.enter_context(limits.slot(admitted_caller(Request(scope)).name))
+            slot.enter_context(limits.slot(admitted_caller(Request(scope)).name, starts=starts))
 
             async def send_with_slot(message: Message) -> None:
                 if message["type"] == "http.response.body" and not message.get("more_body", False):
@@ -393,6 +399,22 @@ class _Limited:
                 await send(message)
 
             await self._app(scope, receive, send_with_slot)
+
+
+_RUNS = frozenset({"SendMessage", "SendStreamingMessage", "message/send", "message/stream", "tools/call"})
+"""Methods of A2A and MCP that start a run."""
+
+
+def _starts_run(path: str, body: bytes) -> bool:
+    """Whether a request of A2A or MCP may start a run; a body that is too large to be parsed here counts as one."""
+    if path.startswith(f"{REST_PATH}/"):
+        return path.endswith(("/message:send", "/message:stream"))
+    if len(body) > SMALL_BYTES:
+        return True
+    try:
+        return json.loads(body).get("method") in _RUNS
+    except (ValueError, AttributeError, RecursionError, TypeError):
+        return True
 
 
 def _is_json(headers: Headers) -> bool:

@@ -94,13 +94,13 @@ class SharedLimits(Limits):
         """Callers whose number of active requests in this process is not up to date in the database."""
         self._in_database(lambda db: None)
 
-    def enter(self, caller: str) -> None:
+    def enter(self, caller: str, *, starts: bool = True) -> None:
         """Behaves like `Limits.enter`; for this process alone while the folder is unusable."""
-        if self._in_database(partial(self._enter, caller)):
+        if self._in_database(partial(self._enter, caller, starts)):
             self._unpublished.clear()
             self._active[caller] = self._active.get(caller, 0) + 1
         else:
-            super().enter(caller)
+            super().enter(caller, starts=starts)
             self._unpublished.add(caller)
 
     def count(self, caller: str) -> None:
@@ -133,14 +133,15 @@ class SharedLimits(Limits):
             return False
         return True
 
-    def _enter(self, caller: str, db: sqlite3.Connection) -> None:
+    def _enter(self, caller: str, starts: bool, db: sqlite3.Connection) -> None:
         for other in self._unpublished:
             self._publish(other, db)
         rows = db.execute(
             "SELECT sum(requests) FROM under_way WHERE kind = ? AND caller = ?", (self._kind, caller)
         ).fetchone()
         self._check_concurrent(rows[0] or 0)
-        self._count(caller, db)
+        if starts:
+            self._count(caller, db)
         self._publish(caller, db, more=1)
 
     def _count(self, caller: str, db: sqlite3.Connection) -> None:
