@@ -403,7 +403,9 @@ def _input(given: Given) -> dict[str, Any]:
         return {"messages": [HumanMessage(given)]}
     if isinstance(given, Sequence) and not isinstance(given, str) and given:
         try:
-            return {"messages": convert_to_messages(given)}
+            messages = convert_to_messages(given)
+            # Copied: the graph sets the id of each, and would take the same object, sent again, for its first message.
+            return {"messages": [each if each.id else each.model_copy() for each in messages]}
         except (ValueError, NotImplementedError) as error:
             why = str(error).splitlines()[0].rstrip(".")
             raise InputError(f"A run takes messages, such as HumanMessage('hello'); got {given!r}: {why}.") from None

@@ -633,3 +633,15 @@ async def test_a_delegates_own_events_hang_from_the_answer_it_gave() -> None:
         "agent_response",
         "status",
     ]
+
+
+async def test_a_message_that_is_sent_again_is_a_new_question() -> None:
+    question, model = HumanMessage("Again?"), ScriptedChatModel(["One.", "Two."])
+    talk = Session(create_graph_agent(model, checkpointer=InMemorySaver()), "s1")
+
+    await talk.run([question])
+    await talk.run([question, question])
+
+    asked = [event["content"] for event in await talk.events() if event["type"] == "user_message"]
+    sent = [message.text for message in model.requests[-1].messages[1:]]
+    assert (asked, sent, question.id) == (["Again?"] * 3, ["Again?", "One.", "Again?", "Again?"], None)
