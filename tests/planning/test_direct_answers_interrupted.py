@@ -149,7 +149,7 @@ async def test_an_abort_keeps_what_was_shown_of_the_answer(finalize: Any) -> Non
     assert isinstance(last, Done)
     [_, answer] = await messages_of(talk)
     assert (shown(parts), last.result.answer, last.result.status, answer.text) == (
-        "One",
+        "One\n\nStopped on request",
         "One\n\nStopped on request",
         "ABORTED",
         "One\n\nStopped on request",

@@ -81,7 +81,7 @@ def test_the_reason_of_a_stop_within_the_answer_is_streamed_by_every_api() -> No
         "websocket": [response],
         "a2a jsonrpc": [(COMPLETED, answer)],
         "a2a rest": [(COMPLETED, answer)],
-        "session": [("It", None)],  # whose result adds the reason
+        "session": [(answer, None)],
     }
 
 
