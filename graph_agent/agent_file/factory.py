@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -156,6 +157,8 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
     stack = shared.stack
     tools: list[BaseTool] = []
     if spec.mcp_servers:
+        # In a thread: an import reads files, which must not block a server's event loop.
+        await call_in_thread(import_module, "graph_agent.mcp")
         from graph_agent.mcp import open_mcp_tools
 
         with located(f"Agent file {spec.path}: mcp_servers"):
@@ -483,6 +486,9 @@ class _AgentThread:
         self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
+        # Before the loop begins: Python 3.13 reads the folder of jsonschema's schemas in a way that `langgraph dev`
+        # refuses in every loop.
+        import_module("graph_agent._internal.json_schema")
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._keep_open())
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,23 @@ from graph_agent.spec.served import ServedAgent, served
 from tests.support.agents import asks, says
 
 HOTEL_SERVER = Path(__file__).parents[2] / "examples" / "hotel" / "server.py"
+
+IN_A_REFUSING_LOOP = """
+import asyncio, sys
+from blockbuster import blockbuster_ctx
+from graph_agent.spec.served import served
+
+async def main(agent):
+    schema = {"type": "object", "properties": {"day": {"type": "string"}}}
+    with blockbuster_ctx():
+        async with agent.lifespan():
+            graph = await agent()
+            question = {"messages": [("user", "When is tomorrow?")]}
+            print((await graph.ainvoke(question, context={"response_schema": schema}))["structured_response"])
+
+asyncio.run(main(served(sys.argv[1])))
+"""
+"""A program that opens an agent and runs it where every blocking call in an event loop is an error."""
 
 
 @pytest.fixture
@@ -70,6 +89,16 @@ async def test_after_a_failure_the_next_call_tries_again(agent: ServedAgent, mon
 
     assert str(refusal.value) == "GRAPH_AGENT_TODAY='tomorrow' is no ISO date; write e.g. 2026-12-04, or unset it."
     assert graph.name == "desk"
+
+
+def test_no_import_blocks_an_event_loop(agent: ServedAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEBUG_MOCK_RESPONSES", json.dumps(['{"day": "2026-11-22"}']))
+    # A process of its own, as modules are imported once.
+    command = [sys.executable, "-c", IN_A_REFUSING_LOOP, str(agent.spec.path)]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert (done.stderr, done.stdout) == ("", "{'day': '2026-11-22'}\n")
 
 
 def test_one_file_has_one_factory_and_a_wrong_one_none(agent: ServedAgent, tmp_path: Path) -> None:
