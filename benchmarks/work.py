@@ -14,7 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from operator import add
@@ -338,7 +338,7 @@ def sessions_trial(
 
 def stored_beyond_messages(folder: Path, messages: Sequence[AnyMessage]) -> int:
     """Return the bytes in the SQLite file of a saver beyond the size of the messages themselves."""
-    with sqlite3.connect(folder / "bench.db") as db:
+    with closing(sqlite3.connect(folder / "bench.db")) as db:
         (checkpoints,) = db.execute("select sum(length(checkpoint) + length(metadata)) from checkpoints").fetchone()
         (writes,) = db.execute("select sum(length(value)) from writes").fetchone()
     serde = strict_serializer()
