@@ -401,13 +401,13 @@ def test_a_fast_call_is_reported_before_the_event_of_a_slow_call_before_it() -> 
 async def test_the_tokens_of_a_stopped_answer_have_the_reason_of_the_stop() -> None:
     model = ScriptedChatModel(["An answer of so many words that it takes several pieces."])
     talk = Session(create_graph_agent(model, checkpointer=InMemorySaver()), "s1")
-    tokens: list[str] = []
+    seen: list[Part] = []
 
     async for part in talk.stream("go"):
+        seen.append(part)
         if isinstance(part, Token):
-            tokens.append(part.text)
             await talk.abort()
-        elif isinstance(part, Done):
-            answer = part.result.answer
 
+    [answer] = [part.result.answer for part in seen if isinstance(part, Done)]
+    tokens = [part.text for part in seen if isinstance(part, Token)]
     assert ("".join(tokens), answer.endswith("\n\nStopped on request")) == (answer, True)
