@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.harness import RATIO_COLUMNS, Cost, Scale, Spread, Table, ratio_row
+from benchmarks.harness import RATIO_COLUMNS, Cost, Scale, Spread, Table, quartiles, ratio_row
 from benchmarks.peer_agents.script import REPLY, RESULT_CHARS
 from proofs.pains.environments import python_of
 
@@ -32,6 +32,10 @@ NAMES = {
     "strands": "strands",
 }
 """Shown name → module of `benchmarks.peer_agents`."""
+_STORED = (
+    "One input on a new agent, whose tool reads; ratios to `create_agent`. Each session is stored as the table of "
+    "storage says. pydantic-ai stores none."
+)
 _OWN = ("graph_agent", "create_agent")
 """The modules that run in this environment."""
 
@@ -74,14 +78,16 @@ def _started(module: str) -> Iterator[_Framework]:
 Frameworks = Mapping[str, _Framework]
 
 
-def _rounds(frameworks: Frameworks, scale: Scale, turns: int, sessions: int = 1) -> dict[str, list[dict[str, float]]]:
+def _rounds(
+    frameworks: Frameworks, scale: Scale, turns: int, sessions: int = 1, *, stores: bool = False
+) -> dict[str, list[dict[str, float]]]:
     found: dict[str, list[dict[str, float]]] = {name: [] for name in frameworks}
     names = list(frameworks)
     since, rounds = time.monotonic(), 0
     while scale.more(rounds, since):
         for at in range(len(names)):
             name = names[(at + rounds) % len(names)]
-            found[name].append(frameworks[name].run(turns, sessions))
+            found[name].append(frameworks[name].run(turns, sessions, stores=stores))
         rounds += 1
     return found
 
@@ -105,27 +111,36 @@ async def tables(scale: Scale) -> list[Table]:
         late = {name: Spread.of([run["late"] for run in runs]) for name, runs in found.items()}
         sessions = scale.size(100)
         many = _rows("100 sessions of 5 turns", _rounds(frameworks, scale, scale.size(5), sessions), 5 * sessions)
+        storing = {name: framework for name, framework in frameworks.items() if framework.stores}
         stored: list[list[str]] = []
+        sizes: list[list[str]] = []
         for nominal in (50, 200):
             size = scale.size(nominal)
-            for name, framework in frameworks.items():
-                if framework.stores:
-                    kilobytes = framework.run(size, stores=True)["stored"] / size - len(REPLY) - RESULT_CHARS
-                    stored.append([f"{nominal} turns, {name}", framework.stores, f"{kilobytes / 1024:.1f}"])
+            found = _rounds(storing, scale, size, stores=True)
+            stored += _rows(f"{nominal} turns", found, size)
+            for name, framework in storing.items():
+                kilobytes = found[name][0]["stored"] / size - len(REPLY) - RESULT_CHARS
+                sizes.append([f"{nominal} turns, {name}", framework.stores, f"{kilobytes / 1024:.1f}"])
     note = (
         "One input on an agent that has answered before, nothing stored; ratios to `create_agent`. "
         "Each framework has its own scripted model."
     )
-    growth = [[f"turns 180–199 to turns 10–29, {name}", f"{spread.median:.2f}"] for name, spread in late.items()]
+    growth = [
+        [f"turns 180–199 to turns 10–29, {name}", f"{spread.median:.2f}", quartiles(spread)]
+        for name, spread in late.items()
+    ]
     return [
         Table("Turns of other frameworks", note, RATIO_COLUMNS, turns),
+        Table("Stored turns of other frameworks", _STORED, RATIO_COLUMNS, stored),
         Table("Sessions of other frameworks", "At the same time; nothing is stored.", RATIO_COLUMNS, many),
-        Table("Growth of other frameworks", "CPU time, within a run of 200 turns.", ["work", "ratio"], growth),
+        Table(
+            "Growth of other frameworks", "CPU time, within a run of 200 turns.", ["work", "ratio", "quartiles"], growth
+        ),
         Table(
             "Storage of other frameworks",
             "KB per turn beyond the messages, of all files of a session. pydantic-ai stores none.",
             ["work", "where", "KB/turn"],
-            stored,
+            sizes,
         ),
     ]
 

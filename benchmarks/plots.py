@@ -102,10 +102,6 @@ def plots(page: str) -> dict[str, Plot]:
                 bars.append(Bar(series, _number(cell), _label(cell, unit) + label))
         return bars
 
-    def sqlite(number: int) -> list[Bar]:
-        works = {OURS: f"{number} turns, own SQLite saver, reading tool", PEER: f"{number} turns, create_agent"}
-        return read("Turns with an SQLite saver", "CPU", works)
-
     durable = {OURS: "own SQLite saver, writing tool", PEER: "LangGraph's SQLite saver, create_agent"}
     return {
         "turns": Plot(
@@ -117,9 +113,12 @@ def plots(page: str) -> dict[str, Plot]:
             },
         ),
         "turns-sqlite": Plot(
-            "A turn in SQLite",
+            "A stored turn",
             "CPU time per turn; less is better",
-            {f"{number} turns": sqlite(number) for number in (50, 200)},
+            {
+                f"{number} turns": others("Stored turns of other frameworks", "CPU", f"{number} turns")
+                for number in (50, 200)
+            },
         ),
         "sessions": Plot(
             "100 sessions at the same time",
