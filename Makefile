@@ -48,7 +48,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 # A test of these targets fails, and is not skipped, if a program is missing; its message has the command that installs it.
-attack attack-machines cluster phoenix restate: export GRAPH_AGENT_REQUIRE_SERVICES = 1
+attack attack-machines cluster phoenix restate: export TEST_REQUIRE_SERVICES = 1
 
 demo: $(VENV)/.examples  ## Ask the hotel agent its three questions.
 	@$(RUN) $(BIN)/graph-agent run --config examples/hotel/agent.yaml --today 2026-11-21 \
@@ -68,7 +68,7 @@ demo-cluster: $(CLUSTER)/.ready  ## Run agents on two instances of Aegra, with P
 
 cluster: $(CLUSTER)/.ready $(VENV)/.dev  ## Kill and pause instances of Aegra, ROUNDS=10 times in each way, for about ten minutes.
 	$(install_services)
-	GRAPH_AGENT_CLUSTER_ROUNDS=$(ROUNDS) $(RUN) $(BIN)/pytest -m cluster tests/cluster
+	TEST_CLUSTER_ROUNDS=$(ROUNDS) $(RUN) $(BIN)/pytest -m cluster tests/cluster
 
 test: $(VENV)/.dev  ## Run every test, and the notebooks.
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist loadgroup tests
@@ -77,18 +77,18 @@ test-pythons: $(BIN)/python  ## Run every test with every supported Python of th
 	$(RUN) $(BIN)/python -m tests.checks.pythons $(PYTHON_TESTS)
 
 attack: $(VENV)/.dev  ## Kill, pause and cut off workers, skew clocks, fill disks; SCALE=1 lasts about a minute; REPORT=FILE.
-	GRAPH_AGENT_ATTACK_SCALE=$(SCALE) GRAPH_AGENT_ATTACK_SEED=$(SEED) GRAPH_AGENT_ATTACK_REPORT=$(REPORT) \
+	TEST_ATTACK_SCALE=$(SCALE) TEST_ATTACK_SEED=$(SEED) TEST_ATTACK_REPORT=$(REPORT) \
 		$(RUN) $(BIN)/pytest -m attack tests/attack $(if $(ATTACK),-k "$(ATTACK)")
 
 attack-machines: $(VENV)/.dev  ## Kill, pause and restart four servers and their database for two minutes, while 200 sessions run.
-	GRAPH_AGENT_ATTACK_SCALE=10 $(RUN) $(BIN)/pytest -m attack tests/attack/test_machines.py
+	TEST_ATTACK_SCALE=10 $(RUN) $(BIN)/pytest -m attack tests/attack/test_machines.py
 
 thorough: $(VENV)/.dev  ## Run every case of which `make test` has a sample, and properties with many examples; about ten minutes.
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m thorough tests
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m hypothesis --hypothesis-profile=thorough tests
 
 restate: $(VENV)/.dev  ## Kill workers behind a real Restate server, which npm downloads; KILLS=20 is how often.
-	GRAPH_AGENT_RESTATE_KILLS=$(KILLS) $(RUN) $(BIN)/pytest -m restate tests/restate $(if $(ONLY),-k "$(ONLY)")
+	TEST_RESTATE_KILLS=$(KILLS) $(RUN) $(BIN)/pytest -m restate tests/restate $(if $(ONLY),-k "$(ONLY)")
 
 phoenix: $(VENV)/.dev .venv-phoenix/bin/phoenix  ## Export a session to a real Arize Phoenix, in an environment of its own.
 	$(RUN) $(BIN)/pytest -m phoenix tests/otel

@@ -120,7 +120,7 @@ class Attack:
         Args:
             clock_s: What its wall clock is ahead; negative where it is behind.
         """
-        environment = {**os.environ, "PYTHONPATH": str(_ROOT), "GRAPH_AGENT_ATTACK_CLOCK_S": str(clock_s)}
+        environment = {**os.environ, "PYTHONPATH": str(_ROOT), "TEST_ATTACK_CLOCK_S": str(clock_s)}
         with self._errors.open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "tests.attack.worker", self._url, str(self._effects)),

@@ -1,4 +1,4 @@
-"""The agent of the machines under attack; `GRAPH_AGENT_ATTACK_EFFECTS` names the file of its tools' effects."""
+"""The agent of the machines under attack; `TEST_ATTACK_EFFECTS` names the file of its tools' effects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from tests.attack.oracle import Effects
 from tests.attack.worker import Kill, TurnsModel, tools
 
-EFFECTS = "GRAPH_AGENT_ATTACK_EFFECTS"
+EFFECTS = "TEST_ATTACK_EFFECTS"
 AGENT: dict[str, Any] = {
     "name": "cashier",
     "description": "Charges what the user names.",

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from tests.attack.oracle import Violation
 
-SCALE = int(os.environ.get("GRAPH_AGENT_ATTACK_SCALE", "1"))
+SCALE = int(os.environ.get("TEST_ATTACK_SCALE", "1"))
 """How many times as long as in continuous integration an attack lasts."""
-SEED = int(os.environ.get("GRAPH_AGENT_ATTACK_SEED", "1"))
+SEED = int(os.environ.get("TEST_ATTACK_SEED", "1"))
 """Seed of all random choices; each attack adds its name."""
-FILE = os.environ.get("GRAPH_AGENT_ATTACK_REPORT", "")
+FILE = os.environ.get("TEST_ATTACK_REPORT", "")
 """Where the page is written; empty for nowhere."""
 
 FAULTS = {

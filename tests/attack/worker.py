@@ -3,7 +3,7 @@
 Orders are JSON lines on standard input: `{"id", "do", "session", "text"}`. `do` is `run`, `resume`, `kill_at` (SIGKILL
 itself at a point of the next turn: `text` is the number of the boundary and the seconds after it) or `pages` (limit the
 SQLite database to `text` pages). Orders run concurrently. Each writes a JSON line to standard output when it ends: its
-`id`, and `answer`, `waits` (for a person), `done` or `error`. `GRAPH_AGENT_ATTACK_CLOCK_S` shifts the process's wall
+`id`, and `answer`, `waits` (for a person), `done` or `error`. `TEST_ATTACK_CLOCK_S` shifts the process's wall
 clock by some seconds.
 
 For the text `pay …` the model calls a tool that takes effect, for `ask …` one that first asks a person, for `wave …`
@@ -195,5 +195,5 @@ async def main(url: str, effects: Path) -> None:
 
 if __name__ == "__main__":
     postgres_fence.PAUSE_S, sqlite_connection.BUSY_S = _PAUSE_S, _BUSY_S
-    shift_clock(float(os.environ.get("GRAPH_AGENT_ATTACK_CLOCK_S", "0")))
+    shift_clock(float(os.environ.get("TEST_ATTACK_CLOCK_S", "0")))
     asyncio.run(main(sys.argv[1], Path(sys.argv[2])))

@@ -34,7 +34,7 @@ def aegra() -> Iterator[Cluster]:
 @pytest.fixture
 def rounds() -> int:
     """How often each test stops an instance."""
-    return int(os.environ.get("GRAPH_AGENT_CLUSTER_ROUNDS", "2"))
+    return int(os.environ.get("TEST_CLUSTER_ROUNDS", "2"))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.support.required import unavailable
 from tests.support.terminal import GATED_TOOLS, agent_folder
 
 pytestmark = pytest.mark.phoenix
-PROGRAM = Path(os.environ.get("GRAPH_AGENT_PHOENIX", ROOT / ".venv-phoenix/bin/phoenix"))
+PROGRAM = Path(os.environ.get("TEST_PHOENIX", ROOT / ".venv-phoenix/bin/phoenix"))
 CANARY = "canary-7731"
 TOOLS = f'def find() -> str:\n    """Find."""\n    return "{CANARY}"\n'
 

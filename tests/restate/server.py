@@ -19,7 +19,7 @@ import httpx
 from tests.support.required import unavailable
 
 VERSION = "1.7.12"
-BINARY = "GRAPH_AGENT_RESTATE_SERVER"
+BINARY = "TEST_RESTATE_SERVER"
 """Variable with the path of a server's binary, for machines without npm."""
 WITHIN_S = 120
 _SYSTEMS = {"Linux": "linux", "Darwin": "darwin"}

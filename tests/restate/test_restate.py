@@ -20,7 +20,7 @@ from tests.support.postgres_server import on_postgres
 
 pytestmark = [pytest.mark.restate, pytest.mark.asyncio(loop_scope="module")]
 
-KILLS = int(os.environ.get("GRAPH_AGENT_RESTATE_KILLS", "20"))
+KILLS = int(os.environ.get("TEST_RESTATE_KILLS", "20"))
 WITHIN_A_KILL_S = 2.0
 GUIDE = ROOT / "docs" / "guides" / "restate.md"
 BOOKING = ['{"tool_calls": [{"id": "a", "name": "book", "arguments": {"room": "blue"}}]}', "The blue room is booked."]

@@ -94,7 +94,7 @@ async def test_a_deadline_in_the_answer_keeps_the_streamed_text(clock: Clock) ->
 
     result = await talk.driver.result()
     assert (texts, gate.cancelled, result.answer, result.status, result.stop_reason) == (
-        ["Half"],
+        ["Half", "\n\nReached the deadline (1000.0 s)"],
         True,
         "Half\n\nReached the deadline (1000.0 s)",
         SessionStatus.ROUND_LIMIT,

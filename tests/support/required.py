@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-VARIABLE = "GRAPH_AGENT_REQUIRE_SERVICES"
+VARIABLE = "TEST_REQUIRE_SERVICES"
 """Set by the make targets whose purpose is such a program, and where every change is checked."""
 
 

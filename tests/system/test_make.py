@@ -93,7 +93,7 @@ def test_a_service_that_a_target_needs_is_no_reason_to_skip(tmp_path: Path) -> N
         required: subprocess.run(
             command,
             cwd=ROOT,
-            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "GRAPH_AGENT_REQUIRE_SERVICES": required},
+            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TEST_REQUIRE_SERVICES": required},
             capture_output=True,
             text=True,
             timeout=WITHIN_S,
