@@ -133,7 +133,6 @@ async def test_a_message_of_an_agent_is_refused(version: str, binding: str, stre
     assert await Session(graph, "talk").events() == []
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("version", "binding", "streaming"), WAYS)
 async def test_a_message_to_a_running_task_is_refused_at_once(version: str, binding: str, streaming: bool) -> None:
     held = HeldTool()
