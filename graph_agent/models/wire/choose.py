@@ -1,0 +1,88 @@
+"""Chooses the rules of a model's endpoint, by class, base URL and name of the model, without a request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from langchain_core.language_models import BaseChatModel
+
+from graph_agent.models.wire.rules import WireRules
+from graph_agent.models.wire.table import FAMILIES, HOSTS, IN_PROCESS, PACKAGES, PORTS, PROVIDERS, SERVE_FAMILIES
+
+_URL_FIELDS = ("openai_api_base", "anthropic_api_url", "base_url", "azure_endpoint", "api_base", "endpoint_url")
+_NAME_FIELDS = ("model_name", "model", "model_id", "deployment_name")
+_OPENAI_URL = "https://api.openai.com/v1"
+_LOCAL = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}
+_CLOUDS = {"aws-bedrock", "google-vertex"}
+_CLIENTS = re.compile(r"langchain_(?!core\b|classic\b|tests\b)\w+")
+
+
+def rules_for(model: BaseChatModel, settings: Mapping[str, Any] | None = None) -> WireRules:
+    """Return the rules of a model's endpoint.
+
+    Args:
+        model: A chat model; a subclass has the rules of its parent.
+        settings: Fields of the rules that a person has set; they replace those of the table.
+
+    Raises:
+        ConfigError: For a field that does not exist, or a value of another type.
+    """
+    rules = _from_table(model)
+    return rules.with_fields(settings) if settings else rules
+
+
+def _from_table(model: BaseChatModel) -> WireRules:
+    packages = [name for cls in type(model).__mro__ if (name := client_package(cls)) is not None]
+    if not packages:
+        return IN_PROCESS
+    # The last package defines the API: Bedrock has clients that are subclasses of those of Anthropic and OpenAI.
+    named = PACKAGES.get(packages[-1])
+    if named is None and (own := PACKAGES.get(packages[0])) not in _CLOUDS:
+        named = own
+    # A class for one provider is used with that provider's API at any address.
+    provider = named if named is not None else _provider_at(base_url(model) or _default_url(packages))
+    rules = PROVIDERS.get(provider or "", WireRules())
+    if rules.provider in SERVE_FAMILIES:
+        last = re.split(r"[/\\]", model_name(model).lower())[-1].rpartition("anthropic.")[2]
+        added = {field: value for pattern, fields in FAMILIES if pattern.match(last) for field, value in fields.items()}
+        rules = rules.with_fields(added) if added else rules
+    return rules
+
+
+def client_package(cls: type) -> str | None:
+    """Return the package of LangChain's clients that defines a class; None for any other class."""
+    name = cls.__module__.partition(".")[0]
+    return name if _CLIENTS.fullmatch(name) else None
+
+
+def base_url(model: BaseChatModel) -> str:
+    """Return the address that a model's requests are sent to; empty if unknown."""
+    client: Any = getattr(model, "root_async_client", None) or getattr(model, "root_client", None)
+    if (url := getattr(client, "base_url", None)) is not None:
+        return str(url)
+    return next((url for field in _URL_FIELDS if isinstance(url := getattr(model, field, None), str) and url), "")
+
+
+def model_name(model: BaseChatModel) -> str:
+    """Return the name by which the endpoint knows a model; empty if unknown."""
+    return next((name for field in _NAME_FIELDS if isinstance(name := getattr(model, field, None), str) and name), "")
+
+
+def _default_url(packages: list[str]) -> str:
+    return _OPENAI_URL if packages[-1] == "langchain_openai" else ""
+
+
+def _provider_at(url: str) -> str | None:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if host in _LOCAL:
+        try:
+            return PORTS.get(parts.port or 0)
+        except ValueError:
+            return None
+    return next(
+        (name for known, name in HOSTS.items() if host == known or host.endswith((f".{known}", f"-{known}"))), None
+    )

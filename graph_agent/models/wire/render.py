@@ -1,0 +1,273 @@
+"""Converts a history to the request that an endpoint accepts: names, ids, content, reasoning, and the order of roles.
+
+The stored history stays neutral, and the same history gives the same request at each step, because prompt caches
+depend on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import string
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from graph_agent.models.wire.media import NAMES, described, media_of, only_accepted
+from graph_agent.models.wire.rules import CallIds, WireRules
+from graph_agent.models.wire.traits import CALL_FIELDS, REASONING_FIELDS, SOURCE, Traits, concerned_by
+
+SENT = "graph_agent_sent"
+"""Key in `additional_kwargs` of a rendered message: fields to be added to the message in OpenAI's format."""
+SENT_CALLS = "graph_agent_sent_calls"
+"""Key in `additional_kwargs` of a rendered message: for each call, fields to be added to it."""
+_NOTE = "(The content of these results follows.)"
+_ALPHABET = string.digits + string.ascii_letters
+_CALL_BLOCKS = frozenset({"tool_use", "tool_call", "function_call"})
+_PLAIN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NINE = re.compile(r"[a-zA-Z0-9]{9}")
+_MAKERS = {
+    "anthropic": "anthropic",
+    "openai": "openai",
+    "azure": "azure-openai",
+    "google_genai": "google-gemini",
+    "google_vertexai": "google-vertex",
+    "bedrock": "aws-bedrock",
+    "bedrock_converse": "aws-bedrock",
+    "mistralai": "mistral",
+    "groq": "groq",
+    "deepseek": "deepseek",
+    "xai": "xai",
+    "fireworks": "fireworks",
+    "together": "together",
+    "cohere": "cohere",
+    "ollama": "ollama",
+    "openrouter": "openrouter",
+}
+"""LangChain's `model_provider` in the metadata of a reply → the provider in the table of rules."""
+
+
+def render(
+    messages: Sequence[BaseMessage], traits: Traits, rules: WireRules, alias: Callable[[str], str]
+) -> Sequence[BaseMessage]:
+    """Return the messages of a request in the form that an endpoint accepts; the same object if they have it already.
+
+    Args:
+        messages: System prompt and history.
+        traits: Traits of all messages.
+        alias: Returns the name under which a tool is offered, for its own name.
+    """
+    if not traits & concerned_by(rules):
+        return messages
+    converted: list[BaseMessage] = []
+    media: list[Any] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        if media and not isinstance(message, ToolMessage):
+            _add_media(converted, media, rules)
+            media = []
+        if isinstance(message, AIMessage):
+            names |= {call["id"] or "": call["name"] for call in message.tool_calls}
+            converted.append(_reply(message, rules, alias))
+        elif isinstance(message, ToolMessage):
+            result, moved = _result(message, rules, alias, names)
+            converted.append(result)
+            media += moved
+        else:
+            converted.append(_content(message, rules))
+    if media:
+        _add_media(converted, media, rules)
+    return _in_order(converted, rules)
+
+
+def call_id_for(form: CallIds, id_: str) -> str:
+    """Return a call id in a form; an id that does not have it becomes a hash of it."""
+    if form == "any" or (form == "plain" and _PLAIN.fullmatch(id_)) or (form == "nine" and _NINE.fullmatch(id_)):
+        return id_
+    number = int.from_bytes(hashlib.sha256(id_.encode("utf-8", "surrogatepass")).digest()[:16])
+    digits = []
+    for _ in range(9 if form == "nine" else 20):
+        number, digit = divmod(number, len(_ALPHABET))
+        digits.append(_ALPHABET[digit])
+    return ("" if form == "nine" else "call_") + "".join(digits)
+
+
+def maker_of(reply: AIMessage) -> str | None:
+    """Return the provider whose parts a reply holds; None if unknown."""
+    if isinstance(source := reply.response_metadata.get(SOURCE), str):
+        return source
+    if isinstance(maker := reply.response_metadata.get("model_provider"), str):
+        return _MAKERS.get(maker, maker)
+    types = {block.get("type") for block in reply.content if isinstance(block, dict)}
+    if types & {"thinking", "redacted_thinking"}:
+        return "anthropic"
+    return "aws-bedrock" if "reasoning_content" in types else None
+
+
+def _reply(message: AIMessage, rules: WireRules, alias: Callable[[str], str]) -> AIMessage:
+    update: dict[str, Any] = {}
+    given = message.additional_kwargs
+    own = (maker := maker_of(message)) is None or maker == rules.provider or rules.provider == "in-process"
+    content = message.content
+    calls = message.tool_calls
+    if isinstance(content, list):
+        if not own:
+            content = message.text
+        elif not rules.text_parts and all(_is_text(block) for block in content):
+            content = _joined(content)
+    if calls:
+        renamed = [
+            {**call, "name": alias(call["name"]), "id": call_id_for(rules.call_ids, call["id"] or "")} for call in calls
+        ]
+        if renamed != calls:
+            update["tool_calls"] = renamed
+            if isinstance(content, list):
+                # The provider's own form of the calls holds the other names and ids.
+                content = [block for block in content if _type(block) not in _CALL_BLOCKS]
+    if not own and (kept := {name: value for name, value in given.items() if name not in _OWN_FIELDS}) != given:
+        update["additional_kwargs"] = kept
+    if calls and rules.provider != "in-process":
+        sent = {
+            name: given[name] for name in REASONING_FIELDS if own and name in rules.reasoning_fields and given.get(name)
+        }
+        if (needed := rules.reasoning_needed) and needed not in sent:
+            sent[needed] = ""
+        fields = given.get(CALL_FIELDS) if own else None
+        if sent or fields:
+            extra = {SENT: sent, SENT_CALLS: [(fields or {}).get(call["id"]) or {} for call in calls]}
+            update["additional_kwargs"] = {**update.get("additional_kwargs", given), **extra}
+    if not rules.empty_text and not calls and not _has_text(content):
+        content = "(no text)"
+    elif not rules.empty_text and isinstance(content, list):
+        content = [block for block in content if not (_is_text(block) and not str(_text(block)).strip())]
+    if content is not message.content:
+        update["content"] = content
+    return message.model_copy(update=update) if update else message
+
+
+_OWN_FIELDS = frozenset(
+    {*REASONING_FIELDS, CALL_FIELDS, "tool_calls", "__gemini_function_call_thought_signatures__", "reasoning_item"}
+)
+"""Keys of `additional_kwargs` that are for the provider of a reply alone."""
+
+
+def _result(
+    message: ToolMessage, rules: WireRules, alias: Callable[[str], str], names: dict[str, str]
+) -> tuple[ToolMessage, list[Any]]:
+    """Return a tool result as the endpoint accepts it, and the content that follows the results in a user message."""
+    update: dict[str, Any] = {}
+    moved: list[Any] = []
+    if message.name and (name := alias(message.name)) != message.name:
+        update["name"] = name
+    if (id_ := call_id_for(rules.call_ids, message.tool_call_id)) != message.tool_call_id:
+        update["tool_call_id"] = id_
+    content = message.content
+    if isinstance(content, list):
+        kept: list[Any] = []
+        name = message.name or names.get(message.tool_call_id, "tool")
+        for block in content:
+            kind = media_of(block)
+            if kind is None or not isinstance(block, dict) or kind in rules.result_media:
+                kept.append(block)
+                continue
+            if kind in rules.user_media:
+                label = f"[{NAMES[kind].partition(' ')[2].capitalize()} of the result of {name}, call {id_}:]"
+                moved += [{"type": "text", "text": label}, block]
+                kept.append({"type": "text", "text": f"[{described(block)} follows the results]"})
+            else:
+                kept += only_accepted([block], rules.user_media)
+        kept = kept if rules.cache_control else _without_cache_control(kept)
+        whole = all(_is_text(block) for block in kept)
+        shown: Any = _joined(kept) if whole and (not rules.text_parts or moved) else kept
+        if shown != content:
+            update["content"] = shown
+    if not rules.empty_text and not _has_text(update.get("content", content)):
+        update["content"] = "(no output)"
+    return (message.model_copy(update=update) if update else message), moved
+
+
+def _add_media(converted: list[BaseMessage], media: list[Any], rules: WireRules) -> None:
+    if not rules.user_after_tool:
+        converted.append(AIMessage(_NOTE))
+    converted.append(HumanMessage(media))
+
+
+def _content(message: BaseMessage, rules: WireRules) -> BaseMessage:
+    """Return a message of the user or the system as the endpoint accepts it."""
+    content = message.content
+    if isinstance(content, list):
+        blocks = only_accepted(content, rules.user_media)
+        if not rules.cache_control:
+            blocks = _without_cache_control(blocks)
+        if not rules.empty_text:
+            blocks = [block for block in blocks if not (_is_text(block) and not _text(block).strip())]
+        shown: Any = _joined(blocks) if not rules.text_parts and all(map(_is_text, blocks)) else blocks
+    else:
+        shown = content
+    if not rules.empty_text and not _has_text(shown):
+        shown = "(no text)"
+    return message if shown == content else message.model_copy(update={"content": shown})
+
+
+def _in_order(messages: list[BaseMessage], rules: WireRules) -> list[BaseMessage]:
+    """Join messages of the user with those before them, where the endpoint does not accept their order."""
+    ordered: list[BaseMessage] = []
+    for message in messages:
+        before = ordered[-1] if ordered else None
+        if isinstance(message, HumanMessage):
+            if isinstance(before, SystemMessage) and not rules.system_role:
+                ordered[-1] = message.model_copy(update={"content": _added(before.content, message.content)})
+                continue
+            if isinstance(before, ToolMessage) and not rules.user_after_tool:
+                if isinstance(message.content, str):
+                    ordered[-1] = before.model_copy(update={"content": _added(before.content, message.content)})
+                    continue
+                ordered.append(AIMessage(_NOTE))
+            elif isinstance(before, HumanMessage) and not rules.repeated_users:
+                ordered[-1] = before.model_copy(update={"content": _added(before.content, message.content)})
+                continue
+        ordered.append(message)
+    return ordered
+
+
+def _added(first: Any, second: Any) -> Any:
+    """Return the content of two messages in one."""
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    return [*_as_blocks(first), *_as_blocks(second)]
+
+
+def _as_blocks(content: Any) -> list[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+
+
+def _type(block: object) -> object:
+    return block.get("type") if isinstance(block, dict) else None
+
+
+def _is_text(block: object) -> bool:
+    return isinstance(block, str) or _type(block) == "text"
+
+
+def _text(block: object) -> str:
+    return block if isinstance(block, str) else str(block.get("text") or "") if isinstance(block, dict) else ""
+
+
+def _joined(blocks: Iterable[object]) -> str:
+    return "\n".join(map(_text, blocks))
+
+
+def _has_text(content: Any) -> bool:
+    if isinstance(content, str):
+        return bool(content.strip())
+    return any(not _is_text(block) or _text(block).strip() for block in content)
+
+
+def _without_cache_control(blocks: list[Any]) -> list[Any]:
+    return [
+        {key: value for key, value in block.items() if key != "cache_control"}
+        if isinstance(block, dict) and "cache_control" in block
+        else block
+        for block in blocks
+    ]

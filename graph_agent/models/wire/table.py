@@ -1,0 +1,233 @@
+"""Holds the rules of known providers and servers, and those that a model's name adds.
+
+The rules were collected from public reports, recorded replies, and the sources of servers and clients; the emulators of
+`tests/providers` enforce them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from graph_agent.models.wire.rules import ALL_MEDIA, Media, WireRules
+
+_IMAGES: frozenset[Media] = frozenset({"image"})
+_NO_MEDIA = frozenset[Media]()
+_NO_FILES: frozenset[Media] = frozenset({"image", "audio", "video"})
+_NO_FIELDS = frozenset[str]()
+
+IN_PROCESS = WireRules(
+    provider="in-process",
+    repeated_users=True,
+    text_parts=True,
+    result_media=ALL_MEDIA,
+    cache_control=True,
+    root_combinators=True,
+    free_keys=True,
+)
+"""The rules of a chat model that is no client of a known package: it gets every message unchanged."""
+
+_OPENAI = WireRules(
+    provider="openai", repeated_users=True, text_parts=True, reasoning_fields=_NO_FIELDS, json_schema=True
+)
+_CLAUDE = WireRules(
+    provider="anthropic",
+    repeated_users=True,
+    empty_text=False,
+    call_ids="plain",
+    text_parts=True,
+    result_media=frozenset({"image", "pdf"}),
+    user_media=frozenset({"image", "pdf", "file"}),
+    cache_control=True,
+    json_schema=True,
+)
+_GEMINI = WireRules(
+    provider="google-gemini",
+    repeated_users=True,
+    empty_text=False,
+    text_parts=True,
+    json_schema=True,
+    schema_with_tools=False,
+    free_keys=True,
+)
+_THINKING = frozenset({"reasoning_content"})
+
+PROVIDERS: dict[str, WireRules] = {
+    rules.provider: rules
+    for rules in (
+        IN_PROCESS,
+        _OPENAI,
+        replace(_OPENAI, provider="azure-openai", user_media=_NO_FILES),
+        _CLAUDE,
+        _GEMINI,
+        replace(_GEMINI, provider="google-vertex"),
+        WireRules(
+            provider="aws-bedrock",
+            repeated_users=True,
+            empty_text=False,
+            call_ids="plain",
+            tools_with_calls=True,
+            text_parts=True,
+            result_media=frozenset({"image", "pdf", "file", "video"}),
+            user_media=frozenset({"image", "pdf", "file", "video"}),
+            choice_none=False,
+        ),
+        WireRules(
+            provider="mistral",
+            user_after_tool=False,
+            empty_text=False,
+            call_ids="nine",
+            user_media=frozenset({"image", "pdf", "audio"}),
+            reasoning_fields=_NO_FIELDS,
+            json_schema=True,
+            stream_usage=False,
+            max_tokens="max_tokens",
+        ),
+        WireRules(
+            provider="deepseek",
+            user_media=_NO_MEDIA,
+            reasoning_fields=_THINKING,
+            reasoning_needed="reasoning_content",
+            choice_forced=False,
+            json_schema=False,
+            max_tokens="max_tokens",
+        ),
+        WireRules(
+            provider="groq",
+            user_media=_IMAGES,
+            reasoning_fields=frozenset({"reasoning"}),
+            json_schema=True,
+            schema_with_tools=False,
+        ),
+        WireRules(provider="xai", empty_text=False, reasoning_fields=_NO_FIELDS, json_schema=True),
+        WireRules(
+            provider="cohere",
+            empty_text=False,
+            user_media=_IMAGES,
+            choice_named=False,
+            json_schema=True,
+            schema_with_tools=False,
+        ),
+        WireRules(provider="cerebras", user_media=_IMAGES, reasoning_fields=frozenset({"reasoning"}), json_schema=True),
+        WireRules(
+            provider="moonshot-kimi",
+            user_media=frozenset({"image", "video"}),
+            reasoning_fields=_THINKING,
+            reasoning_needed="reasoning_content",
+            choice_forced=False,
+        ),
+        WireRules(provider="zai-glm", reasoning_fields=_THINKING, user_media=_NO_FILES, max_tokens="max_tokens"),
+        WireRules(provider="minimax", reasoning_fields=frozenset({"reasoning_details"}), user_media=_NO_FILES),
+        WireRules(provider="qwen-dashscope", reasoning_fields=_THINKING, user_media=_NO_FILES, choice_forced=False),
+        WireRules(
+            provider="openrouter",
+            reasoning_fields=frozenset({"reasoning", "reasoning_details"}),
+            cache_control=True,
+            json_schema=True,
+        ),
+        WireRules(provider="together", reasoning_fields=frozenset({"reasoning"}), user_media=_NO_FILES),
+        WireRules(
+            provider="fireworks",
+            reasoning_fields=_THINKING,
+            user_media=_NO_FILES,
+            json_schema=True,
+            schema_with_tools=False,
+        ),
+        WireRules(provider="perplexity", reasoning_fields=_NO_FIELDS, json_schema=True),
+        WireRules(provider="ollama", user_media=frozenset({"image", "audio"}), json_schema=True),
+        WireRules(provider="lm-studio", user_media=_IMAGES, choice_named=False, json_schema=True),
+        WireRules(provider="nvidia-nim", user_media=_NO_FILES),
+    )
+}
+"""Provider or server → its rules."""
+
+PACKAGES: dict[str, str] = {
+    "langchain_anthropic": "anthropic",
+    "langchain_aws": "aws-bedrock",
+    "langchain_cerebras": "cerebras",
+    "langchain_cohere": "cohere",
+    "langchain_dashscope": "qwen-dashscope",
+    "langchain_deepseek": "deepseek",
+    "langchain_fireworks": "fireworks",
+    "langchain_google_genai": "google-gemini",
+    "langchain_google_vertexai": "google-vertex",
+    "langchain_groq": "groq",
+    "langchain_mistralai": "mistral",
+    "langchain_moonshot": "moonshot-kimi",
+    "langchain_nvidia_ai_endpoints": "nvidia-nim",
+    "langchain_ollama": "ollama",
+    "langchain_openrouter": "openrouter",
+    "langchain_perplexity": "perplexity",
+    "langchain_qwq": "qwen-dashscope",
+    "langchain_together": "together",
+    "langchain_xai": "xai",
+}
+"""Package of a chat model's class → the provider that it is for."""
+
+HOSTS: dict[str, str] = {
+    "api.openai.com": "openai",
+    "openai.azure.com": "azure-openai",
+    "services.ai.azure.com": "azure-openai",
+    "api.anthropic.com": "anthropic",
+    "generativelanguage.googleapis.com": "google-gemini",
+    "aiplatform.googleapis.com": "google-vertex",
+    "api.mistral.ai": "mistral",
+    "api.deepseek.com": "deepseek",
+    "api.groq.com": "groq",
+    "api.x.ai": "xai",
+    "api.cohere.com": "cohere",
+    "api.cohere.ai": "cohere",
+    "api.cerebras.ai": "cerebras",
+    "api.moonshot.ai": "moonshot-kimi",
+    "api.moonshot.cn": "moonshot-kimi",
+    "api.z.ai": "zai-glm",
+    "open.bigmodel.cn": "zai-glm",
+    "api.minimax.io": "minimax",
+    "api.minimaxi.com": "minimax",
+    "dashscope.aliyuncs.com": "qwen-dashscope",
+    "dashscope-intl.aliyuncs.com": "qwen-dashscope",
+    "openrouter.ai": "openrouter",
+    "api.together.xyz": "together",
+    "api.together.ai": "together",
+    "api.fireworks.ai": "fireworks",
+    "api.perplexity.ai": "perplexity",
+    "integrate.api.nvidia.com": "nvidia-nim",
+    "ollama.com": "ollama",
+}
+"""Host of a base URL, or the end of one → the provider."""
+
+PORTS: dict[int, str] = {11434: "ollama", 1234: "lm-studio"}
+"""Standard port of a server on this machine → the server."""
+
+FAMILIES: tuple[tuple[re.Pattern[str], dict[str, Any]], ...] = (
+    # The tokenizer of Mistral's models and their templates, on any server.
+    (
+        re.compile(r"(?:open-)?(?:mistral|mixtral|ministral|magistral|codestral|devstral|pixtral)"),
+        {"user_after_tool": False, "call_ids": "nine"},
+    ),
+    (re.compile(r"(?:code)?gemma(?:[:-]?2b|-?1|-?2)?(?![\w.]|-?[3-9])"), {"system_role": False}),
+    (re.compile(r"deepseek-(?:v4|reasoner)"), {"reasoning_needed": "reasoning_content"}),
+    (re.compile(r"kimi-k(?:2\.[5-9]|[3-9])"), {"reasoning_needed": "reasoning_content"}),
+    # Images in results of functions; older models count them as further results.
+    (re.compile(r"gemini-(?:[3-9]|\d\d)"), {"result_media": _IMAGES, "schema_with_tools": True}),
+)
+"""The beginning of a model's name → fields that it sets, on each endpoint that serves models of several makers."""
+SERVE_FAMILIES = frozenset(
+    {
+        "unknown",
+        "aws-bedrock",
+        "azure-openai",
+        "google-gemini",
+        "google-vertex",
+        "groq",
+        "openrouter",
+        "together",
+        "fireworks",
+        "ollama",
+        "lm-studio",
+        "nvidia-nim",
+        "cerebras",
+    }
+)
+"""Providers and servers to whose rules `FAMILIES` are added."""

@@ -1,0 +1,103 @@
+"""Marks what the messages of a history hold, so that a request that needs no conversion is sent as it is."""
+
+from __future__ import annotations
+
+import re
+from enum import Flag, auto
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from graph_agent.models.wire.rules import WireRules
+
+NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
+"""A name of a tool that every provider accepts."""
+_PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+SOURCE = "graph_agent_source"
+"""Key in `response_metadata`: the provider whose parts, such as reasoning, a reply holds."""
+CALL_FIELDS = "graph_agent_call_fields"
+"""Key in `additional_kwargs`: call id → fields of a call in OpenAI's format that only its provider knows."""
+REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
+"""Fields with reasoning of an assistant message in OpenAI's format, also keys of `additional_kwargs`."""
+
+
+class Traits(Flag):
+    """What the messages of a history hold; each of it matters to some endpoints only."""
+
+    NONE = 0
+    CALLS = auto()
+    """Calls or results."""
+    ODD_NAMES = auto()
+    """Names of calls that not every provider accepts."""
+    ODD_IDS = auto()
+    """Ids of calls with other characters than letters, digits, `_` and `-`."""
+    BLOCKS = auto()
+    """Content that is a list of blocks."""
+    PARTS = auto()
+    """Parts of a reply that are for its own provider: reasoning, signatures, calls in its own form."""
+    BLANK = auto()
+    """A message without text."""
+    TEXT_AND_CALLS = auto()
+    """A message with both text and calls."""
+    USER_AFTER_TOOL = auto()
+    REPEATED_USERS = auto()
+    """A user message that follows another."""
+    SYSTEM = auto()
+    """A system prompt."""
+
+
+def traits_of(message: BaseMessage, previous: BaseMessage | None) -> Traits:
+    """Return the traits of a message that follows the previous one, which is None for the first."""
+    traits = Traits.NONE
+    content = message.content
+    if not isinstance(content, str):
+        traits |= Traits.BLOCKS
+    elif not content or content.isspace():
+        traits |= Traits.BLANK
+    if isinstance(message, AIMessage):
+        if calls := message.tool_calls:
+            traits |= Traits.CALLS
+            if content and not traits & Traits.BLANK:
+                traits |= Traits.TEXT_AND_CALLS
+            for call in calls:
+                if NAME.fullmatch(call["name"]) is None:
+                    traits |= Traits.ODD_NAMES
+                if _PLAIN_ID.fullmatch(call["id"] or "") is None:
+                    traits |= Traits.ODD_IDS
+        if traits & Traits.BLOCKS or (message.additional_kwargs and _has_parts(message)):
+            traits |= Traits.PARTS
+    elif isinstance(message, ToolMessage):
+        traits |= Traits.CALLS
+    elif isinstance(message, HumanMessage):
+        if isinstance(previous, ToolMessage):
+            traits |= Traits.USER_AFTER_TOOL
+        elif isinstance(previous, HumanMessage):
+            traits |= Traits.REPEATED_USERS
+    elif isinstance(message, SystemMessage):
+        traits |= Traits.SYSTEM
+    return traits
+
+
+def _has_parts(message: AIMessage) -> bool:
+    return any(field in message.additional_kwargs for field in (*REASONING_FIELDS, CALL_FIELDS))
+
+
+def concerned_by(rules: WireRules) -> Traits:
+    """Return the traits that make a conversion necessary for an endpoint."""
+    traits = Traits.ODD_NAMES | Traits.PARTS
+    if not (rules.text_parts and rules.cache_control and rules.result_media == rules.user_media):
+        traits |= Traits.BLOCKS
+    if rules.call_ids == "plain":
+        traits |= Traits.ODD_IDS
+    if rules.call_ids == "nine" or rules.reasoning_needed:
+        traits |= Traits.CALLS
+    if not rules.empty_text:
+        traits |= Traits.BLANK
+    if not rules.calls_with_text:
+        traits |= Traits.TEXT_AND_CALLS
+    if not rules.user_after_tool:
+        traits |= Traits.USER_AFTER_TOOL
+    if not rules.repeated_users:
+        traits |= Traits.REPEATED_USERS
+    if not rules.system_role:
+        traits |= Traits.SYSTEM
+    return traits
