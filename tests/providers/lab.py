@@ -1,0 +1,154 @@
+"""An agent before the emulator of one row, for the situations."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+
+from graph_agent import LoopConfig, RunResult, Session, create_graph_agent
+from graph_agent.models.resolve import resolve_model
+from tests.providers.emulator import Emulator
+from tests.providers.exchange import Brain, Call, Fault, Refusal, Reply, Request
+from tests.providers.row import Ability, Row
+
+ANSWER = "It is sunny in Paris."
+WEATHER = "What is the weather in Paris?"
+
+
+@tool
+def weather(city: str) -> str:
+    """Return the weather of a city."""
+    return f"Sunny in {city}, 21 degrees."
+
+
+@tool
+def clock(zone: str) -> str:
+    """Return the time in a zone."""
+    return f"It is 12:00 in {zone}."
+
+
+def in_order(*replies: Reply | Fault | Refusal | Callable[[Request], Reply]) -> Brain:
+    """Return a model that gives these replies, one to each request that its provider accepts."""
+    left = list(replies)
+
+    def brain(request: Request) -> Reply | Fault | Refusal:
+        assert left, f"no reply is left for {request.messages[-1].text[:300]!r}"
+        reply = left.pop(0)
+        return reply(request) if callable(reply) else reply
+
+    return brain
+
+
+class Lab:
+    """Builds agents whose model is the row's, and reads what its provider received."""
+
+    def __init__(self, row: Row, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.row = row
+        self.folder = folder
+        """An empty folder of the test's own."""
+        self.emulator = Emulator(row, in_order())
+        self.expected: set[str] = set()
+        """Ids of the rules and failures that the situation itself causes."""
+        self._monkeypatch = monkeypatch
+
+    def __enter__(self) -> Lab:
+        self.emulator.__enter__()
+        self.connect(self.emulator)
+        return self
+
+    def __exit__(self, *given: Any) -> None:
+        self.emulator.__exit__(None, None, None)
+
+    def connect(self, emulator: Emulator) -> None:
+        """Let the host name of an emulator's row lead to this machine, and set the row's environment."""
+        for name, value in emulator.row.environment(emulator.url).items():
+            self._monkeypatch.setenv(name, value)
+        if emulator.row.host:
+            real, host = socket.getaddrinfo, emulator.row.host
+
+            def getaddrinfo(name: Any, *args: Any, **options: Any) -> Any:
+                shown = name.decode() if isinstance(name, bytes) else name
+                return real("127.0.0.1" if shown == host else name, *args, **options)
+
+            self._monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+    def model(self, *, whole: bool = False) -> BaseChatModel:
+        """Return the row's model; with `whole`, its replies are not streamed."""
+        self.connect(self.emulator)
+        built = self.row.build(self.emulator.url)
+        model = resolve_model(built) if isinstance(built, str) else built
+        if whole:
+            model.disable_streaming = True
+        return model
+
+    def session(
+        self,
+        *replies: Reply | Fault | Refusal | Callable[[Request], Reply],
+        brain: Brain | None = None,
+        model: Any = None,
+        whole: bool = False,
+        config: Mapping[str, Any] | None = None,
+        session_id: str = "s1",
+        **agent: Any,
+    ) -> Session[Any, Any]:
+        """Return a session of a new agent, whose model gives the replies in order, or those of a function."""
+        if replies or brain is not None:
+            self.emulator.brain = brain or in_order(*replies)
+        agent.setdefault("checkpointer", InMemorySaver())
+        settings = LoopConfig(**{"model_retries": 1, **(config or {})})
+        given = self.model(whole=whole) if model is None else model
+        return Session(create_graph_agent(given, config=settings, **agent), session_id)
+
+    def can(self, ability: Ability) -> bool:
+        """Whether the provider has an ability."""
+        return ability not in self.row.limits
+
+    @property
+    def requests(self) -> list[Request]:
+        """The requests that the provider accepted."""
+        return self.emulator.requests
+
+    def check(self) -> None:
+        """Fail if the provider refused a request that the situation did not want refused, or the emulator failed."""
+        assert self.emulator.errors == []
+        refused = [
+            f"{exchange.refusal.rule} (HTTP {exchange.refusal.status}): {exchange.refusal.body}"
+            for exchange in self.emulator.exchanges
+            if exchange.refusal is not None and exchange.refusal.rule not in self.expected
+        ]
+        assert refused == []
+
+
+def calls(*given: tuple[str, Mapping[str, Any]], text: str = "", **fields: Any) -> Reply:
+    """Return a reply with calls, each a name and its arguments."""
+    return Reply(text, tuple(Call(name, arguments) for name, arguments in given), **fields)
+
+
+async def streamed(session: Session[Any, Any], text: Any, **options: Any) -> tuple[str, RunResult[Any]]:
+    """Return the joined tokens of a run, and its result."""
+    tokens: list[str] = []
+    result: RunResult[Any] | None = None
+    async for part in session.stream(text, **options):
+        if part.type == "token":
+            tokens.append(part.text)
+        elif part.type == "done":
+            result = part.result
+    assert result is not None
+    return "".join(tokens), result
+
+
+def outcome(result: RunResult[Any]) -> tuple[str, str, list[Any]]:
+    """Return status, answer and results of a run."""
+    return str(result.status), result.answer, list(result.results.values())
+
+
+def called(requests: Sequence[Request]) -> list[tuple[str, Any]]:
+    """Return name and arguments of each call in the history of the newest request."""
+    return [(call.name, call.parsed()) for call in requests[-1].calls]

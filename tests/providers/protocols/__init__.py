@@ -1,0 +1,1 @@
+"""The protocols that carry requests to models and their replies."""

@@ -1,0 +1,68 @@
+"""A row of the matrix: a provider or server, how its model is built, its rules, and what it cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from langchain_core.language_models import BaseChatModel
+
+from tests.providers.exchange import FaultKind, Refusal, Request, WireProtocol
+from tests.providers.rule import Rule
+
+Ability = Literal[
+    "image_input",
+    "document_input",
+    "image_result",
+    "document_result",
+    "reasoning",
+    "schema",
+    "overflow_error",
+    "stream_usage",
+]
+"""What a provider may be unable to do."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row."""
+
+    name: str
+    protocol: WireProtocol
+    build: Callable[[str], BaseChatModel | str]
+    """Makes the model for an emulator's address without a path; a text is a `provider:name`."""
+    package: str
+    """The distribution that has the client."""
+    model: str
+    rules: tuple[Rule, ...] = ()
+    """What it refuses; the first that applies counts."""
+    faults: Mapping[str, Rule] = field(default_factory=dict)
+    """Failures that no request causes, by `FaultKind`, and `overflow`."""
+    shape: Any = None
+    """The variant of the protocol's replies."""
+    answers: tuple[str, ...] = ()
+    """Ids of the rules of replies that `shape` follows."""
+    limits: Mapping[Ability, str] = field(default_factory=dict)
+    """What the provider cannot do, as a sentence for a user."""
+    host: str = ""
+    """The provider's own host name, which then resolves to this machine; empty for a local server."""
+    environment: Callable[[str], Mapping[str, str]] = lambda address: {}
+    """Environment variables for an address, while the model is built and used."""
+    note: str = ""
+    """A remark for the matrix, such as why the provider's own package is not used."""
+    in_make_test: bool = False
+    """Whether `make test` runs this row too."""
+
+    def refusal(self, request: Request, window: int | None) -> Refusal | None:
+        """Return the refusal of a request; None if it is accepted."""
+        for rule in self.rules:
+            if (refusal := rule.refusal(request)) is not None:
+                return refusal
+        if window is not None and request.tokens > window and (rule_ := self.faults.get("overflow")) is not None:
+            return rule_.with_values({"given": request.tokens, "limit": window, "over": request.tokens - window})
+        return None
+
+    def fault(self, kind: FaultKind) -> Refusal:
+        """Return the failure of a kind in the provider's words."""
+        return self.faults[kind].with_values({})

@@ -1,0 +1,29 @@
+"""Every situation with every provider, through the public API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.providers.lab import Lab
+from tests.providers.row import Row
+from tests.providers.rows import ROWS
+from tests.providers.situations import Situation, load
+
+
+def _cells() -> list[object]:
+    return [
+        pytest.param(
+            row, part, id=f"{row.name}-{part.name}", marks=() if row.in_make_test else (pytest.mark.providers,)
+        )
+        for row in ROWS
+        for part in load()
+    ]
+
+
+@pytest.mark.parametrize(("row", "part"), _cells())
+async def test_situation(row: Row, part: Situation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Lab(row, tmp_path, monkeypatch) as lab:
+        await part.run(lab)
+        lab.check()
