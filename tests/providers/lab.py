@@ -34,7 +34,10 @@ def clock(zone: str) -> str:
     return f"It is 12:00 in {zone}."
 
 
-def in_order(*replies: Reply | Fault | Refusal | Callable[[Request], Reply]) -> Brain:
+Step = Reply | Fault | Refusal | Callable[[Request], Reply]
+
+
+def in_order(*replies: Step) -> Brain:
     """Return a model that gives these replies, one to each request that its provider accepts."""
     left = list(replies)
 
@@ -56,6 +59,8 @@ class Lab:
         self.emulator = Emulator(row, in_order())
         self.expected: set[str] = set()
         """Ids of the rules and failures that the situation itself causes."""
+        self.saver = InMemorySaver()
+        """A saver for several agents of the same session."""
         self._monkeypatch = monkeypatch
 
     def __enter__(self) -> Lab:
@@ -81,16 +86,20 @@ class Lab:
 
     def model(self, *, whole: bool = False) -> BaseChatModel:
         """Return the row's model; with `whole`, its replies are not streamed."""
-        self.connect(self.emulator)
-        built = self.row.build(self.emulator.url)
-        model = resolve_model(built) if isinstance(built, str) else built
+        model = self.model_of(self.emulator)
         if whole:
             model.disable_streaming = True
         return model
 
+    def model_of(self, emulator: Emulator) -> BaseChatModel:
+        """Return the model of an emulator's row."""
+        self.connect(emulator)
+        built = emulator.row.build(emulator.url)
+        return resolve_model(built) if isinstance(built, str) else built
+
     def session(
         self,
-        *replies: Reply | Fault | Refusal | Callable[[Request], Reply],
+        *replies: Step,
         brain: Brain | None = None,
         model: Any = None,
         whole: bool = False,
@@ -129,6 +138,11 @@ class Lab:
 def calls(*given: tuple[str, Mapping[str, Any]], text: str = "", **fields: Any) -> Reply:
     """Return a reply with calls, each a name and its arguments."""
     return Reply(text, tuple(Call(name, arguments) for name, arguments in given), **fields)
+
+
+def asks_for_answer(request: Request) -> bool:
+    """Whether a request is for the final answer, in which no calls are wanted."""
+    return any("provide your final response to the user" in message.text for message in request.messages[-2:])
 
 
 async def streamed(session: Session[Any, Any], text: Any, **options: Any) -> tuple[str, RunResult[Any]]:

@@ -61,6 +61,6 @@ def situation(column: str) -> Callable[[Callable[[Lab], Awaitable[None]]], Calla
 
 def load() -> list[Situation]:
     """Import the modules of situations, and return all parts in the order of the columns."""
-    for module in ("calls",):
+    for module in ("calls", "control", "failures", "limits", "media", "memory", "modes", "replies", "tools"):
         import_module(f"{__name__}.{module}")
     return sorted(SITUATIONS, key=lambda part: COLUMNS.index(part.column))
