@@ -220,6 +220,10 @@ class WireProtocol(Protocol):
         """Yield the events of a streamed reply, framed."""
         ...
 
+    def plain(self, model: str) -> tuple[str, dict[str, Any]]:
+        """Return path and body of a request with one question."""
+        ...
+
     def listing(self, path: str, models: tuple[str, ...], window: int | None) -> Answer | None:
         """Answer a GET request, such as for the list of models; None if the API has no such path."""
         ...

@@ -10,6 +10,8 @@ from tests.providers.exchange import Refusal, Request
 
 Found = Mapping[str, Any]
 """Values for the placeholders of a rule's body, such as the index of the message that broke it."""
+MISSING: Any = object()
+"""The value of a sample's field that a request must not have."""
 Check = Callable[[Request], Found | None]
 """What in a request breaks a rule; None if nothing does."""
 
@@ -36,6 +38,11 @@ class Rule:
     def with_values(self, values: Found) -> Refusal:
         """Return the refusal with values for its placeholders."""
         return Refusal(self.id, self.status, _filled(self.body, values), dict(self.headers))
+
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text."""
+    return frozenset(text.split())
 
 
 def by_id(rules: Iterable[Rule]) -> dict[str, Rule]:

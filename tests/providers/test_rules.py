@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import httpx
 import pytest
 
@@ -11,29 +9,32 @@ from tests.providers.emulator import Emulator
 from tests.providers.exchange import Reply
 from tests.providers.row import Row
 from tests.providers.rows import ROWS
-from tests.providers.rule import Rule
+from tests.providers.rule import MISSING, Rule
 
 
 def _rules() -> list[object]:
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     found: list[object] = []
     for row in ROWS:
         for rule in row.rules:
-            if rule.id not in seen and rule.check is not None and row.protocol.name == "openai_chat":
-                seen.add(rule.id)
-                found.append(pytest.param(row, rule, id=rule.id))
+            if (rule.id, row.protocol.name) not in seen and rule.check is not None:
+                seen.add((rule.id, row.protocol.name))
+                found.append(pytest.param(row, rule, id=f"{row.protocol.name}-{rule.id}"))
     return found
 
 
 @pytest.mark.parametrize(("row", "rule"), _rules())
 def test_sample_of_a_rule_is_refused(row: Row, rule: Rule) -> None:
     assert rule.sample is not None
-    plain: dict[str, Any] = {"model": row.model, "messages": [{"role": "user", "content": "hi"}]}
+    path, plain = row.protocol.plain(row.model)
+    # Some APIs name the model in the path.
+    other_path, _ = row.protocol.plain(rule.sample.get("model", row.model))
+    broken = {key: value for key, value in {**plain, **rule.sample}.items() if value is not MISSING}
     with Emulator(row, lambda request: Reply("Hello!")) as emulator, httpx.Client(verify=False) as client:
-        url = f"http://127.0.0.1:{emulator.port}/v1/chat/completions"
+        url = f"http://127.0.0.1:{emulator.port}"
 
-        accepted = client.post(url, json=plain)
-        refused = client.post(url, json={**plain, **rule.sample})
+        accepted = client.post(url + path, json=plain)
+        refused = client.post(url + other_path, json=broken)
 
     assert (accepted.status_code, refused.status_code) == (200, rule.status)
     assert [refusal.rule for refusal in emulator.refusals] == [rule.id]

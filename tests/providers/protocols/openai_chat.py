@@ -135,6 +135,10 @@ class OpenAIChat:
         if form.done:
             yield b"data: [DONE]\n\n"
 
+    def plain(self, model: str) -> tuple[str, dict[str, Any]]:
+        """Return path and body of a request with one question."""
+        return "/v1/chat/completions", {"model": model, "messages": [{"role": "user", "content": "hi"}]}
+
     def listing(self, path: str, models: tuple[str, ...], window: int | None) -> Answer | None:
         """Answer the list of models."""
         if not path.rstrip("/").endswith("/models"):

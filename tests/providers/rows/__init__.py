@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from tests.providers.row import Row
-from tests.providers.rows import openai_chat
+from tests.providers.rows import anthropic, bedrock, cohere, google, mistral, ollama, openai_chat, openai_responses
 
-ROWS: tuple[Row, ...] = openai_chat.ROWS
+ROWS: tuple[Row, ...] = (
+    *openai_chat.ROWS,
+    *openai_responses.ROWS,
+    *anthropic.ROWS,
+    *google.ROWS,
+    *bedrock.ROWS,
+    *mistral.ROWS,
+    *cohere.ROWS,
+    *ollama.ROWS,
+)

@@ -1,0 +1,41 @@
+"""Cohere's own API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.providers.protocols.cohere import Cohere
+from tests.providers.row import Row
+from tests.providers.rows.building import KEY, from_class
+from tests.providers.rules import cohere
+
+CHAT = Cohere()
+_TEXT_ONLY = "A tool message holds text only."
+_NO_MEDIA = "The client sends the text of a message only."
+
+
+def _row(name: str, model: str, limits: dict[Any, str] | None = None) -> Row:
+    return Row(
+        name=name,
+        protocol=CHAT,
+        build=from_class("langchain_cohere:ChatCohere", model=model, cohere_api_key=KEY),
+        package="langchain-cohere",
+        model=model,
+        rules=cohere.RULES,
+        faults=cohere.FAULTS,
+        answers=("cohere-05", "cohere-06", "cohere-07"),
+        limits={
+            "image_input": _NO_MEDIA,
+            "document_input": _NO_MEDIA,
+            "image_result": _TEXT_ONLY,
+            "document_result": _TEXT_ONLY,
+            **(limits or {}),
+        },
+        host="api.cohere.com",
+    )
+
+
+ROWS = (
+    _row("cohere", "command-a-03-2025", {"reasoning": "The model does not reason."}),
+    _row("cohere-reasoning", "command-a-reasoning-08-2025"),
+)
