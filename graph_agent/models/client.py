@@ -30,6 +30,7 @@ from graph_agent.models.structured import (
     unwrap_binding,
     with_options,
 )
+from graph_agent.models.wire.choose import rules_for
 from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import name_of_model, with_usage
 
@@ -251,6 +252,8 @@ class ModelClient:
             config=QUIET if quiet else None,
             watch=watch,
         )
+        if watch is not None:
+            watch.sent = rendered, bound.options.get("tools") or ()
         reply = with_usage(sanitized(reply), rendered, settings, bound.options.get("tools"))
         return _rename_calls(reply, self._aliases.to_name) if self._renames else reply
 
@@ -348,6 +351,8 @@ class BoundModel:
     """Whether its profile declares support of tools; False without an entry."""
     window: int | None
     """Maximum input tokens by its profile; None if unknown."""
+    is_known: bool
+    """Whether the rules of its endpoint are those of a known provider or server."""
 
 
 def leave_unwrapped(client: ModelClient, planner: StructuredPlanner) -> tuple[ModelClient, StructuredPlanner]:
@@ -392,6 +397,8 @@ class ModelPool:
         for field, wanted in (("model", [config.model or own]), ("fallback_models", config.fallback_models)):
             for given in wanted:
                 self._built[_key(given)] = self._build(given, field)
+        self.drops_tools: dict[str, bool] = {}
+        """Name of a model → whether its server leaves the tools out of the prompt; absent if unknown."""
         self.first = self._built[_key(config.model or own)]
         """The model of runs that do not select another."""
 
@@ -432,6 +439,7 @@ class ModelPool:
             tool_calling=choose_tool_calling(model, "auto"),
             takes_tools=bool((model.profile or {}).get("tool_calling")),
             window=window if isinstance(window, int) and window > 0 else None,
+            is_known=rules_for(model).is_known,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
 from typing import Any, Protocol, TypeVar
@@ -185,6 +185,8 @@ class StreamWatch(AsyncCallbackHandler):
         """Usage that the provider has reported; None before, and most providers report it at the end."""
         self.is_quiet = False
         """Whether the reply is withheld from the reader, which receives the answer at its end."""
+        self.sent: tuple[Sequence[BaseMessage], Sequence[Any]] = (), ()
+        """Messages and tools of the newest request that was answered; both empty before, and without a request."""
         self.limit = TokenTimeout(None)
         """The time limit of the request, paused while a reader processes a chunk."""
         self._received: list[str] = []

@@ -311,7 +311,8 @@ class RequestState:
     def record_native_call(self) -> None:
         """Record that a model whose profile does not state it has called a tool natively."""
         known, name = self.loop.get("native_tools", []), self.model.name
-        if not self.model.takes_tools and name not in known:
+        self.agent.models.drops_tools[name] = False
+        if not (self.model.takes_tools and self.model.is_known) and name not in known:
             self.loop = {**self.loop, "native_tools": [*known, name]}
 
     def recover(self, error: Exception) -> bool:
@@ -404,10 +405,10 @@ class RequestState:
         self.warn(public, logged)
         return True
 
-    def warn(self, message: str, logged: str = "") -> None:
-        """Log a warning and record it as an event; `logged` replaces it in the log."""
+    def warn(self, message: str, logged: str = "", **fields: Any) -> None:
+        """Log a warning and record it as an event with these fields; `logged` replaces the message in the log."""
         logger.warning("%s", logged or message, extra=IN_HISTORY)
-        self.events.append(event("warning", self.loop["step"], message=message))
+        self.events.append(event("warning", self.loop["step"], message=message, **fields))
 
     def warn_of_refusal(self) -> None:
         """Warn that the model or its provider refused the request."""

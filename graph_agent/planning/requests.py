@@ -14,6 +14,7 @@ from graph_agent.deps import Task
 from graph_agent.hooks.loop_hooks import LoopHooks
 from graph_agent.hooks.protocol import HookRequest, sees_answers
 from graph_agent.hooks.request_messages import CarriedMessages, result_texts
+from graph_agent.models.dropped_tools import drops_tools, fewest_tokens_of_tools, input_tokens
 from graph_agent.models.errors import REFUSED, is_content_refusal, refusal_text
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import (
@@ -60,6 +61,11 @@ from graph_agent.usage import LimitMet, add_usage, metered, usage_of
 T = TypeVar("T")
 _CROWDED = 0.8
 """Share of the context window from which on the user is warned."""
+_DROPS_TOOLS = (
+    "accepts tools and leaves them out of the prompt, as the input tokens of its reply show; calls are asked for in "
+    "text from now on. Set tool_calling: text to begin with it."
+)
+"""The end of the warning for a server that drops tools."""
 PATCHED_MODEL = "RequestPatch.model"
 """The field named in the error for a patch's model that cannot be built."""
 
@@ -246,10 +252,17 @@ class ModelRequests:
         return replace(planned, extra={**planned.extra, "reruns": request.depth}), request
 
     async def _first_plan(self) -> Planned:
+        active = self.active
+        if active.mode == "native" and active.agent.models.drops_tools.get(active.model.name):
+            # Another session has found it out.
+            active.warn(f"The server of {active.model.name} {_DROPS_TOOLS}")
+            active.use_text_tools()
         planned = await self._plan()
-        if self.active.mode == "native":
+        if active.mode == "native":
             if planned.calls:
-                self.active.record_native_call()
+                active.record_native_call()
+            elif self._drops_tools(planned):
+                return await self._plan_without_native_tools(planned)
             elif (hint := await self._hint(planned)) is not None:
                 return await self._plan_in_text(planned, hint)
         await finish_stream(self.stream, planned)
@@ -322,6 +335,42 @@ class ModelRequests:
             trusted = settings.tool_calling == "native" and settings.finalize == "compose"
             return None if trusted or self.active.model.takes_tools else "sentinel"
         return written_call(planned.raw_text, self.active.deps.toolbox.names, self.active.history)
+
+    def _drops_tools(self, planned: Planned) -> bool:
+        """Whether the input tokens of a reply without calls show that the server has left the tools out of the prompt.
+
+        Decided only for endpoints that are not known to take tools, before a native call of the model.
+        """
+        active, used = self.active, planned.message.usage_metadata
+        (messages, tools), name = self.stream.sent, active.model.name
+        known = active.model.is_known or name in active.loop.get("native_tools", ())
+        if known or used is None or not tools or active.agent.models.drops_tools.get(name) is False:
+            return False
+        # The newest message, and a system prompt, are those that no server leaves out of a long conversation.
+        prompt = [message.text for message in {0: messages[0], len(messages) - 1: messages[-1]}.values()]
+        return drops_tools(input_tokens(used), prompt, fewest_tokens_of_tools(tools))
+
+    async def _plan_without_native_tools(self, first: Planned) -> Planned:
+        """Ask again with the tools in text, from now on; the words of the first reply were commentary.
+
+        The first reply counts if a limit forbids another request, or if the second has neither calls nor an answer.
+        """
+        active, stream = self.active, self.stream
+        active.agent.models.drops_tools[active.model.name] = True
+        active.use_text_tools()
+        message = f"The server of {active.model.name} {_DROPS_TOOLS}"
+        if self.limit_met(NO_USAGE, first.message) is not None:
+            active.warn(message)
+            await finish_stream(stream, first)
+            return first
+        # Only what the reader has received by now is theirs; the reply is not the answer.
+        await stream.finish(first.raw_text, None, first.message.id)
+        active.warn(message, **({"commentary": stream.text} if stream.text else {}))
+        second = await self._plan()
+        if not second.calls and not second.answers:
+            return first
+        await finish_stream(self.stream, second)
+        return second
 
     async def _plan_in_text(self, first: Planned, hint: WrittenCall | Literal["sentinel"]) -> Planned:
         """Ask again with the tools described in text, and return the reply that counts.

@@ -61,7 +61,7 @@ def _is_equal(given: Any, value: Any) -> bool:
     if isinstance(value, str):
         return isinstance(given, str) and value in given.lower()
     try:
-        return float(given) == value
+        return bool(float(given) == value)
     except (TypeError, ValueError):
         return False
 

@@ -41,6 +41,8 @@ class Reply:
     """The finish reason; None selects `tool_calls` or `stop`, an empty string omits it."""
     refusal: str | None = None
     prompt_tokens: int = 11
+    cached_tokens: int | None = None
+    """Tokens of the prompt that came from a cache; None to report none."""
     before: Callable[[int], object] | None = field(default=None, compare=False)
     """Called in the stub's thread before each chunk, from 0, of a stream is sent; with 0 before a whole reply."""
 
@@ -163,8 +165,10 @@ class OpenAIStub:
             return
         reply = Reply(reply) if isinstance(reply, str) else reply
         message = self._message(reply)
-        usage = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": 7}
+        usage: dict[str, Any] = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": 7}
         usage["total_tokens"] = sum(usage.values())
+        if reply.cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": reply.cached_tokens}
         head = {"id": f"chatcmpl-{len(self.requests)}", "created": 1, "model": body.get("model", "stub-model")}
         finish = reply.finish if reply.finish is not None else "tool_calls" if reply.tool_calls else "stop"
         if not body.get("stream"):

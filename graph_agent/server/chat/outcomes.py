@@ -126,9 +126,9 @@ def commentary_of(spec: RunSpec, state: StateSnapshot, before: Mapping[str, Any]
     waits = plans[-1:] if state.interrupts else []
     shown = [plan for plan in plans if (streams and "planner" not in plan) or plan in waits]
     texts = [
-        event["reasoning"] if event["type"] == "plan" else text_of(event["content"])
+        event["reasoning"] if event["type"] == "plan" else event.get("commentary") or text_of(event["content"])
         for event in recent
-        if event["type"] == "agent_response" or event in shown
+        if event["type"] == "agent_response" or "commentary" in event or event in shown
     ]
     ended = not state.next and any(event["type"] == "agent_response" for event in recent)
     return [text for text in (texts[:-1] if ended else texts) if text]
