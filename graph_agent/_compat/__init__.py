@@ -259,6 +259,19 @@ def uses_responses_api(model: Any, options: Mapping[str, Any]) -> bool:
     return bool(model._use_responses_api(options))
 
 
+def without_boto_retries(client: Any) -> Any:
+    """Return a copy of a client of boto3 that sends each request once; it shares the connections of the original."""
+    endpoint = client._endpoint
+    emitter = copy.copy(endpoint._event_emitter)
+    service = client.meta.service_model.service_id.hyphenize()
+    emitter.unregister(f"needs-retry.{service}", unique_id=f"retry-config-{service}")
+    # Not `copy.copy`: such a client looks up unknown attributes before it has any.
+    other, once = (object.__new__(type(each)) for each in (client, endpoint))
+    vars(once).update({**vars(endpoint), "_event_emitter": emitter})
+    vars(other).update({**vars(client), "_endpoint": once})
+    return other
+
+
 def default_executor_of(loop: asyncio.BaseEventLoop) -> ThreadPoolExecutor | None:
     """Return the executor that a loop runs blocking code on by default; None before its first use."""
     executor: ThreadPoolExecutor | None = loop._default_executor  # type: ignore[attr-defined]  # private, so untyped

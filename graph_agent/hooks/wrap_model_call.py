@@ -23,10 +23,11 @@ from graph_agent.hooks.copies import copied, hook_error, hook_that_raised
 from graph_agent.hooks.middleware import AdmittedMiddleware
 from graph_agent.hooks.protocol import tool_schema
 from graph_agent.models.client import Mode, ModelClient, Phase
-from graph_agent.models.retry import side_call_context, without_client_retries
+from graph_agent.models.retry import side_call_context
 from graph_agent.models.sanitize import without_calls
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import ModelCall, StructuredPlanner
+from graph_agent.models.wire.client_retries import without_client_retries
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import replace_tools_text, tools_in_text
 from graph_agent.settings.config import LoopConfig, user_context

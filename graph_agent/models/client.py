@@ -18,7 +18,7 @@ from graph_agent._internal.lru import BoundedCache
 from graph_agent.errors import ConfigError
 from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.prefixed import PrefixedChatModel
-from graph_agent.models.retry import QUIET, ask, without_client_retries
+from graph_agent.models.retry import QUIET, ask
 from graph_agent.models.sanitize import ToolAliases, as_plans, as_text_history, sanitized, sanitized_all, without_calls
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import (
@@ -31,6 +31,7 @@ from graph_agent.models.structured import (
     with_options,
 )
 from graph_agent.models.wire.choose import rules_for
+from graph_agent.models.wire.client_retries import without_client_retries
 from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import name_of_model, with_usage
 

@@ -17,8 +17,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import Field
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.models.retry import ask, without_client_retries
+from graph_agent.models.retry import ask
 from graph_agent.models.stream_watch import ModelTimeoutError, StreamForwarder
+from graph_agent.models.wire.client_retries import without_client_retries
 from tests.support.agents import at_step_limit, echo
 from tests.support.openai_stub import Failure, Reply, StubFactory, openai_stub
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.models.retry import without_client_retries
+from graph_agent.models.wire.client_retries import without_client_retries
 from tests.support.agents import echo, says
 from tests.support.openai_stub import Failure, StubFactory, openai_stub
 

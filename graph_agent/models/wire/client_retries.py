@@ -1,0 +1,84 @@
+"""Turns off the retries of a model's client: the loop retries, and knows the fallbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from graph_agent._compat import without_boto_retries
+
+_RETRIES = "max_retries"
+_CHUNK_TIMEOUT, _CHUNK_TIMEOUT_S = "stream_chunk_timeout", 120.0
+"""Field of `ChatOpenAI`, and its default value."""
+
+
+def without_client_retries(model: BaseChatModel) -> BaseChatModel:
+    """Return a copy of the model without client retries; the same object if there is nothing to turn off.
+
+    The copy has every attribute of the original, which is unchanged, and shares its connections. Replaced are
+    `max_retries`, and clients that hold a number of retries of their own: those with `with_options`, as in the packages
+    of OpenAI, Anthropic and Groq, those of boto3, and those of IBM. A client in a cached property is made again. Clients
+    that take the number with each call get it from `ClientRules`.
+
+    The limit on the time between two chunks is removed if it is the client's default, because `model_timeout_s`
+    replaces it and may be longer. An explicit limit applies in addition.
+    """
+    fields = type(model).model_fields
+    found = {name: client for name, value in _attributes(model) if (client := _once(value)) is not None}
+    if not found and _RETRIES not in fields:
+        return model
+    update = {name: client for name, client in found.items() if name in fields}
+    if _RETRIES in fields:
+        update[_RETRIES] = 0
+    if _CHUNK_TIMEOUT not in model.model_fields_set and getattr(model, _CHUNK_TIMEOUT, None) == _CHUNK_TIMEOUT_S:
+        update[_CHUNK_TIMEOUT] = None
+    copy = model.model_copy(update=update)
+    private = copy.__pydantic_private__ or {}
+    for name in found.keys() - update.keys():
+        (private if name in private else vars(copy))[name] = found[name]
+    for name in set(vars(copy)) - fields.keys():
+        # The class makes it again, with the new number of retries.
+        if isinstance(getattr(type(model), name, None), cached_property):
+            vars(copy).pop(name)
+    return copy
+
+
+def _attributes(model: BaseChatModel) -> Iterator[tuple[str, Any]]:
+    yield from vars(model).items()
+    yield from (model.__pydantic_private__ or {}).items()
+
+
+def _once(client: Any) -> Any | None:
+    """Return a client, or a resource such as `chat.completions`, without retries; None for other objects."""
+    kind = type(client)
+    if kind.__module__ in {"builtins", "pydantic.types"} or isinstance(client, type):
+        return None
+    if _has_method(client, "with_options"):
+        return client.with_options(max_retries=0)
+    owner: Any = getattr(client, "_client", None)
+    if _has_method(owner, "with_options"):
+        return kind(owner.with_options(max_retries=0))
+    packages = {cls.__module__.partition(".")[0] for cls in kind.__mro__}
+    if "botocore" in packages:
+        return without_boto_retries(client)
+    if "ibm_watsonx_ai" in packages and kind.__name__ == "ModelInference":
+        return _watsonx_once(client)
+    return None
+
+
+def _has_method(client: Any, name: str) -> bool:
+    return callable(getattr(type(client), name, None))
+
+
+def _watsonx_once(client: Any) -> Any:
+    return type(client)(
+        model_id=client.model_id,
+        deployment_id=client.deployment_id,
+        params=client.params,
+        api_client=client._client,
+        validate=False,
+        max_retries=0,
+    )

@@ -1,0 +1,306 @@
+"""Describes how LangChain's chat model classes take options, tools, tool choices and schemas: `ClientRules` by class.
+
+`WireRules` describe the endpoint behind a model; these rules describe the Python class in front of it. A subclass has
+the rules of its nearest parent in the table, whatever its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import Runnable
+
+from graph_agent._compat import uses_responses_api
+
+Write = Callable[[BaseChatModel, Any, dict[str, Any]], bool]
+"""Writes the value of an option into the keywords of a call; returns False if the model has no such option."""
+
+SchemaForm = Literal["response_format", "extra_body", "json_object", "response_schema"]
+"""How a class takes the JSON schema of a reply.
+
+`response_format` is OpenAI's option; `extra_body` holds that option where the class interprets it otherwise;
+`json_object` is Cohere's form of it; `response_schema` is that of Google's older client.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientRules:
+    """How a chat model class takes what is not a message; the defaults hold for a class that is not in the table."""
+
+    options: Mapping[str, str | Write | None] = field(default_factory=dict)
+    """Option → the keyword of the class, or a function that writes it; None if the class has none.
+
+    An option that is not named has the same keyword.
+    """
+    without_retries: Mapping[str, Any] = field(default_factory=dict)
+    """Keywords of each call that turn off the retries of the class's client."""
+    binds_tools: bool = True
+    """Whether tools are bound by `bind_tools`; otherwise OpenAI's dicts are its keyword `tools`."""
+    choice_none: Any = None
+    """The tool choice that forbids calls while tools are offered; None if the class has none."""
+    choice_any: Any = "any"
+    """The tool choice that requires a call of any tool; None if the class has none."""
+    choice_named: bool = True
+    """Whether the tool choice may be the name of a tool."""
+    schema: SchemaForm | None = "response_format"
+    """How the JSON schema of a reply is sent; None if the class sends none."""
+    schema_with_tools: bool = True
+    """Whether a JSON schema can be sent with tools."""
+
+
+class ClientOptions(NamedTuple):
+    """The options of a model call in the form of one class."""
+
+    options: dict[str, Any]
+    unsupported: tuple[str, ...]
+    """Options that the class cannot send, and that are left out."""
+
+
+def client_rules(model: BaseChatModel) -> ClientRules:
+    """Return the rules of a model's class: those of the first class of its MRO that is in the table."""
+    return _rules_of(type(model))
+
+
+@lru_cache(maxsize=256)
+def _rules_of(kind: type) -> ClientRules:
+    names = (f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in kind.__mro__)
+    return next((_TABLE[name] for name in names if name in _TABLE), _UNKNOWN)
+
+
+def client_options(model: BaseChatModel, options: Mapping[str, Any]) -> ClientOptions:
+    """Return the keywords of a model call for options under LangChain's names; other keywords are unchanged.
+
+    The keywords that turn off the client's retries are added, unless `options` has them.
+    """
+    rules = client_rules(model)
+    if not rules.options and not rules.without_retries:
+        return ClientOptions(dict(options), ())
+    sent = {name: value for name, value in options.items() if name not in rules.options}
+    unsupported = []
+    for name, target in rules.options.items():
+        if name not in options:
+            continue
+        if target is None:
+            unsupported.append(name)
+        elif isinstance(target, str):
+            # The class's own keyword, given by the user, wins.
+            sent.setdefault(target, options[name])
+        elif not target(model, options[name], sent):
+            unsupported.append(name)
+    return ClientOptions({**rules.without_retries, **sent}, tuple(unsupported))
+
+
+def choice_of(model: BaseChatModel, wanted: str) -> Any:
+    """Return the tool choice of a class for `none`, `any` or the name of a tool; None if it has no such choice."""
+    rules = client_rules(model)
+    if wanted == "none":
+        return rules.choice_none
+    # A list of the choices that the model accepts, as that of Bedrock's Converse API.
+    accepted = getattr(model, "supports_tool_choice_values", None)
+    if wanted == "any":
+        return rules.choice_any if accepted is None or "any" in accepted else None
+    return wanted if rules.choice_named and (accepted is None or "tool" in accepted) else None
+
+
+def schema_options(model: BaseChatModel, form: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the keywords that enforce the schema of a reply; None if the class cannot send it with `given`.
+
+    Args:
+        form: OpenAI's `response_format` of type `json_schema`.
+        given: The other keywords of the call, its `tools` included.
+    """
+    rules = client_rules(model)
+    if not rules.schema_with_tools and given.get("tools"):
+        return None
+    match rules.schema:
+        case "extra_body" if not uses_responses_api(model, given):
+            # With the option `response_format`, OpenAI's client refuses tools that are not strict, and raises on a
+            # reply that was cut off.
+            own = given.get("extra_body") or getattr(model, "extra_body", None) or {}
+            return {"extra_body": {**own, "response_format": dict(form)}}
+        case "response_format" | "extra_body":
+            return {"response_format": dict(form)}
+        case "json_object":
+            return {"response_format": {"type": "json_object", "schema": form["json_schema"]["schema"]}}
+        case "response_schema":
+            return {"response_mime_type": "application/json", "response_schema": form["json_schema"]["schema"]}
+        case None:
+            return None
+
+
+class BoundTools(NamedTuple):
+    """A model with tools and options."""
+
+    runnable: Runnable[LanguageModelInput, AIMessage]
+    has_choice: bool
+    """Whether the given tool choice, if any, is sent."""
+
+
+def bind_tools(model: BaseChatModel, schemas: Sequence[dict[str, Any]], options: Mapping[str, Any]) -> BoundTools:
+    """Bind tools in OpenAI's function format, and the options of each call.
+
+    A class that refuses the format gets the tools as LangChain's; one that refuses the tool choice gets none.
+
+    Raises:
+        Exception: The class's own error if it takes the tools in neither form.
+    """
+    has_choice = "tool_choice" in options
+    if not client_rules(model).binds_tools:
+        return BoundTools(model.bind(tools=list(schemas), **options), has_choice)
+    try:
+        return BoundTools(model.bind_tools(schemas, **options), has_choice)
+    except NotImplementedError:
+        raise
+    except Exception as refusal:
+        free = {name: value for name, value in options.items() if name != "tool_choice"}
+        for others in (options, free) if has_choice else (options,):
+            for given in (schemas, _as_tools(schemas)):
+                # Any class may raise anything for a form that it does not know; the first error is raised in the end.
+                with contextlib.suppress(Exception):
+                    return BoundTools(model.bind_tools(given, **others), others is options and has_choice)
+        raise refusal
+
+
+def _as_tools(schemas: Sequence[dict[str, Any]]) -> list[Any]:
+    """Return tools of LangChain for schemas in OpenAI's function format; calling one does nothing."""
+    # Imported here: only a class without OpenAI's format needs it.
+    from langchain_core.tools import StructuredTool
+
+    functions = [schema["function"] for schema in schemas]
+    return [
+        StructuredTool(
+            name=each["name"],
+            description=each.get("description") or each["name"],
+            args_schema=each.get("parameters") or {"type": "object", "properties": {}},
+            func=lambda **_: None,
+        )
+        for each in functions
+    ]
+
+
+def _into(keyword: str, name: str) -> Write:
+    """Return a function that writes an option into a keyword whose value is a mapping, such as `extra_body`."""
+
+    def write(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
+        own = sent.get(keyword) or getattr(model, keyword, None) or {}
+        sent[keyword] = {**own, name: value}
+        return True
+
+    return write
+
+
+_OLLAMA_FIELDS = (
+    *("mirostat", "mirostat_eta", "mirostat_tau", "num_ctx", "num_gpu", "num_thread", "num_predict", "repeat_last_n"),
+    *("repeat_penalty", "temperature", "seed", "stop", "tfs_z", "top_k", "top_p"),
+)
+"""Fields of `ChatOllama` that a keyword `options` replaces as a whole."""
+
+
+def _ollama(name: str) -> Write:
+    def write(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
+        if sent.get("options") is None:
+            fields = {each: getattr(model, each, None) for each in _OLLAMA_FIELDS}
+            sent["options"] = {each: set_ for each, set_ in fields.items() if set_ is not None}
+        sent["options"] = {**sent["options"], name: value}
+        return True
+
+    return write
+
+
+_OLLAMA_EFFORTS: Mapping[str, bool | str] = {"none": False, "minimal": "low", "xhigh": "high", "max": "high"}
+
+
+def _ollama_reasoning(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
+    sent.setdefault("reasoning", _OLLAMA_EFFORTS.get(value, value))
+    return True
+
+
+def _chat_stop(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
+    """Write `stop` unless the request is one of the Responses API, which has no stop sequences."""
+    if uses_responses_api(model, sent):
+        return False
+    sent["stop"] = value
+    return True
+
+
+def _xai_stop(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
+    # xAI refuses it for models that reason, and the class drops it without a word.
+    if (model.profile or {}).get("reasoning_output"):
+        return False
+    return _chat_stop(model, value, sent)
+
+
+def _profiled_effort(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
+    """Write `reasoning_effort` if the model's profile lists the value; the class refuses or drops others."""
+    if value not in ((model.profile or {}).get("reasoning_effort_levels") or ()):
+        return False
+    sent["reasoning_effort"] = value
+    return True
+
+
+_UNKNOWN = ClientRules()
+_OPENAI = ClientRules(options={"stop": _chat_stop}, choice_none="none", choice_any="required", schema="extra_body")
+_ANTHROPIC = ClientRules(choice_none={"type": "none"})
+_OPENAI_FORM = ClientRules(choice_none="none")
+
+_TABLE: Mapping[str, ClientRules] = {
+    "graph_agent.ScriptedChatModel": _OPENAI_FORM,
+    "langchain_openai.BaseChatOpenAI": _OPENAI,
+    "langchain_xai.ChatXAI": replace(_OPENAI, options={"stop": _xai_stop}),
+    # The class writes `auto` for any required call.
+    "langchain_qwq._BaseChatQwen": replace(_OPENAI, choice_any=None),
+    "langchain_anthropic.ChatAnthropic": _ANTHROPIC,
+    "langchain_aws.ChatBedrockConverse": ClientRules(options={"reasoning_effort": _profiled_effort}),
+    "langchain_aws.ChatBedrock": replace(_ANTHROPIC, options={"reasoning_effort": None}, choice_none=None, schema=None),
+    "langchain_google_genai.ChatGoogleGenerativeAI": replace(_OPENAI_FORM, options={"max_tokens": "max_output_tokens"}),
+    "langchain_google_vertexai.ChatVertexAI": replace(
+        _OPENAI_FORM,
+        options={"max_tokens": "max_output_tokens", "reasoning_effort": None},
+        schema="response_schema",
+        schema_with_tools=False,
+    ),
+    "langchain_mistralai.ChatMistralAI": _OPENAI_FORM,
+    "langchain_groq.ChatGroq": _OPENAI_FORM,
+    "langchain_fireworks.ChatFireworks": _OPENAI_FORM,
+    "langchain_sambanova.ChatSambaNova": _OPENAI_FORM,
+    "langchain_nvidia_ai_endpoints.ChatNVIDIA": _OPENAI_FORM,
+    "langchain_openrouter.ChatOpenRouter": replace(_OPENAI_FORM, without_retries={"retries": None}),
+    "langchain_litellm.ChatLiteLLM": replace(_OPENAI_FORM, without_retries={"max_retries": 0}),
+    "langchain_litellm.ChatLiteLLMRouter": replace(_OPENAI_FORM, without_retries={"max_retries": 0, "num_retries": 0}),
+    "langchain_ibm.ChatWatsonx": _OPENAI_FORM,
+    "langchain_huggingface.ChatHuggingFace": replace(
+        _OPENAI_FORM, options={"reasoning_effort": _into("extra_body", "reasoning_effort")}, choice_any="required"
+    ),
+    "langchain_perplexity.ChatPerplexity": replace(
+        _OPENAI_FORM, options={"stop": _into("extra_body", "stop")}, choice_named=False
+    ),
+    "langchain_cohere.ChatCohere": ClientRules(
+        options={"top_p": "p", "reasoning_effort": None},
+        without_retries={"request_options": {"max_retries": 0}},
+        binds_tools=False,
+        choice_none="NONE",
+        choice_any="REQUIRED",
+        choice_named=False,
+        schema="json_object",
+        schema_with_tools=False,
+    ),
+    # Ollama's server has no tool choice.
+    "langchain_ollama.ChatOllama": ClientRules(
+        options={
+            "temperature": _ollama("temperature"),
+            "max_tokens": _ollama("num_predict"),
+            "top_p": _ollama("top_p"),
+            "stop": _ollama("stop"),
+            "reasoning_effort": _ollama_reasoning,
+        },
+        choice_any=None,
+        choice_named=False,
+    ),
+}
+"""Package and name of a class → its rules."""
