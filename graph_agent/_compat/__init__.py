@@ -261,14 +261,35 @@ def uses_responses_api(model: Any, options: Mapping[str, Any]) -> bool:
 
 def without_boto_retries(client: Any) -> Any:
     """Return a copy of a client of boto3 that sends each request once; it shares the connections of the original."""
-    endpoint = client._endpoint
-    emitter = copy.copy(endpoint._event_emitter)
+    emitter = copy.copy(client._endpoint._event_emitter)
     service = client.meta.service_model.service_id.hyphenize()
     emitter.unregister(f"needs-retry.{service}", unique_id=f"retry-config-{service}")
-    # Not `copy.copy`: such a client looks up unknown attributes before it has any.
-    other, once = (object.__new__(type(each)) for each in (client, endpoint))
-    vars(once).update({**vars(endpoint), "_event_emitter": emitter})
-    vars(other).update({**vars(client), "_endpoint": once})
+    return _changed(client, _endpoint=_changed(client._endpoint, _event_emitter=emitter))
+
+
+def without_watsonx_retries(model: Any) -> Any:
+    """Return a `ModelInference` of IBM that sends each request once; it shares the connections of the original."""
+    client = model._client
+    once = {
+        name: _changed(http, _transport=_changed(http._transport, retries=0))
+        for name in ("_httpx_client", "_async_httpx_client")
+        if hasattr(getattr(http := getattr(client, name, None), "_transport", None), "retries")
+    }
+    return type(model)(
+        model_id=model.model_id,
+        deployment_id=model.deployment_id,
+        params=model.params,
+        api_client=_changed(client, **once),
+        validate=False,
+        max_retries=0,
+    )
+
+
+def _changed(instance: Any, **attributes: Any) -> Any:
+    """Return a shallow copy of an object with some attributes replaced."""
+    # Not `copy.copy`: a client of boto3 looks up unknown attributes before it has any.
+    other = object.__new__(type(instance))
+    vars(other).update({**vars(instance), **attributes})
     return other
 
 

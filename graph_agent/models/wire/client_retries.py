@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from graph_agent._compat import without_boto_retries
+from graph_agent._compat import without_boto_retries, without_watsonx_retries
 
 _RETRIES = "max_retries"
 _CHUNK_TIMEOUT, _CHUNK_TIMEOUT_S = "stream_chunk_timeout", 120.0
@@ -18,10 +18,10 @@ _CHUNK_TIMEOUT, _CHUNK_TIMEOUT_S = "stream_chunk_timeout", 120.0
 def without_client_retries(model: BaseChatModel) -> BaseChatModel:
     """Return a copy of the model without client retries; the same object if there is nothing to turn off.
 
-    The copy has every attribute of the original, which is unchanged, and shares its connections. Replaced are
+    The copy has every attribute of the original, which is unchanged, and shares its connections. It replaces
     `max_retries`, and clients that hold a number of retries of their own: those with `with_options`, as in the packages
-    of OpenAI, Anthropic and Groq, those of boto3, and those of IBM. A client in a cached property is made again. Clients
-    that take the number with each call get it from `ClientRules`.
+    of OpenAI, Anthropic and Groq, those of boto3, and those of IBM. A client in a cached property is created again. A
+    client that takes the number with each call gets it from `ClientRules`.
 
     The limit on the time between two chunks is removed if it is the client's default, because `model_timeout_s`
     replaces it and may be longer. An explicit limit applies in addition.
@@ -65,20 +65,9 @@ def _once(client: Any) -> Any | None:
     if "botocore" in packages:
         return without_boto_retries(client)
     if "ibm_watsonx_ai" in packages and kind.__name__ == "ModelInference":
-        return _watsonx_once(client)
+        return without_watsonx_retries(client)
     return None
 
 
 def _has_method(client: Any, name: str) -> bool:
     return callable(getattr(type(client), name, None))
-
-
-def _watsonx_once(client: Any) -> Any:
-    return type(client)(
-        model_id=client.model_id,
-        deployment_id=client.deployment_id,
-        params=client.params,
-        api_client=client._client,
-        validate=False,
-        max_retries=0,
-    )

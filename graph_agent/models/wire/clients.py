@@ -7,6 +7,8 @@ the rules of its nearest parent in the table, whatever its name.
 from __future__ import annotations
 
 import contextlib
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -21,11 +23,11 @@ from graph_agent._compat import uses_responses_api
 Write = Callable[[BaseChatModel, Any, dict[str, Any]], bool]
 """Writes the value of an option into the keywords of a call; returns False if the model has no such option."""
 
-SchemaForm = Literal["response_format", "extra_body", "json_object", "response_schema"]
+SchemaForm = Literal["response_format", "extra_body", "json_object"]
 """How a class takes the JSON schema of a reply.
 
 `response_format` is OpenAI's option; `extra_body` holds that option where the class interprets it otherwise;
-`json_object` is Cohere's form of it; `response_schema` is that of Google's older client.
+`json_object` is Cohere's form of it.
 """
 
 
@@ -113,7 +115,8 @@ def schema_options(model: BaseChatModel, form: Mapping[str, Any], given: Mapping
 
     Args:
         form: OpenAI's `response_format` of type `json_schema`.
-        given: The other keywords of the call, its `tools` included.
+        given: The other keywords of the call, its `tools` included. The result is added after `bind_tools`, which in
+            OpenAI's client takes strict tools only beside a schema.
     """
     rules = client_rules(model)
     if not rules.schema_with_tools and given.get("tools"):
@@ -128,8 +131,6 @@ def schema_options(model: BaseChatModel, form: Mapping[str, Any], given: Mapping
             return {"response_format": dict(form)}
         case "json_object":
             return {"response_format": {"type": "json_object", "schema": form["json_schema"]["schema"]}}
-        case "response_schema":
-            return {"response_mime_type": "application/json", "response_schema": form["json_schema"]["schema"]}
         case None:
             return None
 
@@ -189,7 +190,9 @@ def _into(keyword: str, name: str) -> Write:
 
     def write(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
         own = sent.get(keyword) or getattr(model, keyword, None) or {}
-        sent[keyword] = {**own, name: value}
+        # Parameters of IBM may be an object.
+        fields = own if isinstance(own, Mapping) else own.to_dict()
+        sent[keyword] = {**fields, name: value}
         return True
 
     return write
@@ -229,16 +232,41 @@ def _chat_stop(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
     return True
 
 
+_XAI_WITHOUT_STOP = re.compile(r"grok-[34]|.*grok-code-fast")
+
+
 def _xai_stop(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
-    # xAI refuses it for models that reason, and the class drops it without a word.
-    if (model.profile or {}).get("reasoning_output"):
-        return False
-    return _chat_stop(model, value, sent)
+    """Write `stop` unless the model reasons: xAI refuses it then, and the class drops it without a warning."""
+    reasons: Any = (model.profile or {}).get("reasoning_output")
+    if reasons is None:
+        reasons = _XAI_WITHOUT_STOP.match(getattr(model, "model_name", "") or "")
+    return False if reasons else _chat_stop(model, value, sent)
 
 
 def _profiled_effort(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
     """Write `reasoning_effort` if the model's profile lists the value; the class refuses or drops others."""
     if value not in ((model.profile or {}).get("reasoning_effort_levels") or ()):
+        return False
+    sent["reasoning_effort"] = value
+    return True
+
+
+def _litellm_effort(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
+    """Write `reasoning_effort` if LiteLLM sends it for the model; it raises otherwise."""
+    name = getattr(model, "model_name", None) or getattr(model, "model", None)
+    router = getattr(model, "router", None)
+    for each in getattr(router, "model_list", None) or ():
+        # The name is that of a group of the router.
+        if each.get("model_name") == name:
+            name = each.get("litellm_params", {}).get("model", name)
+            break
+    litellm: Any = sys.modules["litellm"]
+    try:
+        bare, provider, *_ = litellm.get_llm_provider(model=name, custom_llm_provider=model.custom_llm_provider)  # type: ignore[attr-defined]  # of ChatLiteLLM
+        known = litellm.get_supported_openai_params(model=bare, custom_llm_provider=provider)
+    except Exception:  # noqa: BLE001 - LiteLLM raises its errors of a request for a name that it does not know
+        known = None
+    if known is not None and "reasoning_effort" not in known:
         return False
     sent["reasoning_effort"] = value
     return True
@@ -262,8 +290,8 @@ _TABLE: Mapping[str, ClientRules] = {
     "langchain_google_vertexai.ChatVertexAI": replace(
         _OPENAI_FORM,
         options={"max_tokens": "max_output_tokens", "reasoning_effort": None},
-        schema="response_schema",
-        schema_with_tools=False,
+        # It takes a schema in Google's own form only, and renames keys of the given object.
+        schema=None,
     ),
     "langchain_mistralai.ChatMistralAI": _OPENAI_FORM,
     "langchain_groq.ChatGroq": _OPENAI_FORM,
@@ -271,9 +299,16 @@ _TABLE: Mapping[str, ClientRules] = {
     "langchain_sambanova.ChatSambaNova": _OPENAI_FORM,
     "langchain_nvidia_ai_endpoints.ChatNVIDIA": _OPENAI_FORM,
     "langchain_openrouter.ChatOpenRouter": replace(_OPENAI_FORM, without_retries={"retries": None}),
-    "langchain_litellm.ChatLiteLLM": replace(_OPENAI_FORM, without_retries={"max_retries": 0}),
-    "langchain_litellm.ChatLiteLLMRouter": replace(_OPENAI_FORM, without_retries={"max_retries": 0, "num_retries": 0}),
-    "langchain_ibm.ChatWatsonx": _OPENAI_FORM,
+    "langchain_litellm.ChatLiteLLM": replace(
+        _OPENAI_FORM, options={"reasoning_effort": _litellm_effort}, without_retries={"max_retries": 0}
+    ),
+    "langchain_litellm.ChatLiteLLMRouter": replace(
+        _OPENAI_FORM,
+        options={"reasoning_effort": _litellm_effort},
+        without_retries={"max_retries": 0, "num_retries": 0},
+    ),
+    # It sends `stop` under a name that its API does not have.
+    "langchain_ibm.ChatWatsonx": replace(_OPENAI_FORM, options={"stop": _into("params", "stop")}),
     "langchain_huggingface.ChatHuggingFace": replace(
         _OPENAI_FORM, options={"reasoning_effort": _into("extra_body", "reasoning_effort")}, choice_any="required"
     ),
