@@ -270,11 +270,12 @@ def without_boto_retries(client: Any) -> Any:
 def without_watsonx_retries(model: Any) -> Any:
     """Return a `ModelInference` of IBM that sends each request once; it shares the connections of the original."""
     client = model._client
-    once = {
-        name: _changed(http, _transport=_changed(http._transport, retries=0))
-        for name in ("_httpx_client", "_async_httpx_client")
-        if hasattr(getattr(http := getattr(client, name, None), "_transport", None), "retries")
-    }
+    once: dict[str, Any] = {}
+    for name in ("_httpx_client", "_async_httpx_client"):
+        http = getattr(client, name, None)
+        # Its transport has retries of its own; one that the user gave may have none.
+        if hasattr(transport := getattr(http, "_transport", None), "retries"):
+            once[name] = _changed(http, _transport=_changed(transport, retries=0))
     return type(model)(
         model_id=model.model_id,
         deployment_id=model.deployment_id,

@@ -35,7 +35,7 @@ def refusing_server() -> Iterator[tuple[str, list[str]]]:
             self.end_headers()
             self.wfile.write(b"{}")
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, format: str, *_: Any) -> None:
             """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Refusal) as server:
@@ -90,7 +90,8 @@ def test_each_client_of_a_copy_has_no_retries_and_other_attributes_stay() -> Non
 
     ours: Any = without_client_retries(theirs)
 
-    clients = [[each.client, each._private, each.cached, each._other_client] for each in (theirs, ours)]  # type: ignore[attr-defined]  # set by hand
+    models: list[Any] = [theirs, ours]
+    clients = [[each.client, each._private, each.cached, each._other_client] for each in models]
     assert (
         [[client.max_retries for client in each] for each in clients],
         (theirs.max_retries, ours.max_retries),
@@ -111,6 +112,7 @@ def test_a_client_without_a_field_for_retries_is_replaced() -> None:
     assert (theirs.client.max_retries, ours.client.max_retries) == (6, 0)
 
 
+@pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")  # of Google's package
 async def test_a_request_of_gemini_reaches_its_server_once() -> None:
     with refusing_server() as (url, paths):
         model = ChatGoogleGenerativeAI(model="gemini-2.5-flash", api_key="k", base_url=url, max_retries=6)
