@@ -250,13 +250,39 @@ def calls_without_tools(request: Request) -> Found | None:
     return {} if has_calls and not request.tools else None
 
 
-def calls_without_reasoning(request: Request) -> Found | None:
-    """An assistant message with calls whose raw form has none of the fields of reasoning."""
+def calls_without_reasoning_content(request: Request) -> Found | None:
+    """An assistant message with calls and without the field `reasoning_content`, in a request that offers tools."""
+    return _calls_without(request, "reasoning_content")
+
+
+def calls_without_reasoning_details(request: Request) -> Found | None:
+    """An assistant message with calls and without the field `reasoning_details`, in a request that offers tools."""
+    return _calls_without(request, "reasoning_details", "reasoning_content", "reasoning")
+
+
+def _calls_without(request: Request, *fields: str) -> Found | None:
     for at, message in enumerate(request.messages):
-        fields = ("reasoning_content", "reasoning", "reasoning_details")
-        if message.calls and not any((message.raw or {}).get(name) is not None for name in fields):
+        given = message.raw or {}
+        if message.calls and not any(isinstance(given.get(name), str | list) for name in fields):
             return {"index": at}
     return None
+
+
+def first_call_without_signature(request: Request) -> Found | None:
+    """The first call of an assistant message lacks the thought signature of Gemini."""
+    for at, message in enumerate(request.messages):
+        if message.calls:
+            extra = (message.calls[0].raw or {}).get("extra_content") or {}
+            if not (extra.get("google") or {}).get("thought_signature"):
+                return {"index": at, "name": message.calls[0].name}
+    return None
+
+
+def unknown_result_id(request: Request) -> Found | None:
+    """A result whose id no call of the history has."""
+    ids = {call.id for call in request.calls}
+    lost = next((message.call_id for message in request.results if message.call_id not in ids), None)
+    return None if lost is None else {"id": lost}
 
 
 def too_many_tools(limit: int) -> Check:
@@ -338,6 +364,15 @@ def every(*checks: Check) -> Check:
                 return None
             values |= found
         return values
+
+    return check
+
+
+def either(*checks: Check) -> Check:
+    """The first of the checks that applies."""
+
+    def check(request: Request) -> Found | None:
+        return next((found for one in checks if (found := one(request)) is not None), None)
 
     return check
 

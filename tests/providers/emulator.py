@@ -92,6 +92,15 @@ class Emulator:
         """The refusals, in order."""
         return [exchange.refusal for exchange in self.exchanges if exchange.refusal is not None]
 
+    def shown_refusals(self) -> list[str]:
+        """Return each refusal as text: rule, status, body, and the end of the refused messages."""
+        return [
+            f"{exchange.refusal.rule} (HTTP {exchange.refusal.status}): {json.dumps(exchange.refusal.body)[:300]} for "
+            f"{json.dumps(exchange.request.body)[-500:]}"
+            for exchange in self.exchanges
+            if exchange.refusal is not None
+        ]
+
     def __enter__(self) -> Emulator:
         self._thread.start()
         return self
@@ -125,7 +134,7 @@ class Emulator:
                 answer = Answer(outcome.status, body.encode(), headers=outcome.headers)
             else:
                 exchange.reply = outcome
-                if request.stream:
+                if request.stream and not getattr(self.row.shape, "json_for_stream", False):
                     events = self.row.protocol.stream(outcome, request, self.row.shape)
                     self._stream(handler, exchange, events)
                     exchange.done.set()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, RunResult, Session, create_graph_agent
+from graph_agent.calls import parse_tool_calls
 from graph_agent.models.resolve import resolve_model
 from tests.providers.emulator import Emulator
 from tests.providers.exchange import Brain, Call, Fault, Refusal, Reply, Request
@@ -109,15 +113,16 @@ class Lab:
     ) -> Session[Any, Any]:
         """Return a session of a new agent, whose model gives the replies in order, or those of a function."""
         if replies or brain is not None:
-            self.emulator.brain = brain or in_order(*replies)
+            given = brain or in_order(*replies)
+            self.emulator.brain = given if self.can("tools") else _writing_calls(given)
         agent.setdefault("checkpointer", InMemorySaver())
         settings = LoopConfig(**{"model_retries": 1, **(config or {})})
-        given = self.model(whole=whole) if model is None else model
-        return Session(create_graph_agent(given, config=settings, **agent), session_id)
+        chosen = self.model(whole=whole) if model is None else model
+        return Session(create_graph_agent(chosen, config=settings, **agent), session_id)
 
     def can(self, ability: Ability) -> bool:
         """Whether the provider has an ability."""
-        return ability not in self.row.limits
+        return self.row.can(ability)
 
     @property
     def requests(self) -> list[Request]:
@@ -127,11 +132,13 @@ class Lab:
     def check(self) -> None:
         """Fail if the provider refused a request that the situation did not want refused, or the emulator failed."""
         assert self.emulator.errors == []
-        refused = [
-            f"{exchange.refusal.rule} (HTTP {exchange.refusal.status}): {exchange.refusal.body}"
-            for exchange in self.emulator.exchanges
-            if exchange.refusal is not None and exchange.refusal.rule not in self.expected
-        ]
+        learned = set(self.row.learned)
+        refused = []
+        for refusal in self.emulator.refusals:
+            if refusal.rule in learned:
+                learned.remove(refusal.rule)
+            elif refusal.rule not in self.expected:
+                refused.append(f"{refusal.rule} (HTTP {refusal.status}): {refusal.body}")
         assert refused == []
 
 
@@ -164,5 +171,29 @@ def outcome(result: RunResult[Any]) -> tuple[str, str, list[Any]]:
 
 
 def called(requests: Sequence[Request]) -> list[tuple[str, Any]]:
-    """Return name and arguments of each call in the history of the newest request."""
-    return [(call.name, call.parsed()) for call in requests[-1].calls]
+    """Return name and arguments of each call in the history of the newest request, native or written as text."""
+    if native := requests[-1].calls:
+        return [(call.name, call.parsed()) for call in native]
+    texts = [message.text for message in requests[-1].messages if message.role == "assistant"]
+    return [(call["name"], call["arguments"]) for text in texts for call in parse_tool_calls(text)]
+
+
+def results_in(request: Request) -> list[str]:
+    """Return the texts of the results in a request, native or written as text."""
+    if native := request.results:
+        return [message.text for message in native]
+    written = re.compile(r"<tool_result[^>]*>\n?(.*?)\n?</tool_result>", re.DOTALL)
+    return [text for message in request.messages if message.role == "user" for text in written.findall(message.text)]
+
+
+def _writing_calls(brain: Brain) -> Brain:
+    """Return the same model for a server that takes no tools: it writes its calls as text."""
+
+    def writes(request: Request) -> Reply | Fault | Refusal:
+        reply = brain(request)
+        if not isinstance(reply, Reply) or not reply.calls:
+            return reply
+        listed = [{"name": call.name, "arguments": call.parsed()} for call in reply.calls]
+        return replace(reply, text=json.dumps({"tool_calls": listed}), calls=())
+
+    return writes

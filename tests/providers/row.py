@@ -12,11 +12,16 @@ from tests.providers.exchange import FaultKind, Refusal, Request, WireProtocol
 from tests.providers.rule import Rule
 
 Ability = Literal[
-    "images",
-    "documents",
+    "image_input",
+    "document_input",
+    "image_result",
+    "document_result",
     "reasoning",
     "overflow_error",
     "stream_usage",
+    "whole",
+    "tools",
+    "abort_in_reply",
 ]
 """What a provider may be unable to do."""
 
@@ -48,8 +53,14 @@ class Row:
     """Environment variables for an address, while the model is built and used."""
     note: str = ""
     """A remark for the matrix, such as why the provider's own package is not used."""
+    learned: frozenset[str] = frozenset()
+    """Ids of rules that an agent cannot know before it meets them: each may refuse one request."""
     in_make_test: bool = False
     """Whether `make test` runs this row too."""
+
+    def can(self, ability: Ability) -> bool:
+        """Whether the provider has an ability."""
+        return ability not in self.limits
 
     def refusal(self, request: Request, window: int | None) -> Refusal | None:
         """Return the refusal of a request; None if it is accepted."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.providers.conftest import REFUSALS
 from tests.providers.lab import Lab
 from tests.providers.row import Row
 from tests.providers.rows import ROWS
@@ -19,11 +20,17 @@ def _cells() -> list[object]:
         )
         for row in ROWS
         for part in load()
+        if part.needs is None or row.can(part.needs)
     ]
 
 
 @pytest.mark.parametrize(("row", "part"), _cells())
-async def test_situation(row: Row, part: Situation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_situation(
+    row: Row, part: Situation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     with Lab(row, tmp_path, monkeypatch) as lab:
-        await part.run(lab)
-        lab.check()
+        try:
+            await part.run(lab)
+            lab.check()
+        finally:
+            request.node.stash[REFUSALS] = lab.emulator.shown_refusals()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import httpx
 import pytest
 
@@ -30,10 +32,11 @@ def test_sample_of_a_rule_is_refused(row: Row, rule: Rule) -> None:
     # Some APIs name the model in the path.
     other_path, _ = row.protocol.plain(rule.sample.get("model", row.model))
     broken = {key: value for key, value in {**plain, **rule.sample}.items() if value is not MISSING}
-    with Emulator(row, lambda request: Reply("Hello!")) as emulator, httpx.Client(verify=False) as client:
+    alone = replace(row, rules=(rule,))
+    with Emulator(alone, lambda request: Reply("Hello!")) as emulator, httpx.Client(verify=False) as client:
         url = f"http://127.0.0.1:{emulator.port}"
 
-        accepted = client.post(url + path, json=plain)
+        accepted = client.post(url + path, json=plain if row.can("whole") else {**plain, "stream": True})
         refused = client.post(url + other_path, json=broken)
 
     assert (accepted.status_code, refused.status_code) == (200, rule.status)

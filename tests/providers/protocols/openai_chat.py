@@ -25,9 +25,10 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning")
 class ChatShape:
     """The form of the replies of one provider."""
 
-    calls: Literal["fragments", "whole", "bare", "empty_ids", "no_index"] = "fragments"
-    """Pieces of a streamed call: an opening with later `index` and `arguments`; one piece; one piece without index
-    and type, with the finish reason; later pieces with id `''`; pieces without index."""
+    calls: Literal["fragments", "whole", "bare", "empty_ids", "no_index", "index_zero", "opened_only"] = "fragments"
+    """Pieces of a streamed call: an opening, later `index` and `arguments`; one piece; one piece without index
+    and type, with the finish reason; later pieces with id `''`; pieces without index; one piece with index 0 for each
+    call; an index in the opening only."""
     reasoning: Literal["reasoning_content", "reasoning", "reasoning_details", "thinking_parts", "think_tags"] | None = (
         None
     )
@@ -54,6 +55,8 @@ class ChatShape:
     """Makes the id of a call from its name and its number among all calls of the request's conversation."""
     done: bool = True
     """Whether a stream ends with `[DONE]`."""
+    json_for_stream: bool = False
+    """Whether a request for a stream is answered by one JSON body."""
 
 
 PLAIN = ChatShape()
@@ -252,8 +255,8 @@ def _deltas(reply: Reply, request: Request, form: ChatShape) -> Iterator[dict[st
 
 
 def _call_deltas(call: dict[str, Any], form: ChatShape) -> Iterator[dict[str, Any]]:
-    if form.calls == "whole":
-        yield {"tool_calls": [call]}
+    if form.calls in ("whole", "index_zero"):
+        yield {"tool_calls": [{**call, "index": 0} if form.calls == "index_zero" else call]}
         return
     function = call["function"]
     opening = {**call, "function": {**function, "arguments": ""}}
@@ -262,6 +265,8 @@ def _call_deltas(call: dict[str, Any], form: ChatShape) -> Iterator[dict[str, An
         later |= {"id": "", "type": "function"}
     if form.calls == "no_index":
         del opening["index"], later["index"]
+    if form.calls == "opened_only":
+        del later["index"]
     yield {"tool_calls": [opening]}
     for piece in _pieces(function["arguments"]):
         yield {"tool_calls": [{**later, "function": {"arguments": piece}}]}

@@ -8,4 +8,4 @@ from tests.providers.rows import openai_chat
 
 def fallback_row(row: Row) -> Row:
     """Return the row of another provider."""
-    return openai_chat.ROWS[0]
+    return openai_chat.OPENAI

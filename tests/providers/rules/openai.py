@@ -10,6 +10,7 @@ from tests.providers.rule import Found, Rule
 from tests.providers.rules.bodies import (
     CALL,
     CALLED,
+    FILE,
     IMAGE,
     RESULT,
     USER,
@@ -140,7 +141,7 @@ SCHEMAS = [
     ),
     Rule(
         "openai-08",
-        lambda request: _no_root(request) or checks.schema_of_tool(_untyped_root)(request),
+        checks.either(_no_root, checks.schema_of_tool(_untyped_root)),
         400,
         _schema_error("schema must be a JSON Schema of 'type: \"object\"', got 'type: {type}'."),
         {"tools": [tool(parameters={"properties": {}})]},
@@ -348,5 +349,51 @@ FAULTS = {
         openai_error(
             "Invalid prompt: your prompt was flagged as potentially violating our usage policy.", code="invalid_prompt"
         ),
+    ),
+}
+
+AZURE = (
+    Rule(
+        "azure-openai-07",
+        checks.parts_in("user", "document"),
+        400,
+        openai_error(
+            "Invalid value: 'file'. Supported values are: 'text', 'image_url', 'input_audio', and 'refusal'.",
+            param="messages[{index}].content[{part}].type",
+            code="invalid_value",
+        ),
+        {"messages": [{"role": "user", "content": [FILE]}]},
+    ),
+)
+AZURE_FAULTS = {
+    **FAULTS,
+    "rate_limit": Rule(
+        "azure-openai-05",
+        None,
+        429,
+        {
+            "error": {
+                "code": "429",
+                "message": "Requests to the ChatCompletions_Create Operation have exceeded token rate limit of your "
+                "current pricing tier. Please retry after 0 seconds.",
+            }
+        },
+        headers={"retry-after": "0"},
+    ),
+    "filter": Rule(
+        "azure-openai-03",
+        None,
+        400,
+        {
+            "error": {
+                "message": "The response was filtered due to the prompt triggering Azure OpenAI's content management "
+                "policy. Please modify your prompt and retry.",
+                "type": None,
+                "param": "prompt",
+                "code": "content_filter",
+                "status": 400,
+                "innererror": {"code": "ResponsibleAIPolicyViolation", "content_filter_result": {}},
+            }
+        },
     ),
 }

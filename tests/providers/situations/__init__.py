@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from tests.providers.lab import Lab
+from tests.providers.row import Ability
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class Situation:
     """The column of the matrix."""
     name: str
     run: Callable[[Lab], Awaitable[None]]
+    needs: Ability | None = None
+    """What the provider must be able to do; without it, the part does not apply."""
 
 
 SITUATIONS: list[Situation] = []
@@ -48,12 +51,14 @@ COLUMNS = (
 )
 
 
-def situation(column: str) -> Callable[[Callable[[Lab], Awaitable[None]]], Callable[[Lab], Awaitable[None]]]:
+def situation(
+    column: str, *, needs: Ability | None = None
+) -> Callable[[Callable[[Lab], Awaitable[None]]], Callable[[Lab], Awaitable[None]]]:
     """Register a coroutine function as a part of a situation."""
     assert column in COLUMNS
 
     def register(run: Callable[[Lab], Awaitable[None]]) -> Callable[[Lab], Awaitable[None]]:
-        SITUATIONS.append(Situation(column, run.__name__, run))
+        SITUATIONS.append(Situation(column, run.__name__, run, needs))
         return run
 
     return register

@@ -5,7 +5,7 @@ from __future__ import annotations
 from langchain_core.tools import tool
 
 from tests.providers.exchange import Reply
-from tests.providers.lab import ANSWER, WEATHER, Lab, called, calls, clock, outcome, streamed, weather
+from tests.providers.lab import ANSWER, WEATHER, Lab, called, calls, clock, outcome, results_in, streamed, weather
 from tests.providers.situations import situation
 
 _SUNNY = "Sunny in Paris, 21 degrees."
@@ -26,7 +26,7 @@ async def hello(lab: Lab) -> None:
     ]
 
 
-@situation("hello")
+@situation("hello", needs="whole")
 async def hello_whole(lab: Lab) -> None:
     session = lab.session(Reply("Hello there!"), whole=True)
 
@@ -43,13 +43,13 @@ async def one_call(lab: Lab) -> None:
 
     assert (outcome(result), tokens) == (("COMPLETED", ANSWER, [_SUNNY]), ANSWER)
     assert [(call.name, call.arguments) for call in result.calls] == [("weather", {"city": "Paris"})]
-    assert (called(lab.requests), [message.text for message in lab.requests[-1].results]) == (
+    assert (called(lab.requests), results_in(lab.requests[-1])) == (
         [("weather", {"city": "Paris"})],
         [_SUNNY],
     )
 
 
-@situation("calls")
+@situation("calls", needs="whole")
 async def one_call_whole(lab: Lab) -> None:
     session = lab.session(calls(("weather", {"city": "Paris"})), Reply(ANSWER), tools=[weather, clock], whole=True)
 
@@ -70,10 +70,10 @@ async def two_calls_with_text(lab: Lab) -> None:
         ("COMPLETED", ANSWER, [_SUNNY, _NOON]),
         ("COMPLETED", "You are welcome.", []),
     ]
-    assert [message.text for message in lab.requests[-1].results] == [_SUNNY, _NOON]
+    assert results_in(lab.requests[-1]) == [_SUNNY, _NOON]
 
 
-@situation("calls")
+@situation("calls", needs="whole")
 async def two_calls_whole(lab: Lab) -> None:
     reply = calls(("weather", {"city": "Paris"}), ("clock", {"zone": "UTC"}))
     session = lab.session(reply, Reply(ANSWER), tools=[weather, clock], whole=True)
@@ -93,7 +93,7 @@ async def unknown_name(lab: Lab) -> None:
     second = await session.run("And now?")
 
     assert [first.answer, second.answer] == [ANSWER, "Fine."]
-    assert "browser.tabs.open now" in lab.requests[1].results[0].text
+    assert "browser.tabs.open now" in results_in(lab.requests[1])[0]
 
 
 @situation("failing tool")
@@ -108,4 +108,4 @@ async def failing_tool(lab: Lab) -> None:
     result = await session.run(WEATHER)
 
     assert outcome(result)[:2] == ("COMPLETED", "I could not find out.")
-    assert "no station in Paris" in lab.requests[1].results[0].text
+    assert "no station in Paris" in results_in(lab.requests[1])[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 from langchain_core.tools import BaseTool, tool
@@ -10,7 +11,7 @@ from langchain_core.tools import BaseTool, tool
 from graph_agent import GraphDelegate, Session, create_graph_agent
 from graph_agent.approvals import edit
 from tests.providers.exchange import Hold, Reply, Request
-from tests.providers.lab import ANSWER, WEATHER, Lab, calls, clock, outcome, streamed, weather
+from tests.providers.lab import ANSWER, WEATHER, Lab, calls, clock, outcome, results_in, streamed, weather
 from tests.providers.situations import situation
 
 _WAIT_S = 20
@@ -66,7 +67,7 @@ async def cancel_during_a_call(lab: Lab) -> None:
     assert [str(first.status), second.answer, third.answer] == ["ABORTED", "Fine.", "Good."]
 
 
-@situation("cancel")
+@situation("cancel", needs="abort_in_reply")
 async def cancel_during_a_reply(lab: Lab) -> None:
     hold = Hold(after=2)
     session = lab.session(Reply("A long answer that is cut.", hold=hold), Reply("Fine."), tools=[weather])
@@ -101,11 +102,11 @@ async def approval_with_edit(lab: Lab) -> None:
 @situation("delegate")
 async def delegate(lab: Lab) -> None:
     def brain(request: Request) -> Reply:
-        if not any(offered.name.startswith("delegate_to") for offered in request.tools):
+        if "delegate_to_station" not in json.dumps(request.body):
             return Reply("Sunny, says the station.")
         if "And now?" in request.text:
             return Reply("Fine.")
-        return Reply(ANSWER) if request.results else calls(("delegate_to_station", {"task": "Weather in Paris?"}))
+        return Reply(ANSWER) if results_in(request) else calls(("delegate_to_station", {"task": "Weather in Paris?"}))
 
     station = create_graph_agent(lab.model(), tools=[weather], name="station")
     session = lab.session(brain=brain, delegates=[GraphDelegate("station", "Knows the weather.", station)])
@@ -128,7 +129,7 @@ async def _aborted(lab: Lab, hold: Hold, session: Session[Any, Any]) -> None:
     assert exchange.client_closed
 
 
-@situation("abort")
+@situation("abort", needs="abort_in_reply")
 async def abort_closes_the_stream(lab: Lab) -> None:
     hold = Hold(after=2)
     session = lab.session(Reply("A long answer that is cut.", hold=hold))

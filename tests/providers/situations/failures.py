@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.providers.emulator import Emulator
 from tests.providers.exchange import Fault, FaultKind, Reply
-from tests.providers.lab import ANSWER, WEATHER, Lab, Step, calls, clock, in_order, outcome, streamed, weather
+from tests.providers.lab import ANSWER, WEATHER, Lab, Step, called, calls, clock, in_order, outcome, streamed, weather
 from tests.providers.rows.fallback import fallback_row
 from tests.providers.situations import situation
 
@@ -99,5 +99,5 @@ async def fallback_and_back(lab: Lab) -> None:
             "Fine.",
         ]
         assert (other.refusals, other.errors) == ([], [])
-        assert [call.name for call in other.requests[-1].calls] == ["weather", "clock"]
-    assert [call.name for call in lab.requests[-1].calls] == ["weather", "clock"]
+        assert [name for name, _ in called(other.requests)] == ["weather", "clock"]
+    assert [name for name, _ in called(lab.requests)] == ["weather", "clock"]

@@ -9,7 +9,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 
 from tests.providers.exchange import Kind, Reply, Request
-from tests.providers.lab import Lab, calls
+from tests.providers.lab import Lab, calls, results_in
 from tests.providers.row import Ability
 from tests.providers.situations import situation
 
@@ -59,26 +59,26 @@ async def _returned(lab: Lab, block: dict[str, Any], kind: Kind, ability: Abilit
 
     assert [first.answer, second.answer] == ["I see it.", "You are welcome."]
     assert [_kinds(request) for request in lab.requests[1:]] == ([{kind}] * 2 if lab.can(ability) else [set()] * 2)
-    assert "Seen in Paris." in lab.requests[1].results[0].text
+    assert "Seen in Paris." in results_in(lab.requests[1])[0]
     if not lab.can(ability):
         assert word in lab.requests[1].text.lower()
 
 
 @situation("media")
 async def image_in(lab: Lab) -> None:
-    await _given(lab, _IMAGE, "image", "images", "image")
+    await _given(lab, _IMAGE, "image", "image_input", "image")
 
 
 @situation("media")
 async def document_in(lab: Lab) -> None:
-    await _given(lab, _DOCUMENT, "document", "documents", "pdf")
+    await _given(lab, _DOCUMENT, "document", "document_input", "pdf")
 
 
 @situation("media")
 async def image_out(lab: Lab) -> None:
-    await _returned(lab, _IMAGE, "image", "images", "image")
+    await _returned(lab, _IMAGE, "image", "image_result", "image")
 
 
 @situation("media")
 async def document_out(lab: Lab) -> None:
-    await _returned(lab, _DOCUMENT, "document", "documents", "pdf")
+    await _returned(lab, _DOCUMENT, "document", "document_result", "pdf")

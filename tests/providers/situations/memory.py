@@ -6,7 +6,7 @@ from typing import Any
 
 from graph_agent.persistence import open_saver
 from tests.providers.exchange import Reply, Request
-from tests.providers.lab import ANSWER, WEATHER, Lab, calls, clock, outcome, weather
+from tests.providers.lab import ANSWER, WEATHER, Lab, called, calls, clock, outcome, weather
 from tests.providers.situations import situation
 
 _PROSE = "The committee discussed the matter at length and recorded every word of it. "
@@ -17,7 +17,7 @@ def _converses(request: Request) -> Reply:
     last = request.messages[-1]
     if "<conversation>" in request.text:
         return Reply("SUMMARY: the user wants the weather.")
-    if last.role == "tool":
+    if last.role == "tool" or "<tool_result" in last.text:
         return Reply("It is sunny.")
     return calls(("weather", {"city": "Paris"})) if "weather" in last.text.lower() else Reply("Noted.")
 
@@ -39,10 +39,8 @@ async def compaction(lab: Lab) -> None:
     assert "SUMMARY: the user wants the weather." in lab.requests[-1].text
 
 
-@situation("overflow")
+@situation("overflow", needs="overflow_error")
 async def overflow(lab: Lab) -> None:
-    if not lab.can("overflow_error"):
-        return
     lab.emulator.window = 1_200
     lab.expected.add(lab.row.faults["overflow"].id)
 
@@ -64,4 +62,4 @@ async def reopened(lab: Lab) -> None:
         second = await session.run("And now?")
 
     assert [first.answer, outcome(second)] == [ANSWER, ("COMPLETED", "Fine.", [])]
-    assert [call.name for call in lab.requests[-1].calls] == ["weather", "clock"]
+    assert [name for name, _ in called(lab.requests)] == ["weather", "clock"]

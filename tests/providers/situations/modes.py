@@ -8,7 +8,18 @@ from typing import Any
 from pydantic import BaseModel
 
 from tests.providers.exchange import Reply, Request
-from tests.providers.lab import ANSWER, WEATHER, Lab, asks_for_answer, calls, clock, outcome, streamed, weather
+from tests.providers.lab import (
+    ANSWER,
+    WEATHER,
+    Lab,
+    asks_for_answer,
+    calls,
+    clock,
+    outcome,
+    results_in,
+    streamed,
+    weather,
+)
 from tests.providers.situations import situation
 
 _SUNNY = "Sunny in Paris, 21 degrees."
@@ -91,7 +102,7 @@ _FITTING = '{"city": "Paris", "degrees": 21}'
 
 def _forecasts(request: Request, *, first: str) -> Reply:
     """Call the tool, then answer with `first`, and with what fits if that was sent back."""
-    if not request.results:
+    if not results_in(request):
         return calls(("weather", {"city": "Paris"}))
     sent_back = any(first in message.text for message in request.messages if message.role == "assistant")
     return Reply(_FITTING if sent_back else first)

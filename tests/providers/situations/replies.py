@@ -26,13 +26,12 @@ async def _used(lab: Lab, *, whole: bool) -> None:
     assert (counted, result.cost) == ((2_200, 80, 2), 3.0)
 
 
-@situation("usage")
+@situation("usage", needs="stream_usage")
 async def usage_and_cost(lab: Lab) -> None:
-    if lab.can("stream_usage"):
-        await _used(lab, whole=False)
+    await _used(lab, whole=False)
 
 
-@situation("usage")
+@situation("usage", needs="whole")
 async def usage_and_cost_whole(lab: Lab) -> None:
     await _used(lab, whole=True)
 
@@ -53,11 +52,11 @@ async def _reasons(lab: Lab, *, whole: bool) -> None:
     assert (tokens.endswith(ANSWER), "need the weather" in tokens, "Now I know" in tokens) == (True, False, False)
 
 
-@situation("reasoning")
+@situation("reasoning", needs="reasoning")
 async def reasoning(lab: Lab) -> None:
     await _reasons(lab, whole=False)
 
 
-@situation("reasoning")
+@situation("reasoning", needs="whole")
 async def reasoning_whole(lab: Lab) -> None:
     await _reasons(lab, whole=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from langchain_core.tools import StructuredTool
 
-from tests.providers.exchange import Reply
+from tests.providers.exchange import Reply, Request
 from tests.providers.lab import ANSWER, WEATHER, Lab, called, calls, streamed, weather
 from tests.providers.situations import situation
 
@@ -92,6 +92,11 @@ def _tool(name: str, schema: dict[str, Any]) -> StructuredTool:
     return StructuredTool(name=name, description=f"The tool {name}.", args_schema=schema, coroutine=run)
 
 
+def _offered(request: Request) -> list[str]:
+    """The names of the offered tools, as the provider was given them; empty if they are described in the prompt."""
+    return [offered.name for offered in request.tools]
+
+
 @situation("schemas")
 async def published_schemas(lab: Lab) -> None:
     """One odd schema does not spoil the others; the first tool is called."""
@@ -111,7 +116,7 @@ async def names_of_each_kind(lab: Lab) -> None:
     """Each tool is called by the name that the provider was given for it."""
     tools = [_tool(name, SCHEMAS["plain"]) for name in NAMES]
     session = lab.session(
-        lambda request: calls(*((offered.name, {"city": "Paris"}) for offered in request.tools)),
+        lambda request: calls(*((name, {"city": "Paris"}) for name in _offered(request) or NAMES)),
         Reply(ANSWER),
         Reply("Fine."),
         tools=tools,
@@ -129,7 +134,7 @@ async def names_of_each_kind(lab: Lab) -> None:
 async def names_of_withdrawn_tools(lab: Lab) -> None:
     """The history has a name that no offered tool has."""
     session = lab.session(
-        lambda request: calls((request.tools[0].name, {"city": "Paris"})),
+        lambda request: calls(((_offered(request) or ["db.query now"])[0], {"city": "Paris"})),
         Reply(ANSWER),
         tools=[_tool("db.query now", SCHEMAS["plain"])],
         checkpointer=lab.saver,
