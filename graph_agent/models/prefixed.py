@@ -15,9 +15,11 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import RunnableConfig
 
 from graph_agent.models.errors import classify_model_error
+from graph_agent.models.reply_reader import ReplyReader
 from graph_agent.models.retry import ask, pause_before_retry
 from graph_agent.models.stream_watch import TokenTimeout
 from graph_agent.models.structured import ModelCall
+from graph_agent.models.wire.usage import reports_differences
 from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import TimedRequest, record_cut_off
 
@@ -97,6 +99,7 @@ class PrefixedChatModel(BaseChatModel):
             chunks = model_call.runnable.astream(model_call.request, _WITHOUT_CALLBACKS, **model_call.options)
             limit.begin()
             received = []
+            reader = ReplyReader(sums_usage=reports_differences(model_call.runnable))
             timed = TimedRequest.to(model_call.runnable, model_call.request, model_call.options)
             try:
                 while True:
@@ -107,6 +110,7 @@ class PrefixedChatModel(BaseChatModel):
                     # A model that does not stream yields its whole reply as a message.
                     if not isinstance(message, AIMessageChunk):
                         message = AIMessageChunk(**message.model_dump(exclude={"type"}))
+                    reader.receive(message)
                     received.append(message)
                     if not started and not message.content:
                         # The request may still be retried.

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar, cast
+from uuid import UUID
 
 import anyio.lowlevel
 from langchain_core.callbacks import (
@@ -28,8 +29,7 @@ from langchain_core.callbacks import (
     BaseCallbackManager,
 )
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.messages.tool import invalid_tool_call
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, GenerationChunk, LLMResult
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs, set_config_context, var_child_runnable_config
@@ -40,9 +40,10 @@ from graph_agent._internal.failure_log import get_logger, log_failure
 from graph_agent._internal.sync_bridge import await_in_task, call_in_thread
 from graph_agent.models.errors import classify_model_error, mark_incomplete, retry_after_s
 from graph_agent.models.message_gate import MessageStream
-from graph_agent.models.sanitize import ChunkSanitizer, is_text_only
+from graph_agent.models.reply_reader import ReplyReader
+from graph_agent.models.sanitize import is_text_only
 from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
-from graph_agent.parsing.tolerant import is_several_objects
+from graph_agent.models.wire.usage import reports_differences
 from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import TimedRequest, record_cut_off
 
@@ -224,7 +225,13 @@ async def ask(
     """
     watch = watch or StreamWatch()
     timed = partial(TimedRequest.to, runnable, request, options)
-    watch.limit = limit = _Attempt(timed, request, settings.model_timeout_s, settings.model_total_timeout_s)
+    watch.limit = limit = _Attempt(
+        timed,
+        request,
+        settings.model_timeout_s,
+        settings.model_total_timeout_s,
+        sums_usage=reports_differences(runnable),
+    )
     watch.is_quiet = watch.is_quiet or config is not None
     attempt = 0
     unobserved = unobserved_model(runnable, options, config)
@@ -236,9 +243,9 @@ async def ask(
                 else:
                     sent = request_unobserved(unobserved, request, options, limit, watch if config is None else None)
                 reply = await _cancellable(sent)
-            reply = limit.with_whole_arguments(limit.with_free_id(reply))
+            reply = limit.read(limit.with_free_id(reply))
             limit.timed.end(reply)
-            return mark_incomplete(reply, limit.arguments.values(), streamed=limit.streamed)
+            return reply
         except asyncio.CancelledError:
             limit.timed.end(record_cut_off(runnable, request, options, watch.received, watch.reported), "cancelled")
             raise
@@ -250,7 +257,7 @@ async def ask(
 
 
 class _Attempt(TokenTimeout):
-    """The time limit of one attempt, its measured times, and its sanitized chunks with the arguments of its calls."""
+    """The time limit of one attempt, its measured times, and the reader of its chunks."""
 
     def __init__(
         self,
@@ -258,21 +265,24 @@ class _Attempt(TokenTimeout):
         request: Sequence[BaseMessage],
         token_s: float | None,
         total_s: float | None,
+        *,
+        sums_usage: bool = False,
     ) -> None:
         super().__init__(token_s, total_s)
         self._measure = measure
         self._request = request
+        self._sums_usage = sums_usage
         self.run_id = ""
         """The id of LangChain's run; the ids that it makes contain it."""
-        self.arguments: dict[Any, str] = {}
         self.streamed = False
         self.timed: TimedRequest
 
     def begin(self) -> None:
         super().begin()
-        self._sanitize = ChunkSanitizer()
+        self._reader = ReplyReader(sums_usage=self._sums_usage)
+        self._readers: dict[UUID | None, ReplyReader] = {}
+        self._newest: BaseMessage | None = None
         self._free_id = str(uuid.uuid4())
-        self.arguments = {}
         self.streamed = False
         self.timed = self._measure()
 
@@ -282,7 +292,18 @@ class _Attempt(TokenTimeout):
 
     async def on_llm_new_token(self, *args: Any, **kwargs: Any) -> None:
         self.streamed = True
+        self._reader = self._reader_of(kwargs.get("run_id"))
         await super().on_llm_new_token(*args, **kwargs)
+
+    async def on_stream_event(self, event: Any, *, run_id: UUID | None = None, **_: Any) -> None:
+        self.restart()
+        self._reader_of(run_id).receive_event(event)
+
+    def _reader_of(self, run_id: UUID | None) -> ReplyReader:
+        """Return the reader of a run: a model may call another one, whose chunks arrive, too."""
+        if (reader := self._readers.get(run_id)) is None:
+            reader = self._readers[run_id] = ReplyReader(sums_usage=self._sums_usage)
+        return reader
 
     @cached_property
     def _taken(self) -> Set[str | None]:
@@ -296,15 +317,14 @@ class _Attempt(TokenTimeout):
         """
         return reply.model_copy(update={"id": self._free_id}) if self._is_taken(reply.id) else reply
 
-    def with_whole_arguments(self, reply: AIMessage) -> AIMessage:
-        """Return a reply with its calls of several JSON objects as invalid: LangChain keeps the first object only."""
-        several = [is_several_objects(raw) for raw in self.arguments.values()]
-        if not any(several) or reply.invalid_tool_calls or len(several) != len(reply.tool_calls):
-            return reply
-        given = list(zip(several, self.arguments.values(), reply.tool_calls, strict=True))
-        calls = [call for bad, _, call in given if not bad]
-        invalid = [invalid_tool_call(name=call["name"], args=raw, id=call["id"]) for bad, raw, call in given if bad]
-        return reply.model_copy(update={"tool_calls": calls, "invalid_tool_calls": invalid})
+    def read(self, reply: AIMessage) -> AIMessage:
+        """Return the complete reply with the calls that were sent, marked if its stream ended inside a call."""
+        readers = dict.fromkeys([self._reader, *self._readers.values()])
+        arguments = [raw for reader in readers for raw in reader.calls.arguments]
+        reply = mark_incomplete(reply, arguments, streamed=self.streamed)
+        for reader in readers:
+            reply = reader.read(reply)
+        return reply
 
     def _is_taken(self, id_: str | None) -> bool:
         # The ids of a long request are collected only for an id that LangChain has not just made.
@@ -314,14 +334,13 @@ class _Attempt(TokenTimeout):
     def receive(self, message: BaseMessage) -> None:
         self.restart()
         self.streamed = True
+        if message is self._newest:
+            return  # of a model that passes on the chunks of another one
+        self._newest = message
         # In place: LangChain makes the reply from these chunks, and the message stream has queued them.
-        self._sanitize(message)
+        self._reader.receive(message)
         if self._is_taken(message.id):
             message.id = self._free_id
-        for piece in message.tool_call_chunks if isinstance(message, AIMessageChunk) else ():
-            # A call without an index arrives in one chunk.
-            key = f"#{len(self.arguments)}" if piece["index"] is None else piece["index"]
-            self.arguments[key] = self.arguments.get(key, "") + (piece["args"] or "")
 
 
 _TAKES_FIRST = {"BaseChatModel.ainvoke", "request_unobserved"}

@@ -19,6 +19,7 @@ from graph_agent.models.client import Mode
 from graph_agent.models.errors import cause_of, cut_off, text_cut_off
 from graph_agent.models.sanitize import with_text, without_call_blocks, without_calls
 from graph_agent.models.stream_filters import is_blank, may_begin_with_call, without_sentinel
+from graph_agent.models.wire.fragments import UNASSIGNED
 from graph_agent.parsing.call import calls_of, canonical_calls, checked_call, known_name, with_unique_ids
 from graph_agent.settings.config import Price
 from graph_agent.settings.response_format import ResponseSchema
@@ -129,6 +130,7 @@ def read_reply(
     """Parse the calls of a reply: structured calls first; calls in its text only in text mode.
 
     The calls of a reply that was cut off must not be run, because their arguments may be incomplete; each gets a fault.
+    So do the calls of a streamed reply whose arguments cannot be assigned to them.
 
     Args:
         tools: Names of the available tools and delegations.
@@ -151,15 +153,18 @@ def read_reply(
         if requested:
             message = reply.model_copy(update={"content": clean(prose)})
     calls = with_unique_ids(requested)
-    if cut is not None:
+    unassigned = reply.response_metadata.get(UNASSIGNED)
+    if cut is not None or unassigned:
         fault = (
-            f"Not run: the reply that holds this call was cut off {cause_of(cut, reply, max_tokens)}, so its arguments "
-            f"may be incomplete. {_FIXES[cut]}"
+            f"Not run, and no other call of this reply: {unassigned}. Make the calls again, each with one JSON object."
+            if unassigned or cut is None
+            else f"Not run: the reply that holds this call was cut off {cause_of(cut, reply, max_tokens)}, so its "
+            f"arguments may be incomplete. {_FIXES[cut]}"
         )
         calls = [Call({**call, "fault": fault, "skipped": True}) for call in calls]
     if calls:
         canonical = canonical_calls(calls)
-        if cut is not None or canonical != message.tool_calls or message.invalid_tool_calls:
+        if cut is not None or unassigned or canonical != message.tool_calls or message.invalid_tool_calls:
             # The provider's own blocks hold the replaced ids and the damaged arguments, which it refuses in a history.
             bare = without_call_blocks(message)
             message = bare.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})

@@ -1,0 +1,71 @@
+"""Makes the usage of a streamed reply's chunks sum up to the usage of the reply.
+
+LangChain sums the usage of all chunks. Most servers that report usage in several chunks report the usage so far in
+each, and Anthropic's API reports the input at the start and the output at the end, with cumulative fields in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from langchain_core.messages import AIMessageChunk
+
+_REPORT_DIFFERENCES = ("langchain_google_genai", "langchain_google_vertexai")
+"""Packages whose chunks report the usage since the chunk before; the sum is the usage of the reply."""
+_REPORT_TOTALS = "langchain_google_vertexai.model_garden"
+_PARTS = ("input_tokens", "output_tokens")
+_DETAILS = ("input_token_details", "output_token_details")
+
+
+def reports_differences(model: object) -> bool:
+    """Whether a model's chunks report the usage since the chunk before, not the usage so far; decided by its class."""
+    modules = [cls.__module__ for cls in type(model).__mro__]
+    own = [module for module in modules if module.startswith(_REPORT_DIFFERENCES)]
+    return bool(own) and not own[0].startswith(_REPORT_TOTALS)
+
+
+class UsageSoFar:
+    """The usage of one streamed reply: the field-wise maximum of what its chunks report."""
+
+    def __init__(self) -> None:
+        self._figures: dict[str, Any] = {}
+
+    def receive(self, message: AIMessageChunk) -> None:
+        """Replace the usage of a chunk by the part that is new; by None if nothing is."""
+        reported: Mapping[str, Any] | None = message.usage_metadata
+        if not reported:
+            return
+        before, self._figures = self._figures, _larger(self._figures, reported)
+        if not before:
+            return
+        counts = _gain(self._figures, before)
+        gained: dict[str, Any] = {name: _gain(self._figures.get(name), before.get(name)) for name in _DETAILS}
+        # One of LangChain's two ways of streaming keeps the newest value of a detail: an unchanged one is left out.
+        details = {name: new for name, values in gained.items() if (new := {key: n for key, n in values.items() if n})}
+        usage: Any = {**counts, **details} if details or any(counts.values()) else None
+        message.usage_metadata = usage
+
+
+def _larger(before: Mapping[str, Any], reported: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the field-wise maximum of two reports."""
+    figures = {**before, **reported}
+    for name, earlier in before.items():
+        newer = reported.get(name)
+        if isinstance(earlier, Mapping):
+            figures[name] = _larger(earlier, newer) if isinstance(newer, Mapping) else earlier
+        elif isinstance(earlier, int | float) and not (isinstance(newer, int | float) and newer > earlier):
+            figures[name] = earlier
+    if any((reported.get(part) or 0) < (before.get(part) or 0) for part in _PARTS):
+        # Input and output are reported apart, each with a total of its own.
+        figures["total_tokens"] = max(figures.get("total_tokens") or 0, sum(figures.get(part) or 0 for part in _PARTS))
+    return figures
+
+
+def _gain(figures: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    earlier = before or {}
+    return {
+        name: value - (earlier.get(name) or 0)
+        for name, value in (figures or {}).items()
+        if isinstance(value, int | float)
+    }

@@ -1,0 +1,72 @@
+"""LangChain's client of OpenAI's chat API over prepared chunks, as dictionaries, without a server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Self
+
+from langchain_openai import ChatOpenAI
+
+Chunk = dict[str, Any]
+
+
+class _Stream:
+    """An answer of the `openai` package to a streamed request."""
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self._chunks = chunks
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        for chunk in self._chunks:
+            yield chunk
+
+
+class RawClient:
+    """Answers each streamed request with the next list of chunks, and records the requests."""
+
+    def __init__(self, replies: Sequence[Sequence[Chunk]]) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self._replies = list(replies)
+
+    async def create(self, **request: Any) -> _Stream:
+        self.requests.append(request)
+        return _Stream(self._replies.pop(0))
+
+
+def raw_model(*replies: Sequence[Chunk]) -> ChatOpenAI:
+    """Return a `ChatOpenAI` that converts these chunks, one list for each request."""
+    model = ChatOpenAI(model="raw", api_key="none")  # type: ignore[arg-type]  # converted by Pydantic
+    return model.model_copy(update={"async_client": RawClient(replies)})
+
+
+def delta(fields: dict[str, Any], finish: str | None = None, **more: Any) -> Chunk:
+    """Return one chunk with this delta."""
+    choice = {"index": 0, "delta": fields, "finish_reason": finish}
+    return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "raw", "choices": [choice], **more}
+
+
+def calls_delta(*fragments: dict[str, Any]) -> Chunk:
+    """Return one chunk with fragments of calls: `id`, `index`, `name` and `arguments`, all optional."""
+    made = []
+    for fragment in fragments:
+        function = {key: fragment[key] for key in ("name", "arguments") if key in fragment}
+        rest = {key: fragment[key] for key in ("id", "index") if key in fragment}
+        call: dict[str, Any] = {"type": "function", "index": None, "function": function}
+        made.append(call | rest)
+    return delta({"tool_calls": made})
+
+
+def reply_of_calls(*chunks: Chunk) -> list[Chunk]:
+    """Return a whole reply: the role, these chunks, and the finish reason of calls."""
+    return [delta({"role": "assistant", "content": ""}), *chunks, delta({}, "tool_calls")]
+
+
+def reply_of_text(text: str) -> list[Chunk]:
+    """Return a whole reply that is a text."""
+    return [delta({"role": "assistant", "content": text}), delta({}, "stop")]
