@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 
 from graph_agent._internal.text import REASONING, after_reasoning
+from graph_agent.models.stream_watch import Visibility
 from graph_agent.parsing.tags import TAG, code_language
+from graph_agent.parsing.turns import MARK, ProseEnd
 
 SENTINEL = "No more actions."
 
@@ -279,3 +281,32 @@ class AnswerFilter(SentinelFilter):
     def extends(self, text: str) -> bool:
         """See `Visibility`."""
         return self._is_answer and super().extends(text)
+
+
+class TurnFilter:
+    """Shows of a reply what another filter shows, up to a tool result or turn that the model invents.
+
+    Args:
+        inner: The filter of the reply.
+        start: Length of a fixed beginning of the reply, in which no turn is sought.
+    """
+
+    def __init__(self, inner: Visibility, start: int = 0) -> None:
+        self._inner = inner
+        self._start = start
+        self._prose = ProseEnd()
+
+    def part(self, text: str) -> tuple[int, int]:
+        """See `Visibility`."""
+        return self._inner.part(text[: self._start + self._prose.before(text[self._start :])])
+
+    def extends(self, text: str) -> bool:
+        """See `Visibility`."""
+        return MARK.search(text) is None and self._inner.extends(text)
+
+
+class TextCallFilter(TurnFilter):
+    """Shows a reply in text mode: up to the first possible call, or invented turn, except the sentinel."""
+
+    def __init__(self) -> None:
+        super().__init__(CallFilter())

@@ -20,8 +20,9 @@ from graph_agent.parsing.payload import (
     read_function,
     read_payload,
 )
-from graph_agent.parsing.shapes import ParsedCall, calls_in, content_of, is_envelope
+from graph_agent.parsing.shapes import ParseContext, ParsedCall, calls_in, content_of, is_envelope
 from graph_agent.parsing.tags import FUNCTION, TAG, Fence, Page, code_end, read_fence
+from graph_agent.parsing.turns import SPEAKER, TURN, ProseEnd, in_quotation, line_end_before
 from graph_agent.types import Call
 
 _OPENER = re.compile(
@@ -62,6 +63,8 @@ class Scanner:
         """Whether the text ends in an unclosed call."""
         self.partial = False
         """Whether the text ends inside a value of a call."""
+        self.end: int | None = None
+        """Index where the reply ends, because an invented result or turn follows; None for the end of the text."""
         self._page = page
         self._text = page.text
         self._fence: Fence | None = None
@@ -70,11 +73,20 @@ class Scanner:
         self._lead = (0, -1)
         self._reasoned = False
         self._data_end = 0
+        # Whether a call, readable or not, has begun; a marker of a turn may follow it.
+        self._called = False
+        self._call_end = -1
+        self._prose_end = ProseEnd().end(page.text)
 
     def run(self) -> None:
-        """Parse the whole page into ``found`` and ``cuts``, both in text order."""
+        """Parse the whole page into ``found`` and ``cuts``, both in text order, up to an invented result or turn."""
         position = 0
         while (opener := _OPENER.search(self._text, position)) is not None:
+            if (after := self._turn_before(position, opener.start())) is not None:
+                if self.end is not None:
+                    break
+                position = after
+                continue
             match opener.lastgroup:
                 case "brace" | "bracket":
                     position = self._bracket(opener.start())
@@ -88,7 +100,36 @@ class Scanner:
                     position = self._quoted(opener)
                 case _:
                     position = self._reasoned_end(opener)
-        self._close_fence(len(self._text), len(self._text))
+        else:
+            while (after := self._turn_before(position, len(self._text))) is not None and self.end is None:
+                position = after
+        end = len(self._text) if self.end is None else self.end
+        self._close_fence(end, end)
+
+    def _turn_before(self, start: int, stop: int) -> int | None:
+        """Return the index after the first marker of a turn between two indexes; None if there is none.
+
+        A marker that counts sets ``end``. A fenced block without a call that holds one is a quotation, and is skipped.
+        """
+        prose_end = self._prose_end
+        turn = self._page.next(TURN, start) if self._called else None
+        if turn is not None and turn.start() > stop:
+            turn = None
+        if start == self._call_end and SPEAKER.match(self._text, start):
+            self.end = line_end_before(self._text, start)
+            return start
+        if prose_end is not None and start <= prose_end <= stop and (turn is None or prose_end <= turn.start()):
+            self.end = prose_end
+            return prose_end
+        if turn is None:
+            return None
+        fence = self._fence
+        if fence is not None and len(self.cuts) == self._cuts_before_fence:
+            self._fence = None
+            return max(code_end(self._page, fence), turn.end())
+        if not in_quotation(self._text, turn.start()):
+            self.end = line_end_before(self._text, turn.start())
+        return turn.end()
 
     def _record(self, start: int, end: int, calls: Sequence[ParsedCall], prose: str = "") -> int:
         self.unclosed = bool(calls) and start <= self._page.unclosed_at < end
@@ -96,6 +137,8 @@ class Scanner:
         begin, expected = self._lead
         begin, end = self._with_backticks(begin if expected == start else start, end)
         self.found += calls
+        if calls:
+            self._called, self._call_end = True, end
         self.cuts.append(Cut(begin, end, prose))
         return end
 
@@ -105,7 +148,13 @@ class Scanner:
         return start, end
 
     def _record_payload(self, opener: re.Match[str], payload: Payload | None) -> int:
-        return opener.end() if payload is None else self._record(opener.start(), payload.end, payload.calls)
+        if payload is None:
+            self._called = self._called or self._begins_line(opener.start())
+            return opener.end()
+        return self._record(opener.start(), payload.end, payload.calls)
+
+    def _begins_line(self, at: int) -> bool:
+        return not self._text[max(0, at - _LOOK_BACK) : at].rpartition("\n")[2].strip()
 
     def _tag(self, opener: re.Match[str]) -> int:
         inner = _OPENER.match(self._text, self._after_space(opener.end()))
@@ -127,11 +176,10 @@ class Scanner:
         mark = opener[0]
         closing = self._page.next(re.compile(re.escape(f"{mark[0]}/{mark[1:]}")), opener.end())
         if closing is not None:
-            return closing.end()
+            end = closing.end()
+            return end if self._prose_end is None else min(end, max(self._prose_end, opener.end()))
         # Unclosed reasoning extends to the end of the text; in the middle of a line it is a mention of the tag.
-        start = opener.start()
-        line = self._text[max(0, start - _LOOK_BACK) : start].rpartition("\n")[2]
-        return len(self._text) if not line.strip() else opener.end()
+        return len(self._text) if self._begins_line(opener.start()) else opener.end()
 
     def _reasoned_end(self, closing: re.Match[str]) -> int:
         # The templates of some models open the reasoning in the prompt: all text so far belongs to it.
@@ -139,6 +187,7 @@ class Scanner:
             self._reasoned = True
             self.found.clear()
             self.cuts.clear()
+            self._called = False
             self.unclosed = self.partial = False
             self._fence = None
         return closing.end()
@@ -187,8 +236,14 @@ class Scanner:
         calls = calls_in(value, page.context(trusted=trusted, delegate=delegate, complete=complete))
         if calls is not None and (trusted or is_envelope(value) or self._is_standalone(start, at.end)):
             return self._record(start, after_closing_tags(page, at.end), calls, content_of(value))
+        if not self._called and page.next(TURN, at.end) is not None and self._begins_line(start):
+            # A call of an unknown tool; its result is an invention too.
+            of_any_tool = ParseContext(None, page.work, delegate=delegate, complete=complete)
+            self._called = calls_in(value, of_any_tool) is not None
         if complete and at.read.certain:
             return at.end
+        if is_envelope(value) and self._begins_line(start):
+            self._called = True
         # A truncated or guessed value may be prose that starts like a value; a bare object in it is more likely data
         # than a call, but an envelope still counts.
         self._data_end = max(self._data_end, at.end if at.read.certain else 0)
@@ -252,6 +307,8 @@ class TextCalls(NamedTuple):
     """Whether the text ends in a call without its closing brackets or tags."""
     partial: bool = False
     """Whether the text ends inside a value of a call: such a call must not be run."""
+    end: int | None = None
+    """Index where the reply ends, because it goes on with an invented result or turn; None for the text's end."""
 
 
 def split_tool_calls(text: str, tools: list[str] | None = None) -> tuple[list[Call], str]:
@@ -270,8 +327,22 @@ def read_text_calls(text: str, tools: list[str] | None = None) -> TextCalls:
         return TextCalls([], text.strip())
     scanner = Scanner(Page(text, None if tools is None else frozenset(tools)))
     scanner.run()
+    prose = _prose(text[: scanner.end], scanner.cuts)
     calls = [Call(id=call.id or "", name=call.name, arguments=call.arguments) for call in scanner.found]
-    return TextCalls(with_unique_ids(calls), _prose(text, scanner.cuts), scanner.unclosed, scanner.partial)
+    return TextCalls(with_unique_ids(calls), prose, scanner.unclosed, scanner.partial, scanner.end)
+
+
+def plan_end(text: str) -> int | None:
+    """Return the index where a structured plan, or prose, goes on with an invented result or turn; None if nowhere."""
+    if TURN.search(text) is None:
+        return None
+    end, brace = ProseEnd().end(text), text.find("{", text.rfind("</think>") + 1)
+    if brace < 0 or (end is not None and end <= brace):
+        return end
+    position = Page(text, None).value_end(brace)
+    turns = (turn.start() for turn in TURN.finditer(text, position) if not in_quotation(text, turn.start()))
+    turn = next(turns, None)
+    return None if turn is None else line_end_before(text, turn)
 
 
 def _prose(text: str, cuts: Sequence[Cut]) -> str:

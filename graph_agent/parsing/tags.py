@@ -27,19 +27,20 @@ from typing import NamedTuple
 
 from graph_agent.parsing.shapes import ParseContext
 from graph_agent.parsing.tolerant import ParsedValue, WorkBudget, read_json, repair_json
+from graph_agent.parsing.turns import SPEAKER_START, TURN
 from graph_agent.types import MAX_DEPTH
 
 _TOKEN = re.compile(
-    r"""
-    [{}\[\]]
+    rf"""
+    [{{}}\[\]]
     # Possessive, and the closing quote optional: an unclosed string runs to the end instead of being tried again.
     | "[^"\\]*+(?:\\.[^"\\]*+)*+"?
     # An apostrophe opens a string only where a value may start, and closes it only where a value may end.
-    | (?<=[\s{\[(,:=])'(?:[^'\\]++|\\.|'(?!\s*+(?:[,:}\])]|\Z)))*+'?
+    | (?<=[\s{{\[(,:=])'(?:[^'\\]++|\\.|'(?!\s*+(?:[,:}}\])]|\Z)))*+'?
     | (?<!:)//[^\n]*+
     | /\*[^*]*+(?:\*(?!/)[^*]*+)*+(?:\*/)?
-    # JSON holds none of these outside strings: a tag or a fence ends a truncated value.
-    | (?P<stop></?[A-Za-z|｜] | ```)
+    # JSON holds none of these outside strings: a tag, a fence or another turn ends a truncated value.
+    | (?P<stop></?[A-Za-z|｜] | ``` | {SPEAKER_START})
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -169,6 +170,10 @@ class Page:
         extent = self._extents.at(start)
         return extent.end if extent.closed else None
 
+    def value_end(self, start: int) -> int:
+        """Return the index after the value that opens at ``start``, or where an unclosed one ends at the latest."""
+        return self._extents.at(start).end
+
     def end_without_call(self, start: int) -> int | None:
         """Return the index to continue from if the bracket at ``start`` cannot hold a call; None if it may."""
         hint = self.next(_HINT, start)
@@ -190,8 +195,8 @@ class Page:
             # The closing bracket is missing and prose follows.
             ends.append(extent.last_close)
         stop = self.next(_REGION_END, start) if region else None
-        if stop is not None and stop.start() < extent.end:
-            ends.append(stop.start())
+        turn = None if extent.closed else self.next(TURN, start)
+        ends += [found.start() for found in (stop, turn) if found is not None and found.start() < extent.end]
         for read_by in (read_json, repair_json):
             if read_by is repair_json and not _FIRST_KEY.match(self.text, start):
                 break
@@ -212,9 +217,9 @@ class Page:
             self.partial_at = start if partial else self.partial_at
 
     def region_end(self, start: int) -> int:
-        """Return the end of the region around ``start``: a closing tag, a special token, a fence or the text's end."""
-        stop = self.next(_REGION_END, start)
-        return len(self.text) if stop is None else stop.start()
+        """Return the end of the region around ``start``: a closing tag, a token, a fence, a turn or the text's end."""
+        stops = (self.next(_REGION_END, start), self.next(TURN, start))
+        return min((stop.start() for stop in stops if stop is not None), default=len(self.text))
 
 
 # DeepSeek's tokens use a full-width bar and a low block; distilled models also write the ASCII look-alikes.

@@ -23,10 +23,12 @@ from graph_agent._internal.text import to_json_safe
 from graph_agent.deps import AgentDeps
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import cut_off, refusal_text
+from graph_agent.models.reply_end import ended_at
 from graph_agent.models.sanitize import without_call_blocks
 from graph_agent.models.stream_filters import has_no_answer, is_blank, without_sentinel
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.parsing.call import canonical_calls
+from graph_agent.parsing.calls import plan_end
 from graph_agent.planning.reply import Planned, action_of, read_reply, with_free_ids
 from graph_agent.planning.request_state import plan_request
 from graph_agent.settings.config import LoopConfig, Planner
@@ -283,7 +285,7 @@ async def _ask_with_repair(
     limit: Limit,
     answered: Collection[str],
 ) -> Planned:
-    usage, answers = NO_USAGE, deps.may_answer_while_planning(settings)
+    usage, answers, invented = NO_USAGE, deps.may_answer_while_planning(settings), 0
     for attempt in range(1 + REPAIRS):
         try:
             reply = await deps.planner.plan(request, settings, offered=deps.toolbox.schemas)
@@ -294,6 +296,8 @@ async def _ask_with_repair(
         usage = add_usage(usage, usage_of(reply, settings.prices))
         if (text := refusal_text(reply, visible=False)) is not None:
             raise RefusedError.from_reply(reply, text, usage)
+        reply, dropped = ended_at(reply, plan_end(reply.text))
+        invented += dropped
         try:
             plan = read_plan(reply, deps.plan_schema)
             calls = check_wave(plan, settings.max_calls_per_wave, answered)
@@ -307,7 +311,7 @@ async def _ask_with_repair(
                 raise RepairRequestError(LimitMetError(*met), usage) from fault
             request = [*request, AIMessage(reply.text or _as_text(reply)), HumanMessage(str(fault))]
         else:
-            return _planned(reply, plan, calls, usage, planner, answer)
+            return replace(_planned(reply, plan, calls, usage, planner, answer), invented=invented)
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 

@@ -17,6 +17,7 @@ from graph_agent.hooks.copies import copied
 from graph_agent.hooks.protocol import HookResponse
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import cause_of, cut_off, text_cut_off
+from graph_agent.models.reply_end import ended_at
 from graph_agent.models.sanitize import with_text, without_call_blocks, without_calls
 from graph_agent.models.stream_filters import is_blank, may_begin_with_call, without_sentinel
 from graph_agent.models.wire.fragments import UNASSIGNED
@@ -61,6 +62,8 @@ class Planned(HookResponse):
     """Whether `message` is the answer for any configuration; no calls are run."""
     ended: bool = False
     """Whether the loop ends here, with `calls` not run."""
+    invented: int = 0
+    """Characters of an invented result or turn that were dropped from the end of the reply."""
 
     def event(self, step: int) -> StoredEvent:
         """The `plan` event."""
@@ -139,19 +142,19 @@ def read_reply(
         max_tokens: Maximum tokens of the reply; None if unknown.
     """
     cut = cut_off(reply)
-    names = frozenset(tools)
+    names, message = frozenset(tools), reply
     requested: list[Call] = [{**call, "name": known_name(call["name"], names)} for call in calls_of(reply)]
-    message = reply
+    invented = 0
     if text and not requested:
         found = read_text_calls(reply.text, tools)
+        reply, invented = ended_at(reply, found.end)
         prose = found.prose
         cut = text_cut_off(reply, unclosed=found.unclosed, partial=found.partial)
         requested = [checked_call(call["id"], call["name"], call["arguments"]) for call in found.calls]
         if not requested and cut is not None and (unfinished := unfinished_call(reply.text, tools)) is not None:
             name, prose = unfinished
             requested = [Call(id="", name=name, arguments={})]
-        if requested:
-            message = reply.model_copy(update={"content": clean(prose)})
+        message = reply.model_copy(update={"content": clean(prose)}) if requested else reply
     calls = with_unique_ids(requested)
     unassigned = reply.response_metadata.get(UNASSIGNED)
     if cut is not None or unassigned:
@@ -168,7 +171,7 @@ def read_reply(
             # The provider's own blocks hold the replaced ids and the damaged arguments, which it refuses in a history.
             bare = without_call_blocks(message)
             message = bare.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
-    return plan_of_calls(message, calls, usage_of(reply, prices), reply.text)
+    return replace(plan_of_calls(message, calls, usage_of(reply, prices), reply.text), invented=invented)
 
 
 def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool = False) -> Planned:
@@ -198,25 +201,36 @@ class WrittenCall(NamedTuple):
 
     may_be_answer: bool
     """Whether the reply may be an answer with an example call: text precedes it, and it has no tag or envelope."""
+    end: int | None = None
+    """Index where the reply ends, because an invented result or turn follows its calls; None for the text's end."""
 
 
 def written_call(text: str, tools: Sequence[str], conversation: Iterable[AnyMessage]) -> WrittenCall | None:
     """Find calls at the end of a reply's text; None if it holds none or only quotes them.
 
-    Calls followed by text are an example in an answer. Calls that occur verbatim in the user's messages or in results
-    are a quote; running them would let the author of that text issue calls.
+    Calls followed by text, other than a result or turn that the model invents, are an example in an answer. Calls that
+    occur verbatim in the user's messages or in results are a quote; running them would let the author of that text
+    issue calls.
 
     Args:
         tools: Names of the available tools and delegations.
     """
-    calls, prose = split_tool_calls(text, list(tools))
-    whole = text.strip()
-    if not calls or not whole.startswith(prose):
+    read = read_text_calls(text, list(tools))
+    whole = text[: read.end].strip()
+    if not read.calls or not whole.startswith(read.prose):
         return None
-    written = _core(whole[len(prose) :])
+    written = _core(whole[len(read.prose) :])
     outside = [message for message in conversation if isinstance(message, HumanMessage | ToolMessage)]
     quoted = any(written in _compact(message.text) for message in outside)
-    return None if quoted else WrittenCall(bool(prose) and not split_tool_calls(text, [])[0])
+    may_be_answer = bool(read.prose) and not split_tool_calls(whole, [])[0]
+    return None if quoted else WrittenCall(may_be_answer, read.end)
+
+
+def without_invention(planned: Planned, end: int) -> Planned:
+    """Cut a plan without calls, whose reply was taken for an answer, at an index of the reply's text."""
+    message, invented = ended_at(with_text(planned.message, planned.raw_text), end)
+    answer = with_text(message, without_sentinel(message.text))
+    return replace(planned, message=answer, raw_text=message.text, invented=invented)
 
 
 def _core(written: str) -> str:

@@ -16,12 +16,15 @@ from graph_agent.hooks.protocol import HookRequest, sees_answers
 from graph_agent.hooks.request_messages import CarriedMessages, result_texts
 from graph_agent.models.dropped_tools import drops_tools, fewest_tokens_of_tools, input_tokens
 from graph_agent.models.errors import REFUSED, is_content_refusal, refusal_text
+from graph_agent.models.reply_end import ended_prose, invention_warning
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import (
     AnswerFilter,
     CallFilter,
     LeadingCallFilter,
     SentinelFilter,
+    TextCallFilter,
+    TurnFilter,
     has_no_answer,
     is_sentinel,
     without_sentinel,
@@ -46,6 +49,7 @@ from graph_agent.planning.reply import (
     is_better,
     misfit,
     plan_of_answer,
+    without_invention,
     written_call,
 )
 from graph_agent.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
@@ -292,7 +296,12 @@ class ModelRequests:
 
         planned = await self.send(ask, purpose="plan", visibility=self._visibility())
         self.count(planned.usage, planned.message.usage_metadata)
+        self._warn_of_invention(planned.invented)
         return planned
+
+    def _warn_of_invention(self, invented: int) -> None:
+        if invented:
+            self.active.warn(invention_warning(self.active.model.name, invented))
 
     def _schema_of_plan(self) -> dict[str, Any] | None:
         """The schema that the provider enforces on a planning reply without calls; None if there is none."""
@@ -308,15 +317,28 @@ class ModelRequests:
         response = self.active.deps.response if self._schema_of_plan() is not None else None
         return response is not None and await misfit(response, planned.raw_text) is None
 
-    def _visibility(self) -> type[Visibility]:
+    def _visibility(self) -> Callable[[], Visibility]:
         """The rule for the parts of a planning reply that are held back from the reader."""
         if self._schema_of_plan() is not None:
             return SentinelFilter
         if self.active.mode == "text":
-            return CallFilter
+            return TextCallFilter
         if not self._may_correct():
             return SentinelFilter
         return LeadingCallFilter if self.active.model.takes_tools else CallFilter
+
+    def _visibility_of_answer(self, prefix: str = "", *, free: bool = True) -> Callable[[], Visibility]:
+        """The rule for the parts of an answer that are held back from the reader.
+
+        Args:
+            prefix: The fixed beginning of the answer.
+            free: Whether a model may write a call in place of the answer.
+        """
+
+        def inner() -> Visibility:
+            return AnswerFilter(prefix) if free else SentinelFilter()
+
+        return inner if self.active.mode == "native" else lambda: TurnFilter(inner(), len(prefix))
 
     def _may_correct(self) -> bool:
         """Whether a native reply without calls may be requested again in text: once per input, before any work."""
@@ -379,6 +401,10 @@ class ModelRequests:
         the first may be an answer itself.
         """
         active, stream, sentinel = self.active, self.stream, hint == "sentinel"
+        # The reader of a model that is known to take tools may have received all of the reply.
+        if isinstance(hint, WrittenCall) and hint.end is not None and len(stream.text) <= hint.end:
+            first = without_invention(first, hint.end)
+            self._warn_of_invention(first.invented)
         if self.limit_met(NO_USAGE, first.message) is not None:
             await finish_stream(stream, first)
             return first
@@ -419,6 +445,9 @@ class ModelRequests:
             reply = await active.deps.client.ask(
                 "answer", request, active.settings, mode=active.mode, quiet=whole, schema=schema, watch=stream
             )
+            if active.mode != "native":
+                reply, invented = ended_prose(reply)
+                self._warn_of_invention(invented)
             if (refusal := refusal_text(reply, visible=True)) is not None:
                 raise await finish_refusal(stream, reply, refusal, usage_of(reply, active.settings.prices))
             answer = self._answer_in(reply)
@@ -429,8 +458,8 @@ class ModelRequests:
             return with_text(reply, answer)
 
         # With a schema, the reply is streamed only if the provider enforces it.
-        free = schema is None and active.deps.toolbox
-        reply = await self.send(ask, purpose="answer", visibility=AnswerFilter if free else SentinelFilter)
+        visibility = self._visibility_of_answer(free=schema is None and bool(active.deps.toolbox))
+        reply = await self.send(ask, purpose="answer", visibility=visibility)
         self.count(usage_of(reply, active.settings.prices), reply.usage_metadata)
         return reply
 
@@ -448,7 +477,7 @@ class ModelRequests:
             return active.deps.client.answering(self.answer_request(), active.settings, mode=active.mode)
 
         active.fit()
-        self.stream = StreamWatch(lambda: AnswerFilter(sentence))
+        self.stream = StreamWatch(self._visibility_of_answer(sentence))
         with self._extra_usage("answer"):
             message, failure = await active.deps.client.answer_after(
                 sentence, self.answer_request(), active.settings, mode=active.mode, recover=recover, watch=self.stream
@@ -457,6 +486,9 @@ class ModelRequests:
                 self.count(usage_of(message, active.settings.prices), message.usage_metadata)
         if failure is not None and not is_content_refusal(failure):
             return message, failure
+        if active.mode != "native":
+            message, invented = ended_prose(message, len(sentence))
+            self._warn_of_invention(invented)
         body = message.text.removeprefix(sentence).strip()
         below = message.model_copy(update={"content": body})
         answer = self._answer_in(below)
@@ -483,7 +515,7 @@ class ModelRequests:
         *,
         purpose: Purpose,
         recover: Callable[[Exception], bool] | None = None,
-        visibility: type[Visibility] = SentinelFilter,
+        visibility: Callable[[], Visibility] = SentinelFilter,
     ) -> T:
         """Send a request until it is answered or no recovery is left.
 

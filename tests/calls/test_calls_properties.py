@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import textwrap
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graph_agent.calls import canonical_arguments, fingerprint, parse_tool_calls, split_tool_calls
+from tests.support.written_calls import ARGUMENTS, TAGGED, work_of
 
 # Fragments with a meaning to the parser, so that texts made of them reach deep into it.
 PIECES = [
@@ -29,30 +29,10 @@ PIECES = [
 SOUP = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 TOOLS = st.none() | st.just(["a", "b"])
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
-)
-ARGUMENTS = st.dictionaries(st.text(), JSON, max_size=4)
 CALLS = st.lists(st.tuples(st.text(min_size=1), ARGUMENTS), min_size=1, max_size=4)
 # Prose that opens nothing by itself: fences and tags of its own may well swallow what follows them.
 PROSE = st.text(st.characters(exclude_characters="`~<[{◁", exclude_categories=["Cs"]))
 TAG_NAME = st.from_regex(r"[a-z_][a-z0-9_]{0,8}(\.[a-z_]{1,8})?", fullmatch=True)
-TAGGED = [
-    "<tool_call>{call}</tool_call>",
-    "[TOOL_CALLS][{call}]",
-    "[TOOL_CALLS]{name}[ARGS]{arguments}",
-    "<|python_tag|>{call}<|eom_id|>",
-    "<function={name}>{arguments}</function>",
-    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    "<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>{arguments}"
-    "<|tool_call_end|><|tool_calls_section_end|>",
-    "<|tool_call|>[{call}]<|/tool_call|>",
-    "functools[{call}]",
-    "```tool_call\n{call}\n```",
-    '{{"tool_calls": [{call}]}}',
-]
 
 
 def read(text: str, tools: list[str] | None = None) -> list[tuple[str, dict[str, Any]]]:
@@ -167,23 +147,6 @@ ADVERSARIAL = [
     ),
     *("<｜tool▁call▁begin｜>", "{“name”:", "[a(x=1)]", " ", "\n"),
 ]
-
-
-def work_of(text: str) -> int:
-    """Count the functions, of Python and of C, that reading ``text`` calls."""
-    calls = 0
-
-    def count(_frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        parse_tool_calls(text, ["a"])
-    finally:
-        sys.setprofile(before)
-    return calls
 
 
 @pytest.mark.parametrize("unit", ADVERSARIAL)
