@@ -30,7 +30,7 @@ def doctor(
     config: ConfigOption = AGENT_FILE,
     db: DbOption = None,
     ask_model: Annotated[
-        bool, typer.Option("--ask-model", help="Send one short request to the model, which may cost money.")
+        bool, typer.Option("--ask-model", help="Ask the model with one small tool, which may cost money.")
     ] = False,
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per check.")] = False,
 ) -> None:

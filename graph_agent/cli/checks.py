@@ -8,15 +8,15 @@ import platform
 import shlex
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 from packaging.requirements import Requirement
 
 from graph_agent._internal.extras import PACKAGE, pip_install, requirements_of
 from graph_agent._internal.failure_log import exception_text
 from graph_agent.checkpoints.urls import MEMORY, file_of, is_postgres, without_password
+from graph_agent.cli.model_check import CheckResult, Status, ask_with_tool
 from graph_agent.errors import ConfigError, McpServerError, OperatorError
 
 if TYPE_CHECKING:
@@ -25,21 +25,6 @@ if TYPE_CHECKING:
     from graph_agent.agent_file.delegates import DelegateSpec
     from graph_agent.agent_file.spec import AgentSpec
     from graph_agent.delegates.a2a_delegate import A2ADelegate
-
-Status = Literal["ok", "warning", "problem"]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """One result."""
-
-    check: str
-    status: Status
-    """`warning` if agents work, but not as may be expected."""
-    text: str
-    fix: str = ""
-    """What to do about it; empty for `ok`."""
-
 
 _SHOWN = ("langgraph", "langchain-core", "langchain-openai", "mcp")
 _STATES = {"auth": "there, and refuses the key", "permission": "there, and forbids it", "unreachable": "unreachable"}
@@ -59,8 +44,6 @@ _KEYS = {
     "xai": ["XAI_API_KEY"],
 }
 """Provider → the environment variables of which it needs one."""
-_ANSWER_S = 60.0
-"""Maximum seconds for the model's answer."""
 _READ_S = 20.0
 """Seconds for reading the histories of sessions."""
 
@@ -123,7 +106,7 @@ def check_variables(spec: AgentSpec) -> Iterator[CheckResult]:
 
 
 async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResult]:
-    """Build the models of the file; send one request to the first if wanted."""
+    """Build the models of the file; ask the first with a tool if wanted."""
     from graph_agent.agent_file.factory import model_candidates
     from graph_agent.models.scripted import MOCK_VARIABLE, mock_model_from_env
 
@@ -146,7 +129,11 @@ async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResul
         name, first = models[0]
         if (missing := _missing_key(name)) and not isinstance(spec.model, str):
             yield CheckResult("keys", "problem", f"{missing} is not set, for the model {name}", f"export {missing}=…")
-        yield await _ask(name, first) if ask else await _endpoint(name, first)
+        if not ask:
+            yield await _endpoint(name, first)
+            return
+        async for check_result in ask_with_tool(name, first, spec.config):
+            yield check_result
 
 
 async def _endpoint(name: str, model: BaseChatModel) -> CheckResult:
@@ -163,18 +150,6 @@ async def _endpoint(name: str, model: BaseChatModel) -> CheckResult:
         fix = "Nothing, if the endpoint has no list of models; --ask-model tries the model."
         return CheckResult("model", "warning", f"{name}: {remark}; completion requests are accepted", fix)
     return CheckResult("model", "ok", f"{name} is used; --ask-model tries it")
-
-
-async def _ask(name: str, model: BaseChatModel) -> CheckResult:
-    from graph_agent.models.errors import describe_model_error
-
-    begun = time.monotonic()
-    try:
-        await asyncio.wait_for(model.ainvoke("Reply with the word OK."), _ANSWER_S)
-    except Exception as error:  # noqa: BLE001 - a provider may raise anything
-        fix = "Check the key, the model's name and the network; OPENAI_BASE_URL selects another server."
-        return CheckResult("model", "problem", f"{name} did not answer: {describe_model_error(error)}", fix)
-    return CheckResult("model", "ok", f"{name} answered in {time.monotonic() - begun:.1f} s")
 
 
 async def check_servers(spec: AgentSpec) -> list[CheckResult]:

@@ -169,3 +169,67 @@ def _is_list(answer: httpx.Response) -> bool:
     except ValueError:
         return False
     return isinstance(found, list) or (isinstance(found, dict) and "data" in found)
+
+
+_WINDOWS = (
+    "loaded_context_length",
+    "n_ctx",
+    "max_model_len",
+    "context_window",
+    "context_length",
+    "max_context_length",
+    "max_input_tokens",
+)
+"""Fields in which servers name the window: LM Studio, llama.cpp, vLLM, and hosted endpoints; the first counts."""
+
+
+async def served_window(model: Any) -> int | None:
+    """Return the window that a model's server reports, in tokens; None without one, or without an OpenAI client.
+
+    Reads `/v1/models`, then llama.cpp's `/props` and LM Studio's `/api/v0/models`.
+    """
+    client: Any = getattr(model, "root_async_client", None)
+    if not callable(getattr(client, "with_options", None)):
+        return None
+    client = client.with_options(max_retries=0, timeout=_TIMEOUT_S)
+    root = str(client.base_url).rstrip("/").removesuffix("/v1")
+    name = getattr(model, "model_name", "")
+    for url in (f"{str(client.base_url).rstrip('/')}/models", f"{root}/props", f"{root}/api/v0/models"):
+        try:
+            answer = await client.get(url, cast_to=httpx.Response)
+            found = window_in(answer.json(), name)
+        except Exception:  # noqa: BLE001 - a server may lack the page, and a client may raise anything
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def window_in(page: Any, name: str) -> int | None:
+    """Return the window in a list of models or in the properties of a server; None if there is none.
+
+    Args:
+        page: The decoded JSON.
+        name: The name of the model in a list; a list of one model may have it under another name.
+    """
+    if not isinstance(page, dict):
+        return None
+    entries = page.get("data")
+    if isinstance(entries, list):
+        models = [entry for entry in entries if isinstance(entry, dict)]
+        named = [entry for entry in models if entry.get("id") == name] or (models if len(models) == 1 else [])
+        return next((window for entry in named if (window := _window_of(entry)) is not None), None)
+    return _window_of(page)
+
+
+def _window_of(entry: dict[str, Any]) -> int | None:
+    parts = [entry, entry.get("meta"), entry.get("default_generation_settings")]
+    return next(
+        (
+            value
+            for field in _WINDOWS
+            for part in parts
+            if isinstance(part, dict) and isinstance(value := part.get(field), int) and value > 0
+        ),
+        None,
+    )

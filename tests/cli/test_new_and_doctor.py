@@ -20,7 +20,10 @@ from graph_agent.cli.agent_file import APPROVAL_EDGES, EDGES, create, mermaid
 from graph_agent.spec import load_spec
 from tests.support.agents import echo
 from tests.support.cli import run_cli
+from tests.support.openai_stub import Failure, Reply, StubFactory, openai_stub
 from tests.support.warm_process import ONLY_OUR_PLUGIN, warm_python
+
+__all__ = ["openai_stub"]
 
 SERVER = Path(__file__).parents[2] / "examples" / "hotel" / "server.py"
 
@@ -221,6 +224,65 @@ def test_doctor_asks_the_model_on_request_only(tmp_path: Path) -> None:
         (1, "problem"),
     ]
     assert "sk-secret" not in json.dumps(asked)
+
+
+CALL = Reply(tool_calls=(("weather", {"city": "Bergen"}),))
+WRITTEN = Reply('{"tool_calls": [{"name": "weather", "arguments": {"city": "Bergen"}}]}')
+NO_TOOLS = Failure(400, "stub-model does not support tools")
+DROPPED = "dropped: its server accepts tools and leaves them out of the prompt, which has 24 tokens; calls are"
+
+
+@pytest.mark.parametrize(
+    ("replies", "status", "text"),
+    [
+        ([CALL], "ok", "native: it has called the tool that was offered"),
+        ([Reply("Rain.", prompt_tokens=90)], "ok", "native: its server accepts tools; the model has answered without"),
+        ([WRITTEN], "ok", "text: it has written the call as text"),
+        ([NO_TOOLS, "OK"], "ok", "text: its server refuses tools"),
+        ([Reply("Rain.", prompt_tokens=24)], "warning", DROPPED),
+    ],
+    ids=["native", "uncalled", "written", "refused", "dropped"],
+)
+def test_doctor_finds_out_how_a_model_calls_tools(
+    tmp_path: Path, openai_stub: StubFactory, replies: list[Any], status: str, text: str
+) -> None:
+    (tmp_path / "agent.yaml").write_text("name: a\nmodel: openai:stub-model\ndb: 'memory:'\n")
+    stub = openai_stub(*replies)
+    stub.pages["/v1/models"] = {"data": [{"id": "stub-model", "max_model_len": 8192}, {"id": "other"}]}
+
+    _, found = check_results(tmp_path, "--ask-model", OPENAI_API_KEY="k", OPENAI_BASE_URL=stub.base_url)
+
+    [tools] = found["tools"]
+    assert (tools["status"], tools["text"][: len(f"openai:stub-model: {text}")]) == (
+        status,
+        f"openai:stub-model: {text}",
+    )
+    assert found["window"] == [
+        {"check": "window", "status": "ok", "text": "openai:stub-model reads 8,192 tokens", "fix": ""}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "page"),
+    [
+        ("/v1/models", {"data": [{"id": "x.gguf", "meta": {"n_ctx": 4096, "n_ctx_train": 131072}}]}),
+        ("/props", {"default_generation_settings": {"n_ctx": 4096}}),
+        ("/api/v0/models", {"data": [{"id": "m", "loaded_context_length": 4096, "max_context_length": 131072}]}),
+    ],
+)
+def test_doctor_compares_the_servers_window_with_the_agent_files(
+    tmp_path: Path, openai_stub: StubFactory, path: str, page: Any
+) -> None:
+    file = "name: a\nmodel: openai:m\ndb: 'memory:'\nconfig: {context_window: 8192}\n"
+    (tmp_path / "agent.yaml").write_text(file)
+    stub = openai_stub(CALL)
+    stub.pages[path] = page
+
+    status, found = check_results(tmp_path, "--ask-model", OPENAI_API_KEY="k", OPENAI_BASE_URL=stub.base_url)
+
+    text = "openai:m reads 4,096 tokens, and config.context_window is 8,192"
+    fix = "Write context_window: 4096 into config, or start the server with a larger window."
+    assert (status, found["window"]) == (1, [{"check": "window", "status": "problem", "text": text, "fix": fix}])
 
 
 def test_doctor_reports_an_invalid_agent_file(tmp_path: Path) -> None:

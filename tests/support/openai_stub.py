@@ -82,6 +82,8 @@ class OpenAIStub:
 
     def __init__(self, *replies: StubReply | Callable[[dict[str, Any]], StubReply]) -> None:
         self.requests: list[StubRequest] = []
+        self.pages: dict[str, Any] = {}
+        """Path → the JSON that a GET request receives; any other path is unknown."""
         self._replies = list(replies)
         self._lock = threading.Lock()
         self._calls = 0
@@ -92,6 +94,12 @@ class OpenAIStub:
                 # A client that has given up reads no further.
                 with suppress(ConnectionError):
                     stub._serve(self)
+
+            def do_GET(self) -> None:
+                if self.path in stub.pages:
+                    self.send_json(200, stub.pages[self.path], {})
+                else:
+                    super().do_GET()
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         # Threads are waited for at the end, so that no socket outlives its test.
