@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from benchmarks.body_samples import SAMPLES, Sample
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.models.openai_chat import LeanChatOpenAI
 from graph_agent.server.app import create_app
 from graph_agent.server.host import AgentSource
 from graph_agent.server.serve import freeze_gc
@@ -121,7 +121,7 @@ async def send(app: Any, sample: Sample, body: bytes) -> Outcome:
     return Outcome(status, hold, seconds, bytes(received[:300]).decode(errors="replace"))
 
 
-def _openai_model() -> LeanChatOpenAI:
+def _openai_model() -> ChatOpenAI:
     chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     delta = [{"index": 0, "delta": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}]
     choice = {"index": 0, "message": delta[0]["delta"], "finish_reason": "stop"}
@@ -134,7 +134,7 @@ def _openai_model() -> LeanChatOpenAI:
         return httpx.Response(200, text=stream, headers={"content-type": "text/event-stream"})
 
     client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-    return LeanChatOpenAI(
+    return ChatOpenAI(
         model="m", api_key=SecretStr("none"), base_url="http://provider/v1", http_async_client=client, max_retries=0
     )
 

@@ -128,6 +128,8 @@ class ExtraUsage:
     """Number of replies that are counted elsewhere but did not come from a model."""
     timed: list[TimedRequest] = field(default_factory=list)
     """Every request to a model, also of replies that are counted elsewhere."""
+    warnings: list[str] = field(default_factory=list)
+    """What a developer should know of the model's endpoint, in full sentences."""
 
 
 _extra_usage: ContextVar[ExtraUsage | None] = ContextVar("graph_agent_extra_usage", default=None)
@@ -149,6 +151,12 @@ def record_replies(replies: Sequence[AIMessage], *, uncalled: int = 0) -> None:
     if (extra := _extra_usage.get()) is not None:
         extra.replies += replies
         extra.uncalled += uncalled
+
+
+def record_warning(warning: str) -> None:
+    """Record a warning about the model's endpoint, for an event; a full sentence."""
+    if (extra := _extra_usage.get()) is not None:
+        extra.warnings.append(warning)
 
 
 def record_cut_off(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent._internal.lru import BoundedCache
@@ -19,7 +18,16 @@ from graph_agent.errors import ConfigError
 from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.retry import QUIET, ask
-from graph_agent.models.sanitize import ToolAliases, as_plans, as_text_history, sanitized, sanitized_all, without_calls
+from graph_agent.models.sanitize import (
+    SafeMessages,
+    ToolAliases,
+    as_plans,
+    as_text_history,
+    sanitized,
+    sanitized_all,
+    with_traits,
+    without_calls,
+)
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import (
     Binding,
@@ -30,8 +38,12 @@ from graph_agent.models.structured import (
     unwrap_binding,
     with_options,
 )
-from graph_agent.models.wire.choose import rules_for
 from graph_agent.models.wire.client_retries import without_client_retries
+from graph_agent.models.wire.learn import Attempt, Endpoint, endpoint_of
+from graph_agent.models.wire.render import render, with_source
+from graph_agent.models.wire.rules import WireRules
+from graph_agent.models.wire.shape import adapted_copy, shaped
+from graph_agent.models.wire.traits import Traits
 from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import name_of_model, with_usage
 
@@ -40,20 +52,17 @@ Mode = Literal["native", "text", "wave"]
 """How the model returns calls: through the provider's tools, in text, or in structured plans."""
 
 _TOOL_CHOICE_NONE: dict[str, Any] = {
-    "openai-chat": "none",
-    "azure-openai-chat": "none",
-    "groq-chat": "none",
-    "mistralai-chat": "none",
-    "anthropic-chat": {"type": "none"},
-    "chat-google-generative-ai": "none",
-    "scripted": "none",
+    "langchain_openai": "none",
+    "langchain_groq": "none",
+    "langchain_mistralai": "none",
+    "langchain_anthropic": {"type": "none"},
+    "langchain_google_genai": "none",
+    "graph_agent": "none",
 }
-"""The tool choice that forbids calls while the tools stay offered, by LangChain's `_llm_type`."""
+"""The tool choice that forbids calls while the tools stay offered, by the package of a model's class."""
 
 ANY_TOOL = "any"
 """The tool choice that requires a call and leaves the tool to the model."""
-
-_TOOL_CHOICE = re.compile(r"tool[_ ]choice", re.IGNORECASE)
 
 
 class ToolSchemas(Sequence[dict[str, Any]]):
@@ -106,16 +115,24 @@ class ModelClient:
     """
 
     def __init__(
-        self, model: BaseChatModel, schemas: Sequence[dict[str, Any]], *, tool_choice: str | None = None
+        self,
+        model: BaseChatModel,
+        schemas: Sequence[dict[str, Any]],
+        *,
+        tool_choice: str | None = None,
+        endpoint: Endpoint | None = None,
     ) -> None:
         self.model = model
+        self.endpoint = endpoint or endpoint_of(model, {})
+        """What the model's endpoint accepts, with what was learned of it."""
         self._tool_choice = tool_choice
         self.options: Mapping[str, Any] = {}
         """Options of every call, which override the configuration's; a value of None removes an option."""
         self._narrower: dict[frozenset[str], ModelClient] = {}
         self._names: list[str] = []
         self.offer(schemas)
-        self._none_choice = _TOOL_CHOICE_NONE.get(model._llm_type)
+        packages = [cls.__module__.partition(".")[0] for cls in type(model).__mro__]
+        self._none_choice = next((_TOOL_CHOICE_NONE[name] for name in packages if name in _TOOL_CHOICE_NONE), None)
         self._schema_mode = SchemaMode(model)
 
     def offer(self, schemas: Sequence[dict[str, Any]]) -> None:
@@ -126,7 +143,7 @@ class ModelClient:
         self._names = list(dict.fromkeys([*self._names, *self.schemas.names]))
         self._aliases = ToolAliases(self._names)
         self._aliased_schemas: list[dict[str, Any]] | None = None
-        self._renames = [name for name in self._names if self._aliases.to_alias(name) != name]
+        self._renames = any(self._aliases.to_alias(name) != name for name in self._names)
         self._bound: BoundedCache[tuple[Any, ...], Binding] = BoundedCache()
         self._narrower = {}
 
@@ -176,21 +193,31 @@ class ModelClient:
         Raises:
             Exception: The provider's error, if it is not transient or the retries are used up.
         """
+        safe = sanitized_all(request)
+        attempt = Attempt(self.endpoint)
         while True:
             form = self._schema_mode.form(schema) if schema is not None else None
-            bound = self._bound_for(phase, settings, mode=mode, form=form)
+            bound = self._bound_for(phase, settings, attempt, mode=mode, form=form)
+            rendered = self._rendered(safe, attempt.rules, mode)
             silent = quiet or (schema is not None and form is None)
             try:
-                reply = await self._ask(bound, request, settings, mode=mode, quiet=silent, watch=watch)
+                reply = await self._ask(bound, rendered, settings, attempt.rules, quiet=silent, watch=watch)
             except Exception as error:
                 if watch is not None and watch.seen:
                     raise
-                if phase == "answer" and "tool_choice" in bound.options and _TOOL_CHOICE.search(str(error)):
-                    # Some servers accept tools but no tool choice; the final message asks for text in any case.
-                    self._none_choice = None
-                elif schema is None or form is None or not self._schema_mode.refused(schema, form, error):
+                if schema is not None and form is not None and self._schema_mode.refused(schema, form, error):
+                    continue
+
+                sent, of_form = (bound, list(rendered)), form
+
+                def changes_request(rules: WireRules, sent: Any = sent, of_form: Any = of_form) -> bool:
+                    other = self._bind(phase, settings, of_form, rules, mode=mode)
+                    return bool((other, list(self._rendered(safe, rules, mode))) != sent)
+
+                if not attempt.learn_from(error, bound.options, changes_request):
                     raise
             else:
+                attempt.confirm()
                 # A model may call a tool in its answer regardless; the call is never run, so it is removed.
                 return reply if phase == "plan" else without_calls(reply)
 
@@ -204,7 +231,9 @@ class ModelClient:
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> ModelCall:
         """Build the model call of the answer; arguments as for `ask`."""
-        return ModelCall(*self._bound_for("answer", settings, mode=mode), list(self._rendered(request, mode)))
+        attempt = Attempt(self.endpoint)
+        rendered = self._rendered(sanitized_all(request), attempt.rules, mode)
+        return ModelCall(*self._bound_for("answer", settings, attempt, mode=mode), list(rendered))
 
     async def answer_after(
         self,
@@ -237,14 +266,13 @@ class ModelClient:
     async def _ask(
         self,
         bound: Binding,
-        request: Sequence[AnyMessage],
+        rendered: Sequence[BaseMessage],
         settings: LoopConfig,
+        rules: WireRules,
         *,
-        mode: Mode,
         quiet: bool,
         watch: StreamWatch | None,
     ) -> AIMessage:
-        rendered = self._rendered(request, mode)
         reply = await ask(
             bound.runnable,
             rendered,
@@ -255,42 +283,57 @@ class ModelClient:
         )
         if watch is not None:
             watch.sent = rendered, bound.options.get("tools") or ()
-        reply = with_usage(sanitized(reply), rendered, settings, bound.options.get("tools"))
+        reply = with_source(sanitized(reply), rules)
+        reply = with_usage(reply, rendered, settings, bound.options.get("tools"))
         return _rename_calls(reply, self._aliases.to_name) if self._renames else reply
 
-    def _rendered(self, request: Sequence[AnyMessage], mode: Mode) -> Sequence[BaseMessage]:
-        safe = sanitized_all(request)
-        if mode == "text":
-            return as_text_history(safe)
-        if mode == "wave":
-            return as_plans(safe)
-        return [self._aliased(message) for message in safe] if self._renames else safe
+    def _rendered(self, safe: SafeMessages, rules: WireRules, mode: Mode) -> Sequence[BaseMessage]:
+        """Return a sanitized request in the form that the endpoint accepts."""
+        written: SafeMessages | None = None
+        if mode == "text" or (rules.tools_with_calls and not self.schemas and safe.traits & Traits.CALLS):
+            written = with_traits(as_text_history(safe))
+        elif mode == "wave":
+            written = with_traits(as_plans(safe))
+        messages = safe if written is None else written
+        if not messages.traits & self.endpoint.concerned(rules):
+            return messages
+        return render(messages, rules, self._aliases.to_alias)
 
     def _bound_for(
-        self, phase: Phase, settings: LoopConfig, *, mode: Mode, form: ResponseFormat | None = None
+        self, phase: Phase, settings: LoopConfig, attempt: Attempt, *, mode: Mode, form: ResponseFormat | None = None
     ) -> Binding:
-        key = (phase, mode, settings.model_options(), repr(form), repr(self._none_choice))
-        with_tools = bool(self.schemas) and mode == "native"
-        return self._bound.get(key, lambda: self._bind(phase, settings, form, with_tools=with_tools))
+        if attempt.is_changed:
+            return self._bind(phase, settings, form, attempt.rules, mode=mode)
+        key = (phase, mode, settings.model_options(), repr(form), self.endpoint.version)
+        return self._bound.get(key, lambda: self._bind(phase, settings, form, attempt.rules, mode=mode))
 
-    def _bind(self, phase: Phase, settings: LoopConfig, form: ResponseFormat | None, *, with_tools: bool) -> Binding:
+    def _bind(
+        self, phase: Phase, settings: LoopConfig, form: ResponseFormat | None, rules: WireRules, *, mode: Mode
+    ) -> Binding:
         options = with_options(settings, self.options)
-        if not with_tools:
+        for name in rules.left_out:
+            options.pop(name, None)
+        model = shaped(self.model, rules)
+        if not self.schemas or mode != "native":
             if phase == "plan":
                 options.pop("stop", None)  # it applies to answers and would truncate the JSON of calls
             # Providers refuse a tool choice without tools.
             options.pop("tool_choice", None)
             if form is not None:
                 options |= self._schema_mode.options(form, options)
-            return Binding(self.model, options)
-        if phase == "answer" and self._none_choice is not None:
-            options["tool_choice"] = self._none_choice
-        elif phase == "plan" and (choice := self._possible_choice()) is not None:
+            return Binding(model, options)
+        schemas = self._provider_schemas()
+        if phase == "answer":
+            if rules.choice_none and self._none_choice is not None:
+                options["tool_choice"] = self._none_choice
+        elif rules.choice_forced and (choice := self._possible_choice()) is not None:
             options["tool_choice"] = choice
+            if choice != ANY_TOOL and not rules.choice_named:
+                options["tool_choice"] = ANY_TOOL
+                schemas = [schema for schema in schemas if schema["function"]["name"] == choice]
         if form is not None:
-            options |= self._schema_mode.options(form, {**options, "tools": self._provider_schemas()})
-        bound = self.model.bind_tools(self._provider_schemas(), **options)
-        return unwrap_binding(bound)
+            options |= self._schema_mode.options(form, {**options, "tools": schemas})
+        return unwrap_binding(model.bind_tools(schemas, **options))
 
     def _provider_schemas(self) -> list[dict[str, Any]]:
         if self._aliased_schemas is None:
@@ -307,14 +350,6 @@ class ModelClient:
         if choice is None or choice == ANY_TOOL:
             return choice
         return self._aliases.to_alias(choice) if choice in self.schemas.names else None
-
-    def _aliased(self, message: AnyMessage) -> BaseMessage:
-        if isinstance(message, AIMessage) and message.tool_calls:
-            return _rename_calls(message, self._aliases.to_alias)
-        if isinstance(message, ToolMessage) and message.name:
-            alias = self._aliases.to_alias(message.name)
-            return message if alias == message.name else message.model_copy(update={"name": alias})
-        return message
 
 
 def _rename_calls(message: AIMessage, rename: Any) -> AIMessage:
@@ -427,10 +462,12 @@ class ModelPool:
             found = given if given is self._own else self._resolve(given)
         except ConfigError as error:
             raise ConfigError(f"{field}: {error}") from error
-        model = without_client_retries(found)
+        model = adapted_copy(without_client_retries(found), found)
+        endpoint = endpoint_of(model, {})
         window = (model.profile or {}).get("max_input_tokens")
         client, planner = self._wrap(
-            ModelClient(model, self._schemas), StructuredPlanner(model, self._plan_schema, self._plan_tool)
+            ModelClient(model, self._schemas, endpoint=endpoint),
+            StructuredPlanner(model, self._plan_schema, self._plan_tool),
         )
         return BoundModel(
             name=given if isinstance(given, str) else name_of_model(model) or type(model).__name__,
@@ -440,7 +477,7 @@ class ModelPool:
             tool_calling=choose_tool_calling(model, "auto"),
             takes_tools=bool((model.profile or {}).get("tool_calling")),
             window=window if isinstance(window, int) and window > 0 else None,
-            is_known=rules_for(model).is_known,
+            is_known=endpoint.rules.is_known,
         )
 
 

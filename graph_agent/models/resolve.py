@@ -95,9 +95,9 @@ def _openai(spec: str, name: str) -> BaseChatModel:
                 "Write for example 'http://localhost:8000/v1'."
             )
     # Imported here: the client loads slowly, and other models do not need it.
-    from graph_agent.models.openai_chat import LeanChatOpenAI
+    from langchain_openai import ChatOpenAI
 
-    return LeanChatOpenAI(model=name, base_url=base_url, max_retries=0, stream_usage=True)
+    return ChatOpenAI(model=name, base_url=base_url, max_retries=0, stream_usage=True)
 
 
 def _other(spec: str, provider: str, name: str) -> BaseChatModel:

@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, BaseM
 
 from graph_agent._internal.text import clean, to_json_safe
 from graph_agent.errors import ConfigError
+from graph_agent.models.wire.traits import NAME, Traits, traits_of
 from graph_agent.parsing.call import known_name
 
 M = TypeVar("M", bound=BaseMessage)
@@ -84,23 +85,39 @@ def _clean_fields(fields: Any) -> None:
 
 
 class SafeMessages(list[AnyMessage]):
-    """Sanitized messages, all with text or not, so that a request of a long history is not sanitized again."""
+    """Sanitized messages with their traits, so that a request of a long history is neither sanitized nor read again."""
 
-    def __init__(self, messages: Iterable[AnyMessage] = (), *, is_text: bool = True) -> None:
+    def __init__(self, messages: Iterable[AnyMessage] = (), *, traits: int = Traits.NONE) -> None:
         super().__init__(messages)
-        self.is_text = is_text
+        self.traits = traits
+        """Bits of `Traits` of all messages."""
+
+    def add(self, message: AnyMessage) -> None:
+        """Append a sanitized message."""
+        self.traits |= traits_of(message, self[-1] if self else None)
+        self.append(message)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the content of each message is a text."""
+        return not self.traits & Traits.BLOCKS
 
 
-def sanitized_all(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
-    """Sanitize each message of a request; inlined for ASCII text, as most of a long history is."""
+def with_traits(messages: Sequence[Any]) -> SafeMessages:
+    """Return sanitized messages with their traits; the same object if it has them."""
     if isinstance(messages, SafeMessages):
         return messages
-    return [
-        message
-        if isinstance(content := message.content, str) and content.isascii() and "\x00" not in content
-        else sanitized(message)
-        for message in messages
-    ]
+    read = SafeMessages()
+    for message in messages:
+        read.add(message)
+    return read
+
+
+def sanitized_all(messages: Sequence[AnyMessage]) -> SafeMessages:
+    """Sanitize each message of a request."""
+    if isinstance(messages, SafeMessages):
+        return messages
+    return with_traits([sanitized(message) for message in messages])
 
 
 def is_text_only(messages: Sequence[BaseMessage]) -> bool:
@@ -232,10 +249,15 @@ _HASH_CHARS = 8
 def alias_of(name: str) -> str:
     """Return `name` in the letters, digits, `_` and `-` that providers accept, in at most 64 characters.
 
-    A valid name is its own alias. Otherwise each other character becomes `_`, and a name that is too long is cut and
-    gets a hash of the whole name, which is the same in every process.
+    A valid name is its own alias; it begins with a letter or `_`, as Gemini demands. Otherwise each other character
+    becomes `_`, `_` is put before another first character, and a name that is too long is cut and gets a hash of the
+    whole name, which is the same in every process.
     """
-    alias = _ILLEGAL.sub("_", name) or "_"
+    if NAME.fullmatch(name):
+        return name
+    alias = _ILLEGAL.sub("_", name)
+    if not alias[:1].isalpha() and alias[:1] != "_":
+        alias = f"_{alias}"
     if len(alias) <= MAX_ALIAS_CHARS:
         return alias
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]

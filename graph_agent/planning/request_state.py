@@ -30,6 +30,7 @@ from graph_agent.models.errors import (
     describe_model_error,
 )
 from graph_agent.models.sanitize import SafeMessages, sanitized
+from graph_agent.models.wire.traits import traits_of
 from graph_agent.planning.compaction import compacted_view, is_kept_note, shorten, summarized_view
 from graph_agent.planning.kept_results import KeptResults, with_kept_results
 from graph_agent.prompts import Prompts
@@ -55,8 +56,10 @@ def plan_request(
     """
     prompt = deps.prompt(deps.instructions(settings, mode, planner) if deps.toolbox else "")
     messages = history if isinstance(history, SafeMessages) else PreparedHistory().of(history, deps.prompts)
-    system = [sanitized(SystemMessage(prompt))] if prompt else []
-    return SafeMessages([*system, *messages], is_text=messages.is_text and isinstance(prompt, str))
+    if not prompt:
+        return SafeMessages(messages, traits=messages.traits)
+    system = sanitized(SystemMessage(prompt))
+    return SafeMessages([system, *messages], traits=messages.traits | traits_of(system, None))
 
 
 class PreparedHistory:
@@ -88,9 +91,7 @@ class PreparedHistory:
         for message in history[known:]:
             # Marked messages are rare.
             is_marked = STEERING_MARK in message.additional_kwargs or FAILURE_MARK in message.response_metadata
-            safe = sanitized(_converted(message, prompts) if is_marked else message)
-            self._prepared.append(safe)
-            self._prepared.is_text = self._prepared.is_text and isinstance(safe.content, str)
+            self._prepared.add(sanitized(_converted(message, prompts) if is_marked else message))
         self._source += history[known:]
         return self._prepared
 

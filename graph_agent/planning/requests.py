@@ -564,6 +564,8 @@ class ModelRequests:
             finally:
                 self.cut_off = extra.cut_off
                 self.active.record_model_calls(extra.timed, purpose)
+                for warning in extra.warnings:
+                    self.active.warn(warning)
                 for reply in extra.replies:
                     self.count_reply(reply)
                 self.usage = add_usage(self.usage, {**NO_USAGE, "model_calls": -extra.uncalled})

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_core.messages.content import is_data_content_block
 from langchain_openai import ChatOpenAI
 
-from graph_agent.models.openai_chat import LeanChatOpenAI
+from graph_agent.models.wire.openai_family import adapted
 from tests.support.openai_stub import StubFactory, openai_stub
 
 __all__ = ["openai_stub"]  # a fixture
@@ -30,7 +30,7 @@ async def test_request_is_the_one_that_langchain_sends(
 ) -> None:
     stub = openai_stub("Yes.", "Yes.")
     replies = []
-    for kind in (ChatOpenAI, LeanChatOpenAI):
+    for kind in (ChatOpenAI, adapted(ChatOpenAI)):
         async with stub.chat_model(kind=kind, extra_body=extra, streaming=streams) as model:
             replies.append((await model.bind_tools([TOOL]).ainvoke(MESSAGES)).text)
 

@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from graph_agent.models.wire.media import NAMES, described, media_of, only_accepted
 from graph_agent.models.wire.rules import CallIds, WireRules
-from graph_agent.models.wire.traits import CALL_FIELDS, REASONING_FIELDS, SOURCE, Traits, concerned_by
+from graph_agent.models.wire.traits import CALL_FIELDS, REASONING_FIELDS, SOURCE
 
 SENT = "graph_agent_sent"
 """Key in `additional_kwargs` of a rendered message: fields to be added to the message in OpenAI's format."""
@@ -48,18 +48,14 @@ _MAKERS = {
 """LangChain's `model_provider` in the metadata of a reply → the provider in the table of rules."""
 
 
-def render(
-    messages: Sequence[BaseMessage], traits: Traits, rules: WireRules, alias: Callable[[str], str]
-) -> Sequence[BaseMessage]:
-    """Return the messages of a request in the form that an endpoint accepts; the same object if they have it already.
+def render(messages: Sequence[BaseMessage], rules: WireRules, alias: Callable[[str], str]) -> list[BaseMessage]:
+    """Return the messages of a request in the form that an endpoint accepts.
 
     Args:
         messages: System prompt and history.
-        traits: Traits of all messages.
+        rules: The rules of the endpoint; no conversion is needed where no trait of the messages concerns it.
         alias: Returns the name under which a tool is offered, for its own name.
     """
-    if not traits & concerned_by(rules):
-        return messages
     converted: list[BaseMessage] = []
     media: list[Any] = []
     names: dict[str, str] = {}
@@ -79,6 +75,14 @@ def render(
     if media:
         _add_media(converted, media, rules)
     return _in_order(converted, rules)
+
+
+def with_source(reply: AIMessage, rules: WireRules) -> AIMessage:
+    """Return a reply with the name of its provider, if it holds parts that are for this provider alone."""
+    has_parts = isinstance(reply.content, list) or any(field in reply.additional_kwargs for field in _OWN_FIELDS)
+    if not has_parts or rules.provider == "in-process" or maker_of(reply) == rules.provider:
+        return reply
+    return reply.model_copy(update={"response_metadata": {**reply.response_metadata, SOURCE: rules.provider}})
 
 
 def call_id_for(form: CallIds, id_: str) -> str:

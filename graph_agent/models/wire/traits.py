@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from enum import Flag, auto
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
@@ -20,32 +19,32 @@ REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
 """Fields with reasoning of an assistant message in OpenAI's format, also keys of `additional_kwargs`."""
 
 
-class Traits(Flag):
-    """What the messages of a history hold; each of it matters to some endpoints only."""
+class Traits:
+    """Bits for what the messages of a history hold; each matters to some endpoints only."""
 
     NONE = 0
-    CALLS = auto()
+    CALLS = 1
     """Calls or results."""
-    ODD_NAMES = auto()
+    ODD_NAMES = 2
     """Names of calls that not every provider accepts."""
-    ODD_IDS = auto()
+    ODD_IDS = 4
     """Ids of calls with other characters than letters, digits, `_` and `-`."""
-    BLOCKS = auto()
+    BLOCKS = 8
     """Content that is a list of blocks."""
-    PARTS = auto()
+    PARTS = 16
     """Parts of a reply that are for its own provider: reasoning, signatures, calls in its own form."""
-    BLANK = auto()
+    BLANK = 32
     """A message without text."""
-    TEXT_AND_CALLS = auto()
+    TEXT_AND_CALLS = 64
     """A message with both text and calls."""
-    USER_AFTER_TOOL = auto()
-    REPEATED_USERS = auto()
+    USER_AFTER_TOOL = 128
+    REPEATED_USERS = 256
     """A user message that follows another."""
-    SYSTEM = auto()
+    SYSTEM = 512
     """A system prompt."""
 
 
-def traits_of(message: BaseMessage, previous: BaseMessage | None) -> Traits:
+def traits_of(message: BaseMessage, previous: BaseMessage | None) -> int:
     """Return the traits of a message that follows the previous one, which is None for the first."""
     traits = Traits.NONE
     content = message.content
@@ -81,9 +80,12 @@ def _has_parts(message: AIMessage) -> bool:
     return any(field in message.additional_kwargs for field in (*REASONING_FIELDS, CALL_FIELDS))
 
 
-def concerned_by(rules: WireRules) -> Traits:
+def concerned_by(rules: WireRules) -> int:
     """Return the traits that make a conversion necessary for an endpoint."""
-    traits = Traits.ODD_NAMES | Traits.PARTS
+    traits = Traits.ODD_NAMES
+    if rules.provider == "in-process":
+        return traits
+    traits |= Traits.PARTS
     if not (rules.text_parts and rules.cache_control and rules.result_media == rules.user_media):
         traits |= Traits.BLOCKS
     if rules.call_ids == "plain":

@@ -1,0 +1,294 @@
+"""Learns the rules of an endpoint from its refusals: a change of the rules, kept if the changed request succeeds.
+
+A lesson is one regular expression over the words of a refusal and the fields that it changes. It applies only if the
+refused request had what the words name, and never changes a field that a person has set.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from graph_agent._internal.failure_log import get_logger, mask_secrets
+from graph_agent._internal.text import excerpt
+from graph_agent.models.errors import _status as status_of
+from graph_agent.models.errors import _text as error_text
+from graph_agent.models.wire.choose import base_url, model_name, rules_for
+from graph_agent.models.wire.rules import Media, WireRules
+from graph_agent.models.wire.traits import concerned_by
+from graph_agent.usage import record_warning
+
+logger = get_logger(__name__)
+Changes = Mapping[str, Any]
+"""Fields of the rules to replace."""
+_REFUSED = (
+    r"(?:not (?:be )?(?:supported|permitted|allowed|accept\w*|recogni[sz]ed|available|compatible)|unsupported|unknown"
+    r"|unrecogni[sz]ed|unexpected|invalid|extra_forbidden|extra inputs|not a valid|does ?n[o']t support"
+    r"|do not support|cannot be|can't be|is deprecated|refus\w+|only support\w*|must not|no longer|incompatible)"
+)
+_WORDS_BETWEEN = r"[^\n]{0,120}?"
+
+
+def _about(name: str) -> re.Pattern[str]:
+    """Return the pattern of a refusal that names something, before or after the word that refuses it."""
+    return re.compile(
+        rf"\b{name}\b{_WORDS_BETWEEN}{_REFUSED}|{_REFUSED}{_WORDS_BETWEEN}\b{name}\b", re.IGNORECASE | re.DOTALL
+    )
+
+
+def _without_media(kinds: frozenset[Media]) -> Callable[[WireRules], Changes]:
+    def change(rules: WireRules) -> Changes:
+        if rules.result_media & kinds:
+            return {"result_media": rules.result_media - kinds}
+        return {"user_media": rules.user_media - kinds}
+
+    return change
+
+
+def _without_option(name: str) -> Callable[[WireRules], Changes]:
+    return lambda rules: {"left_out": rules.left_out | {name}}
+
+
+def _without_reasoning(name: str) -> Callable[[WireRules], Changes]:
+    return lambda rules: {
+        "reasoning_fields": rules.reasoning_fields - {name},
+        "reasoning_needed": "" if rules.reasoning_needed == name else rules.reasoning_needed,
+    }
+
+
+def _tool_choice(rules: WireRules, options: Mapping[str, Any]) -> Changes:
+    choice = options.get("tool_choice")
+    if choice is None:
+        return {}
+    if choice == "none" or choice == {"type": "none"}:
+        return {"choice_none": False}
+    if isinstance(choice, str) and choice in ("any", "required"):
+        return {"choice_forced": False}
+    # A single tool: it can be offered alone, and required without its name.
+    return {"choice_named": False} if rules.choice_named else {"choice_forced": False}
+
+
+_OPTIONS = ("temperature", "top_p", "stop", "reasoning_effort", "parallel_tool_calls", "seed", "frequency_penalty")
+"""Options that are left out if they are refused."""
+
+_LESSONS: tuple[tuple[re.Pattern[str], Callable[[WireRules], Changes]], ...] = (
+    (re.compile(r"role '?user'? after role '?tool|'?tool'? (?:must|should) be followed by '?assistant", re.IGNORECASE),
+     lambda _: {"user_after_tool": False}),
+    (re.compile(r"roles? must alternate|must alternate|consecutive (?:user|messages)|multiple user messages"
+                r"|after the optional system message", re.IGNORECASE),
+     lambda _: {"repeated_users": False, "user_after_tool": False}),
+    (re.compile(r"system role (?:is )?not supported|not support system|role 'system' is not", re.IGNORECASE),
+     lambda _: {"system_role": False}),
+    (re.compile(r"length of 9|exactly 9|9 (?:alphanumeric|letters)", re.IGNORECASE), lambda _: {"call_ids": "nine"}),
+    (re.compile(r"(?:tool_use\.id|tool_?use_?id|tool_call_id|tool_calls\S*\.id)\b[^\n]{0,120}?"
+                r"(?:pattern|constraint|maximum length|too long|at most|invalid)", re.IGNORECASE),
+     lambda rules: {"call_ids": "plain"} if rules.call_ids == "any" else {}),
+    (re.compile(r"reasoning_content\b[^\n]{0,80}?(?:must be passed|is missing|is required)", re.IGNORECASE),
+     lambda rules: {"reasoning_needed": "reasoning_content",
+                    "reasoning_fields": rules.reasoning_fields | {"reasoning_content"}}),
+    (re.compile(r"must (?:be|contain|have)[^\n]{0,40}non-?empty|content (?:is|cannot be|must not be) empty"
+                r"|at least one content element|at least 1 token long|empty text", re.IGNORECASE),
+     lambda _: {"empty_text": False}),
+    (re.compile(r"content (?:is not|must be) a string|has no attribute 'startswith'|cannot unmarshal array"
+                r"|invalid type: sequence, expected a string", re.IGNORECASE),
+     lambda _: {"text_parts": False}),
+    (re.compile(r"toolconfig field must be defined|requires? (?:the )?tools? (?:param|=)", re.IGNORECASE),
+     lambda _: {"tools_with_calls": True}),
+    (re.compile(r"image[ _]url[^\n]{0,60}?only allowed for messages with role 'user'", re.IGNORECASE),
+     lambda rules: {"result_media": rules.result_media - {"image"}}),
+    (_about("(?:image|images|image_url|image input|vision|multimodal)"), _without_media(frozenset({"image"}))),
+    (_about("(?:file|files|input_file|document|pdf)"), _without_media(frozenset({"pdf", "file"}))),
+    (_about("(?:audio|input_audio)"), _without_media(frozenset({"audio"}))),
+    (_about("(?:video|video_url)"), _without_media(frozenset({"video"}))),
+    *((_about(name), _without_reasoning(name)) for name in ("reasoning_content", "reasoning_details", "reasoning")),
+    (_about("cache_control"), lambda _: {"cache_control": False}),
+    (_about("(?:stream_options|include_usage)"), lambda _: {"stream_usage": False}),
+    (_about("(?:stream|streaming)"), lambda _: {"stream": False}),
+)  # fmt: skip
+"""Words of a refusal, and the change that avoids it; the first that changes the request is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A change of the rules that may avoid a refusal."""
+
+    rules: WireRules
+    changes: Changes
+    """The fields that differ from the rules before."""
+    words: str
+    """The words of the refusal, masked."""
+
+    @property
+    def warning(self) -> str:
+        """The text of the warning event."""
+        fields = ", ".join(f"{name}: {_shown(value)}" for name, value in self.changes.items())
+        return (
+            f"The model's endpoint refused a request and accepted it in another form; later requests have it at once. "
+            f"To set it, write into `model_rules`: {fields}."
+        )
+
+
+def _shown(value: Any) -> str:
+    return (
+        str(sorted(value)) if isinstance(value, frozenset) else str(value).lower() if isinstance(value, bool) else value
+    )
+
+
+def lessons(words: str, rules: WireRules, options: Mapping[str, Any]) -> list[Changes]:
+    """Return the changes of rules that the words of a refusal suggest, the most specific first.
+
+    Args:
+        words: The text of the error.
+        rules: The rules of the refused request.
+        options: The options of the refused request, under LangChain's names.
+    """
+    found: list[Changes] = []
+    if "max_tokens" in words and options.keys() & {"max_tokens", "max_completion_tokens"}:
+        other = "max_completion_tokens" if rules.max_tokens != "max_completion_tokens" else "max_tokens"
+        if _about("max_tokens").search(words) or _about("max_completion_tokens").search(words):
+            named = "max_tokens" if "max_completion_tokens" not in words else other
+            found.append({"max_tokens": other if named == "max_tokens" else named})
+    elif "max_completion_tokens" in words and options.keys() & {"max_tokens", "max_completion_tokens"}:
+        found.append({"max_tokens": "max_tokens"})
+    if re.search(r"tool[_ ]?choice|toolchoice|function_calling_config", words, re.IGNORECASE):
+        found.append(_tool_choice(rules, options))
+    found += [
+        _without_option(name)(rules)
+        for name in _OPTIONS
+        if options.get(name) is not None and name not in rules.left_out and _about(name).search(words)
+    ]
+    found += [change(rules) for pattern, change in _LESSONS if pattern.search(words)]
+    return [changes for changes in found if any(getattr(rules, name) != value for name, value in changes.items())]
+
+
+class Endpoint:
+    """The rules of one model at one address, shared by all agents of the process that use it with the same key."""
+
+    def __init__(self, rules: WireRules, settings: Mapping[str, Any]) -> None:
+        self.rules = rules
+        self._set = frozenset(settings)
+        """Names of the fields that a person has set."""
+        self.learned: dict[str, Any] = {}
+        """Fields that were learned, with their values."""
+        self.version = 0
+        """Number of changes of the rules so far."""
+        self._concerned = (rules, concerned_by(rules))
+
+    def lesson(
+        self,
+        words: str,
+        rules: WireRules,
+        options: Mapping[str, Any],
+        changes_request: Callable[[WireRules], bool],
+    ) -> Lesson | None:
+        """Return the change to try after a refusal; None if its words suggest none.
+
+        Args:
+            words: The text of the error.
+            rules: The rules of the refused request.
+            options: Its options.
+            changes_request: Whether other rules give another request.
+        """
+        for changes in lessons(words, rules, options):
+            allowed = {name: value for name, value in changes.items() if name not in self._set}
+            changed = rules.with_fields(allowed)
+            if changed != rules and changes_request(changed):
+                return Lesson(changed, allowed, mask_secrets(excerpt(" ".join(words.split()), 300)))
+        return None
+
+    def keep(self, lesson: Lesson) -> None:
+        """Use the changed rules from now on, after a request by them has succeeded."""
+        self.rules = self.rules.with_fields(lesson.changes)
+        self.version += 1
+        self.learned |= lesson.changes
+        logger.info("Learned %s from a refusal: %s", dict(lesson.changes), lesson.words)
+
+    def concerned(self, rules: WireRules) -> int:
+        """Return the traits of messages that make a conversion necessary; see `concerned_by`."""
+        if self._concerned[0] is not rules:
+            self._concerned = (rules, concerned_by(rules))
+        return self._concerned[1]
+
+
+_REFUSALS = frozenset({400, 404, 405, 409, 415, 422, 500, 501})
+"""Statuses of refusals because of a request's form; servers that apply a template answer 500."""
+_MOST_LESSONS = 4
+
+
+class Attempt:
+    """One request, sent again by changed rules after a refusal that names what to change."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.rules = endpoint.rules
+        self._endpoint = endpoint
+        self._lessons: list[Lesson] = []
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the rules differ from those of the endpoint."""
+        return bool(self._lessons)
+
+    def learn_from(
+        self, error: Exception, options: Mapping[str, Any], changes_request: Callable[[WireRules], bool]
+    ) -> bool:
+        """Change the rules by the words of a refusal; False if they suggest no further change.
+
+        Args:
+            error: The error of the request.
+            options: The options of the request.
+            changes_request: Whether other rules give another request.
+        """
+        if len(self._lessons) >= _MOST_LESSONS or self.rules.provider == "in-process":
+            return False
+        if (status := status_of(error)) is not None and status not in _REFUSALS:
+            return False
+        lesson = self._endpoint.lesson(error_text(error), self.rules, options, changes_request)
+        if lesson is None:
+            return False
+        self._lessons.append(lesson)
+        self.rules = lesson.rules
+        return True
+
+    def confirm(self) -> None:
+        """Keep the changes, because the request has succeeded; record a warning for each."""
+        for lesson in self._lessons:
+            self._endpoint.keep(lesson)
+            record_warning(lesson.warning)
+        self._lessons = []
+
+
+_endpoints: dict[tuple[Any, ...], Endpoint] = {}
+_guard = threading.Lock()
+_MOST = 1_000
+
+
+def endpoint_of(model: BaseChatModel, settings: Mapping[str, Any]) -> Endpoint:
+    """Return the endpoint of a model, with what this process has learned of it.
+
+    Args:
+        settings: Fields of the rules that a person has set.
+
+    Raises:
+        ConfigError: For a setting that does not exist, or a value of another type.
+    """
+    rules = rules_for(model, settings)
+    if rules.provider == "in-process":
+        return Endpoint(rules, settings)
+    key = (type(model).__qualname__, base_url(model), model_name(model), _key_of(model), repr(sorted(settings.items())))
+    with _guard:
+        if len(_endpoints) >= _MOST:
+            _endpoints.clear()
+        return _endpoints.setdefault(key, Endpoint(rules, settings))
+
+
+def _key_of(model: BaseChatModel) -> int:
+    """Return a number that differs for different API keys; accounts differ in what they may use."""
+    for name, value in vars(model).items():
+        if name.endswith("api_key") and callable(reveal := getattr(value, "get_secret_value", None)):
+            return hash(reveal())
+    return 0

@@ -1,0 +1,151 @@
+"""Adapts LangChain's clients of APIs in OpenAI's chat format: fields that LangChain drops, and the cost of a request.
+
+LangChain's base class reads and sends only the fields of OpenAI's own API. The adapted client also keeps reasoning and
+unknown fields of calls, reads calls in the forms of other servers, and sends messages and tools without the traversal
+of the `openai` package.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from langchain_core.language_models import LanguageModelInput
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_openai.chat_models.base import BaseChatOpenAI
+
+from graph_agent._compat import cache_block_types
+from graph_agent.models.wire.render import SENT, SENT_CALLS
+from graph_agent.models.wire.traits import CALL_FIELDS, REASONING_FIELDS
+
+cache_block_types()
+_AS_THEY_ARE = ("messages", "tools")
+_KNOWN_FIELDS = frozenset({"id", "type", "function", "index"})
+"""Fields of a call in OpenAI's format."""
+
+
+def adapted(cls: type[BaseChatOpenAI]) -> type[Any]:
+    """Return a subclass, of the same name, that keeps what LangChain drops; the same class if it is one."""
+    return cls if issubclass(cls, _Adapter) else _adapted(cls)
+
+
+class _Adapter:
+    """Overrides methods of `BaseChatOpenAI`, before which it stands in the bases of a class."""
+
+    max_tokens_name = ""
+    """The name of the option for the maximum of output tokens; empty for LangChain's choice."""
+
+    def _get_request_payload(
+        self: Any, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        messages: list[BaseMessage] = self._convert_input(input_).to_messages()
+        payload: dict[str, Any] = super()._get_request_payload(messages, stop=stop, **kwargs)  # type: ignore[misc]  # of BaseChatOpenAI
+        if "messages" not in payload:
+            return payload  # a request of the Responses API
+        add_fields(payload["messages"], messages)
+        for other in {"max_tokens", "max_completion_tokens"} - {self.max_tokens_name}:
+            if self.max_tokens_name and other in payload:
+                payload[self.max_tokens_name] = payload.pop(other)
+        if not type(self).__module__.startswith("langchain_openai."):
+            return payload  # the class of another package may read the payload before it is sent
+        # The `openai` package traverses each argument to rename fields, which LangChain has already named, in 0.15 ms
+        # of the event loop per message and call. `extra_body` is not traversed, and its fields override the arguments.
+        moved = {name: payload.pop(name) for name in _AS_THEY_ARE if name in payload}
+        return {**payload, "messages": [], "extra_body": {**(payload.get("extra_body") or {}), **moved}}
+
+    def _convert_chunk_to_generation_chunk(
+        self, chunk: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> ChatGenerationChunk | None:
+        delta = _delta_of(chunk)
+        if calls := delta.get("tool_calls"):
+            normalize_calls(calls)
+        made: ChatGenerationChunk | None = super()._convert_chunk_to_generation_chunk(chunk, *args, **kwargs)  # type: ignore[misc]  # as above
+        if made is not None and isinstance(message := made.message, AIMessageChunk) and delta:
+            _keep_fields(message, delta, calls or ())
+        return made
+
+    def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:
+        replies = list(_messages_in(response))
+        for reply in replies:
+            normalize_calls(_get(reply, "tool_calls") or ())
+        result: ChatResult = super()._create_chat_result(response, generation_info)  # type: ignore[misc]  # as above
+        for generation, reply in zip(result.generations, replies, strict=False):
+            if isinstance(generation.message, AIMessage):
+                _keep_fields(generation.message, reply, _get(reply, "tool_calls") or ())
+        return result
+
+
+@functools.cache
+def _adapted(cls: type[BaseChatOpenAI]) -> type[Any]:
+    fields = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        # Instances are never validated: their class is replaced.
+        "model_config": {"defer_build": True},
+    }
+    adapted: type[Any] = type(cls)(cls.__name__, (_Adapter, cls), fields)  # type: ignore[misc]  # the metaclass of pydantic
+    return adapted
+
+
+def add_fields(sent: Sequence[dict[str, Any]], messages: Sequence[BaseMessage]) -> None:
+    """Add the fields that `render` has selected to the messages of a request, in place."""
+    if len(sent) != len(messages):
+        return
+    for entry, message in zip(sent, messages, strict=True):
+        if fields := message.additional_kwargs.get(SENT):
+            entry.update(fields)
+        for call, further in zip(
+            entry.get("tool_calls") or (), message.additional_kwargs.get(SENT_CALLS) or (), strict=False
+        ):
+            call.update(further)
+
+
+def normalize_calls(calls: Sequence[Any]) -> None:
+    """Give calls, or fragments of them, the form that LangChain reads, in place.
+
+    Some servers send the arguments as an object instead of a text, no index, or no function in later fragments.
+    """
+    for call in calls:
+        if isinstance(call, dict):
+            call.setdefault("index", None)
+            function = call["function"] = call.get("function") or {}
+            if isinstance(arguments := function.get("arguments"), dict):
+                function["arguments"] = json.dumps(arguments, ensure_ascii=False)
+        elif isinstance(arguments := getattr(getattr(call, "function", None), "arguments", None), dict):
+            call.function.arguments = json.dumps(arguments, ensure_ascii=False)
+
+
+def _keep_fields(message: AIMessage, given: Any, calls: Sequence[Any]) -> None:
+    """Keep the reasoning of a reply, or of a chunk of it, and the unknown fields of its calls, in place."""
+    kept = message.additional_kwargs
+    for name in REASONING_FIELDS:
+        if (value := _get(given, name)) and name not in kept:
+            kept[name] = value
+    further = {id_: fields for call in calls if (id_ := _get(call, "id")) and (fields := _further_fields(call))}
+    if further:
+        kept[CALL_FIELDS] = further
+
+
+def _further_fields(call: Any) -> dict[str, Any]:
+    fields = call if isinstance(call, dict) else getattr(call, "model_extra", None) or {}
+    return {name: value for name, value in fields.items() if name not in _KNOWN_FIELDS and value is not None}
+
+
+def _delta_of(chunk: dict[str, Any]) -> dict[str, Any]:
+    choices = chunk.get("choices") or (chunk.get("chunk") or {}).get("choices") or [{}]
+    delta = choices[0].get("delta")
+    return delta if isinstance(delta, dict) else {}
+
+
+def _messages_in(response: Any) -> Iterator[Any]:
+    for choice in _get(response, "choices") or ():
+        if (message := _get(choice, "message")) is not None:
+            yield message
+
+
+def _get(given: Any, name: str) -> Any:
+    return given.get(name) if isinstance(given, dict) else getattr(given, name, None)

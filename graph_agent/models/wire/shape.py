@@ -1,0 +1,49 @@
+"""Makes the client of an agent's model send and read what its endpoint accepts, where LangChain's client does not."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from langchain_core.language_models import BaseChatModel
+
+from graph_agent.models.wire.choose import client_package
+from graph_agent.models.wire.rules import WireRules
+
+M = TypeVar("M", bound=BaseChatModel)
+
+
+def adapted_copy(model: M, given: BaseChatModel) -> M:
+    """Return a model that keeps what LangChain's client of OpenAI's API drops; the same object for other clients.
+
+    Args:
+        model: A copy of the given model, or the model itself.
+        given: The model of the user, which is not changed.
+    """
+    if not any(client_package(cls) == "langchain_openai" for cls in type(model).__mro__):
+        return model
+    # Imported here: the client loads slowly, and other models do not need it.
+    from graph_agent.models.wire.openai_family import adapted
+
+    copy = model.model_copy() if model is given else model
+    copy.__class__ = adapted(type(model))  # type: ignore[arg-type]  # a class of OpenAI's client, as tested above
+    return copy
+
+
+def shaped(model: M, rules: WireRules) -> M:
+    """Return a model whose requests have the options that an endpoint accepts; the same object if none must change.
+
+    Options of a call are not concerned, but those of the model's constructor, and those that LangChain adds.
+    """
+    fields = type(model).model_fields
+    update: dict[str, Any] = {name: None for name in rules.left_out if getattr(model, name, None) and name in fields}
+    if not rules.stream:
+        update["disable_streaming"] = True
+    if not rules.stream_usage and "stream_usage" in fields:
+        update["stream_usage"] = False
+    is_adapted = hasattr(model, "max_tokens_name")
+    if not update and not (is_adapted and rules.max_tokens):
+        return model
+    changed = model.model_copy(update=update)
+    if is_adapted:
+        vars(changed)["max_tokens_name"] = rules.max_tokens
+    return changed
