@@ -16,9 +16,9 @@ from typing import Any, Self
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
-from langchain_core.messages.utils import count_tokens_approximately
 
 from graph_agent._internal import telemetry
+from graph_agent._internal.media import estimated_tokens
 from graph_agent.settings.config import LoopConfig, Price
 from graph_agent.types import NO_USAGE, StopReason, Usage
 
@@ -230,8 +230,8 @@ def estimated_usage(
     request: Sequence[BaseMessage], reply: BaseMessage, tools: Sequence[dict[str, Any]] | None = None
 ) -> UsageMetadata:
     """Estimate the tokens of a request and its reply, at about four characters per token."""
-    asked = count_tokens_approximately(request, tools=list(tools) if tools else None)
-    answered = count_tokens_approximately([reply])
+    asked = estimated_tokens(request, tools=list(tools) if tools else None)
+    answered = estimated_tokens([reply])
     return UsageMetadata(input_tokens=asked, output_tokens=answered, total_tokens=asked + answered)
 
 

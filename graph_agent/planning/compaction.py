@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.messages.utils import count_tokens_approximately
 
+from graph_agent._internal.media import estimated_tokens
 from graph_agent.tools.truncation import cuts_for, with_cuts
 from graph_agent.types import HIDDEN_ID_PREFIX
 
@@ -75,15 +75,15 @@ def shorten(messages: Sequence[AnyMessage], window: int | None = None) -> Shorte
     Returns:
         The parts; None if nothing more can be left out.
     """
-    whole = count_tokens_approximately(messages)
+    whole = estimated_tokens(messages)
     enough = whole * 3 // 4 if window is None else min(whole * 3 // 4, window)
     dropped = compact(messages, window)
-    left = count_tokens_approximately(dropped.messages) if dropped is not None else whole
+    left = estimated_tokens(dropped.messages) if dropped is not None else whole
     if dropped is not None and left <= enough:
         return Shortening(dropped.kept_from)
     target = min(whole // 2, whole if window is None else window * 3 // 4)
     cuts = cuts_for(messages, (whole - target) * _CHARS_PER_TOKEN)
-    cut = count_tokens_approximately(with_cuts(messages, cuts)) if cuts else whole
+    cut = estimated_tokens(with_cuts(messages, cuts)) if cuts else whole
     if cut <= enough or (dropped is None and cut < whole):
         return Shortening(cuts=cuts)
     if dropped is None:
@@ -104,13 +104,13 @@ def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compac
         The shorter request; None if nothing can be removed, because there are only the newest input and the newest
         wave, or because the note would be as long as the removed messages.
     """
-    whole = count_tokens_approximately(messages)
+    whole = estimated_tokens(messages)
     target = min(whole // 2, whole if window is None else window * 3 // 4)
     note = min((len(_HEAD) + _NOTE_CHARS) // _CHARS_PER_TOKEN, target // 4)
     if (kept_from := find_cut(messages, target - note)) is None:
         return None
     shorter = compacted_view(messages, kept_from)
-    return Compacted(shorter, kept_from) if count_tokens_approximately(shorter) < whole else None
+    return Compacted(shorter, kept_from) if estimated_tokens(shorter) < whole else None
 
 
 def find_cut(messages: Sequence[AnyMessage], target: int) -> str | None:
@@ -126,10 +126,10 @@ def find_cut(messages: Sequence[AnyMessage], target: int) -> str | None:
     """
     head, groups = _split(messages)
     stays = _newest_input(groups)
-    left = target - count_tokens_approximately([*head, *_flat([groups[index] for index in stays])])
+    left = target - estimated_tokens([*head, *_flat([groups[index] for index in stays])])
     first = len(groups)
     while first > 0:
-        size = 0 if first - 1 in stays else count_tokens_approximately(groups[first - 1])
+        size = 0 if first - 1 in stays else estimated_tokens(groups[first - 1])
         if size > left and first < len(groups) and first - 1 not in stays:
             break
         left -= size

@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, assert_never
 
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
-from langchain_core.messages.utils import count_tokens_approximately
 
 from graph_agent._internal.failure_log import IN_HISTORY, get_logger
+from graph_agent._internal.media import estimated_tokens
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import ConfigError
 from graph_agent.hooks.protocol import HookRequest
@@ -97,7 +97,7 @@ class PreparedHistory:
 
     def estimated_tokens(self) -> int:
         """Return an estimate of the tokens of the newest messages that `of` returned; each message is counted once."""
-        self._tokens += count_tokens_approximately(self._prepared[self._counted :])
+        self._tokens += estimated_tokens(self._prepared[self._counted :])
         self._counted = len(self._prepared)
         return self._tokens
 
@@ -272,7 +272,7 @@ class RequestState:
         """Return an estimate of the tokens of the next planning request, without its tools."""
         self._prepared.of(self.history, self.agent.prompts)
         head = plan_request(self.deps, SafeMessages(), self.settings, self.mode, self.planner)
-        return count_tokens_approximately(head) + self._prepared.estimated_tokens()
+        return estimated_tokens(head) + self._prepared.estimated_tokens()
 
     @contextmanager
     def patched(self, request: HookRequest, model: BoundModel | None) -> Iterator[None]:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.messages.utils import count_tokens_approximately
 
 from graph_agent._internal.failure_log import get_logger, log_traceback
+from graph_agent._internal.media import estimated_tokens
 from graph_agent.errors import UserError
 from graph_agent.models.errors import classify_model_error, describe_model_error, refusal_text
 from graph_agent.models.stream_watch import StreamWatch
@@ -81,14 +81,14 @@ async def renew_summary(
         return
     request = plan_request(active.deps, active.prepared_history, active.settings, active.mode, active.planner)
     # The provider counts tokens of the tools too, and in its own way.
-    scale = max(size / max(1, count_tokens_approximately(request)), 0.25)
+    scale = max(size / max(1, estimated_tokens(request)), 0.25)
     found = find_cut(request, int(threshold * (_KEPT_SHARE - _SUMMARY_SHARE) / scale))
     cut = _stored_cut(request, found, active.conversation)
     kept_from = request[cut].id
     older = [one for one in request[:cut] if not isinstance(one, SystemMessage) and not is_kept_note(one)]
     # The newest input is in the summary for later inputs, but stays in requests until the next one.
     staying = {message.id for message in newest_input(active.conversation)}
-    replaced = count_tokens_approximately([one for one in older if not is_note(one) and one.id not in staying])
+    replaced = estimated_tokens([one for one in older if not is_note(one) and one.id not in staying])
     if not kept_from or replaced * scale < threshold * _WORTH_SHARE:
         return
     try:
@@ -156,7 +156,7 @@ def _request_tokens(active: RequestState) -> int:
         message = conversation[index]
         if isinstance(message, AIMessage) and (usage := message.usage_metadata):
             reasoning = (usage.get("output_token_details") or {}).get("reasoning") or 0
-            later = count_tokens_approximately(conversation[index + 1 :])
+            later = estimated_tokens(conversation[index + 1 :])
             return max(estimated, usage["total_tokens"] - reasoning + later)
     return estimated
 

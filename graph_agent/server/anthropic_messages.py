@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
-from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.tools import BaseTool
 from pydantic import Field, model_validator
 from starlette.responses import Response
 
+from graph_agent._internal.media import estimated_tokens
 from graph_agent.server.admission.body import BodyRoute, run_in_thread
 from graph_agent.server.chat import schemas
 from graph_agent.server.chat.handler import ChatDialect
@@ -155,7 +155,7 @@ def tokens_of(body: CountRequest) -> int:
     """Estimate the tokens of a request at 4 characters per token; at least 1."""
     messages = [read for message in body.messages for read in _messages(message)]
     tools: list[BaseTool | dict[str, Any]] = [*_tools(body)]
-    return max(1, count_tokens_approximately([HumanMessage(_instructions(body)), *messages], tools=tools or None))
+    return max(1, estimated_tokens([HumanMessage(_instructions(body)), *messages], tools=tools or None))
 
 
 def _instructions(body: CountRequest) -> str:

@@ -193,7 +193,7 @@ def review_call(call: Call) -> str | None:
 logger = get_logger(__name__)
 
 MOST_TOKENS = 60
-"""Tokens of one skill in the prompt, as `count_tokens_approximately` counts them."""
+"""Tokens of one skill in the prompt, as `estimated_tokens` counts them."""
 _BYTES_PER_TOKEN = 4
 # In bytes: a character outside of ASCII costs providers more than a quarter of a token.
 _MOST_BYTES = MOST_TOKENS * _BYTES_PER_TOKEN - 1  # and a newline

@@ -14,7 +14,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from graph_agent.models.wire.media import NAMES, described, media_of, only_accepted
+from graph_agent._internal.media import NAMES, described, media_of, only_accepted
 from graph_agent.models.wire.rules import CallIds, WireRules
 from graph_agent.models.wire.traits import CALL_FIELDS, REASONING_FIELDS, SOURCE
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
-from langchain_core.messages.utils import count_tokens_approximately
 from langgraph.types import StateSnapshot
 
+from graph_agent._internal.media import estimated_tokens
 from graph_agent._internal.text import as_text, text_of
 from graph_agent.models.errors import public_text
 from graph_agent.server.chat.run_spec import RunSpec, question_of, waiting_approvals
@@ -98,9 +98,9 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, 
         calls=calls,
         ending="calls" if calls else _ending(reason, result),
         stop_sequence=sequence if isinstance(sequence, str) else None,
-        input_tokens=used["input_tokens"] - reported["input_tokens"] or count_tokens_approximately(messages) or 1,
+        input_tokens=used["input_tokens"] - reported["input_tokens"] or estimated_tokens(messages) or 1,
         output_tokens=used["output_tokens"] - reported["output_tokens"]
-        or count_tokens_approximately([AIMessage(whole or as_text(calls))])
+        or estimated_tokens([AIMessage(whole or as_text(calls))])
         or 1,
         status=result.status.value,
         approvals=approvals,

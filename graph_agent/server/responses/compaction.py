@@ -8,12 +8,12 @@ from typing import Any
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage
-from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 
+from graph_agent._internal.media import estimated_tokens
 from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.errors import ConfigError, HookError
 from graph_agent.hooks.copies import hook_error
@@ -69,7 +69,7 @@ async def summarize_conversation(
         active = RequestState(deps, chain, settings, state["messages"], INITIAL_LOOP, planner, PreparedHistory())
         requests = ModelRequests(active, lambda *_: None)
         await requests.prepare((), may_summarize=False)
-        tokens = max(count_tokens_approximately(active.history), _LEAST_TOKENS)
+        tokens = max(estimated_tokens(active.history), _LEAST_TOKENS)
         if active.window is not None:
             tokens = min(tokens, int(active.window * _WINDOW_SHARE))
         text = await request_summary(requests, active.history, tokens, instructions)
@@ -113,8 +113,8 @@ async def compact(server: Services, caller: Caller, body: CompactResponse) -> di
     with server.chat.limits.slot(caller.name):
         messages = await _conversation(host, Records(host, caller), body)
         text, usage = await _summary(host, messages, body.instructions)
-    input_tokens = usage["input_tokens"] or count_tokens_approximately(messages)
-    output_tokens = usage["output_tokens"] or count_tokens_approximately([AIMessage(text)])
+    input_tokens = usage["input_tokens"] or estimated_tokens(messages)
+    output_tokens = usage["output_tokens"] or estimated_tokens([AIMessage(text)])
     server.chat.runs.metrics.count_tokens(input_tokens, output_tokens)
     outcome = ChatOutcome(text, [], "stop", None, input_tokens, output_tokens, "COMPLETED")
     token = new_token()
@@ -216,7 +216,7 @@ async def estimate_request(
         request += closing(active.deps, active.mode)
     # In the other modes, the system prompt describes the tools.
     tools: list[BaseTool | dict[str, Any]] = [*active.deps.client.schemas] if active.mode == "native" else []
-    return count_tokens_approximately(request, tools=tools or None)
+    return estimated_tokens(request, tools=tools or None)
 
 
 async def count_input_tokens(host: Host, caller: Caller, request: ChatRequest) -> int:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import Any
+from typing import Any, Literal, get_args
 
-from graph_agent.models.wire.rules import Media
+from langchain_core.messages import BaseMessage
+from langchain_core.messages.utils import count_tokens_approximately
+
+Media = Literal["image", "pdf", "audio", "video", "file"]
+"""Kinds of content other than text; `file` is any other document."""
+ALL_MEDIA: frozenset[Media] = frozenset(get_args(Media))
 
 _BY_TYPE: dict[str, Media] = {
     "image": "image",
@@ -27,8 +32,25 @@ NAMES: dict[Media, str] = {
     "video": "a video",
     "file": "a file",
 }
-TOKENS_OF_MEDIA = 1_600
-"""Estimated tokens of one medium whose provider has not reported its tokens: those of a large image, or of a page."""
+_TOKENS = 1_600
+"""Estimated tokens of one document, recording or video; its data, in Base64, would count as much more text."""
+
+
+def estimated_tokens(messages: Sequence[BaseMessage], tools: Sequence[Any] | None = None) -> int:
+    """Estimate the tokens of messages and tools: four characters per token, and a fixed number per medium."""
+    texts = [_without_data(message) if isinstance(message.content, list) else message for message in messages]
+    others = sum(len(whole.content) - len(text.content) for whole, text in zip(messages, texts, strict=True))
+    return count_tokens_approximately(texts, tools=list(tools) if tools else None) + others * _TOKENS
+
+
+def _without_data(message: BaseMessage) -> BaseMessage:
+    """Return a message without media that LangChain counts as text; it counts a fixed number for an image."""
+    kept = [
+        block
+        for block in message.content
+        if media_of(block) is None or (isinstance(block, dict) and block["type"] in ("image", "image_url"))
+    ]
+    return message if len(kept) == len(message.content) else message.model_copy(update={"content": kept})
 
 
 def media_of(block: object) -> Media | None:
