@@ -123,11 +123,8 @@ async def test_later_changes_to_a_hooks_plan_have_no_effect(openai_stub: StubFac
         config = LoopConfig(tool_calling="native", finalize="compose")
         await create_graph_agent(model, tools=[echo], hooks=[Spoils()], config=config).ainvoke(says("go"))
 
-    kept = [{"type": "text", "text": "A note."}]
-    assert [[m["content"] for m in body["messages"] if m["role"] == "user"][:2] for body in stub.bodies[1:]] == [
-        [kept],
-        ["go", kept],
-    ]
+    sent = [next(m["content"] for m in body["messages"] if m["role"] == "user") for body in stub.bodies[1:]]
+    assert (sent[0], sent[1].startswith("go\n\nA note.")) == ("A note.", True)
 
 
 def request(**fields: Any) -> HookRequest:

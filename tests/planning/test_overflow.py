@@ -56,15 +56,19 @@ async def agents() -> AsyncIterator[Agents]:
 
 
 def shape(body: dict[str, Any]) -> list[str]:
-    """A request's messages: roles, with the note marked, and calls and results by their ids."""
+    """A request's messages: roles, with the note marked, and calls and results by their ids.
+
+    A user message behind the note is joined to it.
+    """
     entries = []
     for message in body["messages"]:
         text = message.get("content") or ""
         calls = [call["id"] for call in message.get("tool_calls") or []]
         note = message["role"] == "user" and text.startswith("[A note, not the user's words:")
-        entries.append(
-            "note" if note else " ".join([message["role"], *calls, *filter(None, [message.get("tool_call_id")])])
-        )
+        if note:
+            entries += ["note"] if text.endswith("]") else ["note", "user"]
+        else:
+            entries.append(" ".join([message["role"], *calls, *filter(None, [message.get("tool_call_id")])]))
     return entries
 
 
