@@ -167,6 +167,8 @@ class Emulator:
                     exchange.client_closed = True
                     return
                 handler.send_piece(event)
+                if self._ending.wait(reply.pace_s):
+                    return
             handler.end_stream()
         except ConnectionError:
             exchange.client_closed = True

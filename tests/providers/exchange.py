@@ -158,6 +158,8 @@ class Reply:
     cut_after: int | None = None
     """Streams only: the connection ends after so many events, without an end of the reply."""
     hold: Hold | None = None
+    pace_s: float = 0
+    """Streams only: seconds between two events."""
 
     @property
     def reason(self) -> str:

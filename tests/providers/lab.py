@@ -53,6 +53,20 @@ def in_order(*replies: Step) -> Brain:
     return brain
 
 
+def connect(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the host name of an emulator's row lead to this machine, and set the row's environment."""
+    for name, value in emulator.row.environment(emulator.url).items():
+        monkeypatch.setenv(name, value)
+    if emulator.row.host:
+        real, host = socket.getaddrinfo, emulator.row.host
+
+        def getaddrinfo(name: Any, *args: Any, **options: Any) -> Any:
+            shown = name.decode() if isinstance(name, bytes) else name
+            return real("127.0.0.1" if shown == host else name, *args, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
 class Lab:
     """Builds agents whose model is the row's, and reads what its provider received."""
 
@@ -77,16 +91,7 @@ class Lab:
 
     def connect(self, emulator: Emulator) -> None:
         """Let the host name of an emulator's row lead to this machine, and set the row's environment."""
-        for name, value in emulator.row.environment(emulator.url).items():
-            self._monkeypatch.setenv(name, value)
-        if emulator.row.host:
-            real, host = socket.getaddrinfo, emulator.row.host
-
-            def getaddrinfo(name: Any, *args: Any, **options: Any) -> Any:
-                shown = name.decode() if isinstance(name, bytes) else name
-                return real("127.0.0.1" if shown == host else name, *args, **options)
-
-            self._monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        connect(emulator, self._monkeypatch)
 
     def model(self, *, whole: bool = False) -> BaseChatModel:
         """Return the row's model; with `whole`, its replies are not streamed."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.providers.exchange import Answer, Call, Kind, Message, Part, Reply, Request, Tool
-from tests.providers.protocols.framing import halves
+from tests.providers.protocols.framing import pieces
 from tests.providers.signatures import signature
 
 _KINDS: Mapping[str, Kind] = {
@@ -157,17 +157,17 @@ def _blocks(reply: Reply, request: Request, shape: AnthropicShape | None) -> lis
 def _opened(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return a block as its start event has it, and the deltas that complete it."""
     if block["type"] == "text":
-        deltas = [{"type": "text_delta", "text": piece} for piece in halves(block["text"])]
+        deltas = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
         return {**block, "text": ""}, deltas
     if block["type"] == "thinking":
-        deltas = [{"type": "thinking_delta", "thinking": piece} for piece in halves(block["thinking"])]
+        deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])]
         return {**block, "thinking": "", "signature": ""}, [
             *deltas,
             {"type": "signature_delta", "signature": block["signature"]},
         ]
     # A call without arguments has one empty delta.
-    pieces = ["", *(halves(json.dumps(block["input"])) if block["input"] else [])]
-    return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
+    parts = ["", *(pieces(json.dumps(block["input"])) if block["input"] else [])]
+    return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": part} for part in parts]
 
 
 def _event(data: dict[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from tests.providers.exchange import Answer, Call, Kind, Message, Part, Reply, Request, Tool
-from tests.providers.protocols.framing import halves
+from tests.providers.protocols.framing import pieces
 from tests.providers.signatures import signature
 
 _PATH = re.compile(r"/model/(?P<model>[^/]+)/converse(?P<stream>-stream)?")
@@ -158,15 +158,15 @@ def _blocks(reply: Reply, request: Request, shape: BedrockShape | None) -> list[
 def _deltas(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if "toolUse" in block:
         # A call without arguments has no delta.
-        for piece in halves(json.dumps(block["toolUse"]["input"])) if block["toolUse"]["input"] else ():
+        for piece in pieces(json.dumps(block["toolUse"]["input"])) if block["toolUse"]["input"] else ():
             yield {"toolUse": {"input": piece}}
     elif "reasoningContent" in block:
         signed = block["reasoningContent"]["reasoningText"]
-        for piece in halves(signed["text"]):
+        for piece in pieces(signed["text"]):
             yield {"reasoningContent": {"text": piece}}
         yield {"reasoningContent": {"signature": signed["signature"]}}
     else:
-        for piece in halves(block["text"]):
+        for piece in pieces(block["text"]):
             yield {"text": piece}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.providers.exchange import Answer, Call, Kind, Message, Part, Reply, Request, Tool
-from tests.providers.protocols.framing import halves
+from tests.providers.protocols.framing import pieces
 
 _FINISH = {"stop": "COMPLETE", "calls": "TOOL_CALL", "length": "MAX_TOKENS", "filter": "ERROR"}
 _KINDS: Mapping[str, Kind] = {
@@ -61,18 +61,18 @@ class Cohere:
             if not text:
                 continue
             yield _content("content-start", index, {"type": kind, kind: ""})
-            for piece in halves(text):
+            for piece in pieces(text):
                 yield _content("content-delta", index, {kind: piece})
             yield _event("content-end", index=index)
             index += 1
-        for piece in halves(reply.text) if reply.calls else ():
+        for piece in pieces(reply.text) if reply.calls else ():
             yield _event("tool-plan-delta", delta={"message": {"tool_plan": piece}})
         for number, call in enumerate(_calls(reply, request)):
             text = call["function"]["arguments"]
             opened = {**call, "function": {**call["function"], "arguments": ""}}
             yield _event("tool-call-start", index=number, delta={"message": {"tool_calls": opened}})
             # A call without arguments has no delta.
-            for piece in halves(text) if text != "null" else ():
+            for piece in pieces(text) if text != "null" else ():
                 delta = {"message": {"tool_calls": {"function": {"arguments": piece}}}}
                 yield _event("tool-call-delta", index=number, delta=delta)
             yield _event("tool-call-end", index=number)

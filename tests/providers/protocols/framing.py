@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+_MOST = 20
 
-def halves(text: str) -> list[str]:
-    """Return a text in two pieces, or in one or none if it is shorter."""
-    middle = len(text) // 2
-    return [piece for piece in (text[:middle], text[middle:]) if piece]
+
+def pieces(text: str) -> list[str]:
+    """Return a text in two pieces, or in more of at most 20 characters; fewer if it is shorter."""
+    size = min(_MOST, max(1, len(text) // 2))
+    return [text[at : at + size] for at in range(0, len(text), size)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.providers.exchange import Answer, Call, Kind, Message, Part, Reply, Request, Tool
+from tests.providers.protocols.framing import pieces
 from tests.providers.signatures import signature
 
 _PATH = re.compile(r".*/models/(?P<model>[^/:?]+):(?P<method>\w+)")
@@ -144,10 +145,8 @@ def _parts(reply: Reply, form: GeminiShape) -> list[dict[str, Any]]:
 
 
 def _pieces(part: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the chunks of a part: text in two, a call whole."""
-    text = part.get("text", "")
-    middle = len(text) // 2
-    return [{**part, "text": piece} for piece in (text[:middle], text[middle:])] if middle else [part]
+    """Return the chunks of a part: text in pieces, a call whole."""
+    return [{**part, "text": piece} for piece in pieces(part["text"])] if "text" in part else [part]
 
 
 def _response(reply: Reply, request: Request, parts: list[dict[str, Any]], *, finish: bool) -> dict[str, Any]:

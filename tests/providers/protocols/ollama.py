@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.providers.exchange import Answer, Call, Message, Part, Reply, Request, Tool
-from tests.providers.protocols.framing import halves
+from tests.providers.protocols.framing import pieces
 
 _FINISH = {"stop": "stop", "calls": "stop", "length": "length"}
 
@@ -41,9 +41,9 @@ class Ollama:
 
     def stream(self, reply: Reply, request: Request, shape: Any) -> Iterator[bytes]:
         """Yield the lines of a streamed reply; calls come whole."""
-        for piece in halves(reply.reasoning):
+        for piece in pieces(reply.reasoning):
             yield _line(request, {"content": "", **_thinking(piece)}, done=False)
-        for piece in halves(reply.text):
+        for piece in pieces(reply.text):
             yield _line(request, {"content": piece}, done=False)
         if reply.calls:
             yield _line(request, {"content": "", **_calls(reply)}, done=False)

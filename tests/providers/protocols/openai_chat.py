@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tests.providers.exchange import Answer, Call, Kind, Message, Part, Reply, Request, Tool, Usage
+from tests.providers.protocols.framing import pieces
 
 _KINDS: dict[str, Kind] = {
     "text": "text",
@@ -227,23 +228,17 @@ def _add_reasoning(target: dict[str, Any], text: str, form: ChatShape) -> None:
         target[form.reasoning] = text
 
 
-def _pieces(text: str, count: int = 3) -> list[str]:
-    """Return a text in about so many pieces, whose joined text it is."""
-    size = max(1, -(-len(text) // count))
-    return [text[at : at + size] for at in range(0, len(text), size)]
-
-
 def _deltas(reply: Reply, request: Request, form: ChatShape) -> Iterator[dict[str, Any]]:
     yield {"role": "assistant", "content": "" if reply.text or not reply.calls else None}
     if reply.reasoning and form.reasoning == "think_tags":
-        for piece in _pieces(f"<think>\n{reply.reasoning}\n</think>\n\n"):
+        for piece in pieces(f"<think>\n{reply.reasoning}\n</think>\n\n"):
             yield {"content": piece}
     elif reply.reasoning and form.reasoning is not None:
-        for piece in _pieces(reply.reasoning):
+        for piece in pieces(reply.reasoning):
             delta: dict[str, Any] = {"content": None}
             _add_reasoning(delta, piece, form)
             yield delta
-    for piece in _pieces(reply.text):
+    for piece in pieces(reply.text):
         yield {"content": piece}
     whole = [_whole_call(call, at, request, form) for at, call in enumerate(reply.calls)]
     if form.calls == "bare" and whole:
@@ -268,7 +263,7 @@ def _call_deltas(call: dict[str, Any], form: ChatShape) -> Iterator[dict[str, An
     if form.calls == "opened_only":
         del later["index"]
     yield {"tool_calls": [opening]}
-    for piece in _pieces(function["arguments"]):
+    for piece in pieces(function["arguments"]):
         yield {"tool_calls": [{**later, "function": {"arguments": piece}}]}
 
 

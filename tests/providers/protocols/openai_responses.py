@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.providers.exchange import Answer, Call, Kind, Message, Part, Reply, Request, Tool
-from tests.providers.protocols.framing import halves
+from tests.providers.protocols.framing import pieces
 from tests.providers.signatures import signature
 
 _KINDS: Mapping[str, Kind] = {
@@ -134,7 +134,7 @@ def _events(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
         text = item["summary"][0]["text"]
         empty = {"type": "summary_text", "text": ""}
         yield {"type": "response.reasoning_summary_part.added", **part, "part": empty}
-        for piece in halves(text):
+        for piece in pieces(text):
             yield {"type": "response.reasoning_summary_text.delta", **part, "delta": piece}
         yield {"type": "response.reasoning_summary_text.done", **part, "text": text}
         yield {"type": "response.reasoning_summary_part.done", **part, "part": item["summary"][0]}
@@ -143,13 +143,13 @@ def _events(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
         part = {**at, "content_index": 0}
         full = item["content"][0]
         yield {"type": "response.content_part.added", **part, "part": {**full, "text": ""}}
-        for piece in halves(full["text"]):
+        for piece in pieces(full["text"]):
             yield {"type": "response.output_text.delta", **part, "delta": piece, "logprobs": []}
         yield {"type": "response.output_text.done", **part, "text": full["text"], "logprobs": []}
         yield {"type": "response.content_part.done", **part, "part": full}
     else:
         yield _added({**item, "arguments": "", "status": "in_progress"})
-        for piece in halves(item["arguments"]):
+        for piece in pieces(item["arguments"]):
             yield {"type": "response.function_call_arguments.delta", **at, "delta": piece}
         done = {"type": "response.function_call_arguments.done", **at, "name": item["name"]}
         yield {**done, "arguments": item["arguments"]}

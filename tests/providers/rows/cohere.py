@@ -10,7 +10,6 @@ from tests.providers.rows.building import KEY, from_class
 from tests.providers.rules import cohere
 
 CHAT = Cohere()
-_TEXT_ONLY = "A tool message holds text only."
 _NO_MEDIA = "The client sends the text of a message only."
 
 
@@ -25,10 +24,8 @@ def _row(name: str, model: str, limits: dict[Any, str] | None = None) -> Row:
         faults=cohere.FAULTS,
         answers=("cohere-05", "cohere-06", "cohere-07"),
         limits={
-            "image_input": _NO_MEDIA,
-            "document_input": _NO_MEDIA,
-            "image_result": _TEXT_ONLY,
-            "document_result": _TEXT_ONLY,
+            "images": _NO_MEDIA,
+            "documents": _NO_MEDIA,
             **(limits or {}),
         },
         host="api.cohere.com",

@@ -10,7 +10,6 @@ from tests.providers.rows.building import KEY, from_class
 from tests.providers.rules import mistral
 
 CHAT = OpenAIChat()
-_TEXT_ONLY = "A tool message holds text only."
 
 
 def _nine(name: str, number: int) -> str:
@@ -29,7 +28,7 @@ def _row(name: str, model: str, shape: ChatShape, *, limits: dict[Any, str] | No
         faults=mistral.FAULTS,
         shape=shape,
         answers=("mistral-07", "mistral-11", "mistral-12", "mistral-14"),
-        limits={"image_result": _TEXT_ONLY, "document_result": _TEXT_ONLY, **(limits or {})},
+        limits=limits or {},
         host="api.mistral.ai",
     )
 

@@ -26,9 +26,7 @@ def _row(
         faults=ollama.FAULTS,
         answers=("ollama-07", "ollama-14"),
         limits={
-            "document_input": "Messages hold text and images only.",
-            "document_result": "Messages hold text and images only.",
-            "image_result": "A result holds text only.",
+            "documents": "Messages hold text and images only.",
             "overflow_error": "A request that is too long is cut without a word.",
             **(limits or {}),
         },

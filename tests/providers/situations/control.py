@@ -142,3 +142,18 @@ async def abort_closes_the_wait(lab: Lab) -> None:
     hold = Hold(after=0)
     session = lab.session(Reply("A long answer that is cut.", hold=hold))
     await _aborted(lab, hold, session)
+
+
+@situation("abort")
+async def abort_closes_a_stream_that_goes_on(lab: Lab) -> None:
+    """A client that reads in a thread can close the connection at the next event only."""
+    session = lab.session(Reply("A long answer, word by word. " * 200, pace_s=0.05))
+
+    async for part in session.stream(WEATHER):
+        if part.type == "token":
+            await session.abort()
+            break
+    exchange = lab.emulator.exchanges[-1]
+
+    assert await asyncio.to_thread(exchange.done.wait, 3)
+    assert exchange.client_closed
