@@ -60,7 +60,7 @@ def _response_count(request: Request) -> Iterator[str]:
         called = len(_with(parts, "functionCall"))
         if not called:
             continue
-        # An image beside the responses counts as one before Gemini 3.
+        # Before Gemini 3, an image in the turn of the responses counts as one of them.
         answered = len(_with(following[2], "functionResponse")) if following else 0
         others = [part for part in following[2] if "text" not in part] if following else []
         if called != (answered if _third(request) else len(others)) or called != answered:
