@@ -311,9 +311,9 @@ def field_given(*names: str, values: Collection[Any] | None = None, allowed: Col
 
     def check(request: Request) -> Found | None:
         for name in names:
-            if name not in request.body:
+            value = request.body.get(name)
+            if value is None:
                 continue
-            value = request.body[name]
             if (values is None or value in values) and (allowed is None or value not in allowed):
                 return {"name": name, "value": value, "shown": repr(value)}
         return None
