@@ -136,8 +136,8 @@ def failure_account(
     Args:
         error: The `error` event.
         events: The session's history, oldest first.
-        messages: The conversation. If it was too long for the model, the report holds the beginning of each result of
-            the input.
+        messages: The conversation. If it was too long for the model, or the model gave no answer, the report holds the
+            beginning of each result of the input.
         failed: Whether the input failed; False if a limit ended it and only its answer failed.
     """
     kind, message = error["kind"], public_text(error["message"])
@@ -147,7 +147,7 @@ def failure_account(
         message = f"{message[: -len(hint)].rstrip('; ')}."
     parts = [prompts.render("failure", kind=kind, message=message) if failed else message]
     parts.append(prompts.render("account", **account(events)))
-    if kind == "context_overflow" and (read := recap(since_input(messages))):
+    if kind in ("context_overflow", "empty_answer") and (read := recap(since_input(messages))):
         parts.append("\n".join([_READ, *read]))
     return "\n\n".join(filter(None, parts))
 
@@ -410,7 +410,7 @@ class AnswerUpdate:
                 return
             # The sentence has been streamed as a message already.
             quiet = self.deps.guarded or bool(sentence)
-            reply = await requests.answer([HumanMessage(EMPTY_ANSWER)], quiet=quiet)
+            reply = await requests.answer([HumanMessage(EMPTY_ANSWER)], quiet=quiet, without_tools=True)
         if is_blank(reply.text):
             self._fail(logged_event(self.step, "empty_answer", _EMPTY))
         else:

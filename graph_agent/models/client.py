@@ -432,45 +432,46 @@ class ModelPool:
         self._built: dict[object, BoundModel] = {}
         for field, wanted in (("model", [config.model or own]), ("fallback_models", config.fallback_models)):
             for given in wanted:
-                self._built[_key(given)] = self._build(given, field)
+                self._built[_key(given, config)] = self._build(given, field, config)
         self.drops_tools: dict[str, bool] = {}
         """Name of a model → whether its server leaves the tools out of the prompt; absent if unknown."""
-        self.first = self._built[_key(config.model or own)]
+        self.first = self._built[_key(config.model or own, config)]
         """The model of runs that do not select another."""
 
     async def chain(self, settings: LoopConfig) -> list[BoundModel]:
         """Return the distinct models of a run: its model, then the fallbacks in order."""
-        found = [await self.ready(settings.model or self._own, "model")]
-        found += [await self.ready(given, "fallback_models") for given in settings.fallback_models]
+        found = [await self.ready(settings.model or self._own, "model", settings)]
+        found += [await self.ready(given, "fallback_models", settings) for given in settings.fallback_models]
         return list(dict.fromkeys(found))
 
-    async def ready(self, given: Any, field: str) -> BoundModel:
+    async def ready(self, given: Any, field: str, settings: LoopConfig) -> BoundModel:
         """Build the model of a setting, or return it from the cache; raise `ConfigError` if it cannot be built."""
-        key = _key(given)
+        key = _key(given, settings)
         ready = self._built.get(key) or self._run_models.get(key)
         if ready is None:
             # In a thread: importing a provider's package and building its client may block.
-            ready = await asyncio.to_thread(self._build, given, field)
+            ready = await asyncio.to_thread(self._build, given, field, settings)
             with self._lock:
                 ready = self._run_models.setdefault(key, ready)
                 if len(self._run_models) > _KEPT:
                     del self._run_models[next(iter(self._run_models))]
         return ready
 
-    def _build(self, given: Any, field: str) -> BoundModel:
+    def _build(self, given: Any, field: str, settings: LoopConfig) -> BoundModel:
         try:
             found = given if given is self._own else self._resolve(given)
         except ConfigError as error:
             raise ConfigError(f"{field}: {error}") from error
         model = adapted_copy(without_client_retries(found), found)
-        endpoint = endpoint_of(model, {})
+        name = given if isinstance(given, str) else name_of_model(model) or type(model).__name__
+        endpoint = endpoint_of(model, settings.rules_of(name, name_of_model(model)))
         window = (model.profile or {}).get("max_input_tokens")
         client, planner = self._wrap(
             ModelClient(model, self._schemas, endpoint=endpoint),
             StructuredPlanner(model, self._plan_schema, self._plan_tool),
         )
         return BoundModel(
-            name=given if isinstance(given, str) else name_of_model(model) or type(model).__name__,
+            name=name,
             given=given,
             client=client,
             planner=planner,
@@ -491,6 +492,7 @@ def require_chat_model(given: Any) -> BaseChatModel:
     )
 
 
-def _key(given: Any) -> object:
+def _key(given: Any, settings: LoopConfig) -> object:
     # Chat models are not hashable.
-    return given if isinstance(given, str) else id(given)
+    key = given if isinstance(given, str) else id(given)
+    return (key, repr(settings.model_rules)) if settings.model_rules else key

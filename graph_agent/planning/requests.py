@@ -194,7 +194,7 @@ class ModelRequests:
             active.agent.hooks,
             work,
             limit=lambda planned: self.limit_met(NO_USAGE, planned.message),
-            check_model=lambda model: active.agent.models.ready(model, PATCHED_MODEL),
+            check_model=lambda model: active.agent.models.ready(model, PATCHED_MODEL, active.settings),
             warn=active.warn,
             count_reply=self.count_reply,
         )
@@ -242,7 +242,8 @@ class ModelRequests:
         """Send a patched request; return its reply, and the request with the model that answered."""
         active = self.active
         own = request.model is active.model.client.model
-        with active.patched(request, None if own else await active.agent.models.ready(request.model, PATCHED_MODEL)):
+        other = None if own else await active.agent.models.ready(request.model, PATCHED_MODEL, active.settings)
+        with active.patched(request, other):
             if request.phase == "answer":
                 response = active.deps.response
                 answer = await self.answer(quiet=True, schema=response.json_schema if response else None)
@@ -424,13 +425,20 @@ class ModelRequests:
         return second
 
     async def answer(
-        self, tail: Sequence[AnyMessage] = (), *, quiet: bool = False, schema: dict[str, Any] | None = None
+        self,
+        tail: Sequence[AnyMessage] = (),
+        *,
+        quiet: bool = False,
+        schema: dict[str, Any] | None = None,
+        without_tools: bool = False,
     ) -> AIMessage:
         """Ask for the answer.
 
         Args:
             tail: Messages after the request, such as an invalid reply and its error.
             quiet: Keep the reply's tokens out of the message stream.
+            without_tools: Offer no tools, and write the calls of the history as text: for a model that calls a tool in
+                place of its answer, because it ignores the tool choice.
             schema: JSON schema of the answer; None for free text. Its tokens are streamed if the provider enforces the
                 schema and there is no reader, because a reader cannot take back an answer that is repaired.
 
@@ -442,8 +450,9 @@ class ModelRequests:
         async def ask(stream: StreamWatch) -> AIMessage:
             request = [*self.answer_request(), *tail]
             whole = quiet or (schema is not None and self._forwarder is not None)
+            mode = "text" if without_tools and active.mode == "native" else active.mode
             reply = await active.deps.client.ask(
-                "answer", request, active.settings, mode=active.mode, quiet=whole, schema=schema, watch=stream
+                "answer", request, active.settings, mode=mode, quiet=whole, schema=schema, watch=stream
             )
             if active.mode != "native":
                 reply, invented = ended_prose(reply)

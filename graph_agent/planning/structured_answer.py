@@ -67,7 +67,9 @@ async def ask_for_structure(
     for attempt in range(1 + REPAIRS):
         if attempt and is_exhausted():
             return None
-        reply = await requests.answer(tail, quiet=quiet or attempt > 0, schema=response.json_schema)
+        reply = await requests.answer(
+            tail, quiet=quiet or attempt > 0, schema=response.json_schema, without_tools=was_empty
+        )
         if is_blank(reply.text):
             if was_empty:
                 return StructuredAnswer(reply)

@@ -67,12 +67,14 @@ if TYPE_CHECKING:
     Texts = tuple[str, ...] | list[str]
     ApprovalPatterns = Texts
     Prices = dict[str, Price] | dict[str, Any]
+    ModelRules = Mapping[str, Mapping[str, Any]]
     FallbackModels = tuple[Any, ...] | list[Any]
     ApprovalRules = Sequence[Rule] | Callable[[Call], Any]
 else:
     Texts = tuple[str, ...]
     ApprovalPatterns = tuple[Annotated[str, Field(min_length=1)], ...]
     Prices = dict[str, Price]
+    ModelRules = dict[str, dict[str, Any]]
     FallbackModels = tuple[Annotated[Any, WithJsonSchema({"type": "string"})], ...]
     # A file can only hold patterns.
     ApprovalRules = Annotated[
@@ -174,6 +176,12 @@ class LoopConfig(CheckedModel):
     """Seconds one model request may take in total; None for no limit."""
     fallback_models: FallbackModels = ()
     """Names or chat models to try in order when the previous one stays unavailable, for the rest of the input."""
+    model_rules: ModelRules = Field(default={})
+    """What the endpoints of models accept, where it differs from what is known of them: model name, the beginning of
+    one, or `*` for all → fields of `WireRules`, such as `{"*": {"user_after_tool": False}}`.
+
+    A field that is set is not changed by what is learned from refusals.
+    """
     reasoning_effort: ReasoningEffort | None = None
     """Passed to every model call of the loop; None leaves it to the provider."""
     temperature: NonNegativeFloat | None = None
@@ -243,6 +251,15 @@ class LoopConfig(CheckedModel):
     def recorded_chars(self) -> int:
         """Maximum characters of a message or tool in a recorded request; 0 if none are recorded."""
         return _RECORDED_CHARS if self.record_requests is True else int(self.record_requests)
+
+    def rules_of(self, *names: str) -> dict[str, Any]:
+        """Return the fields of `model_rules` for a model with these names; those of the longest name win."""
+        matches = [key for key in self.model_rules if key == "*" or any(name.startswith(key) for name in names)]
+        return {
+            field: value
+            for key in sorted(matches, key=lambda key: 0 if key == "*" else len(key))
+            for field, value in self.model_rules[key].items()
+        }
 
     def model_options(self) -> tuple[tuple[str, Any], ...]:
         """Return the options of every model call, under LangChain's names; unset options are left out."""
