@@ -208,11 +208,13 @@ class ModelClient:
                 if schema is not None and form is not None and self._schema_mode.refused(schema, form, error):
                     continue
 
-                sent, of_form = (bound, list(rendered)), form
+                sent, of_form = (bound.options, vars(bound.runnable), list(rendered)), form
 
                 def changes_request(rules: WireRules, sent: Any = sent, of_form: Any = of_form) -> bool:
                     other = self._bind(phase, settings, of_form, rules, mode=mode)
-                    return bool((other, list(self._rendered(safe, rules, mode))) != sent)
+                    # Models are compared by all their attributes, because two are equal if their fields are.
+                    changed = other.options, vars(other.runnable), list(self._rendered(safe, rules, mode))
+                    return bool(changed != sent)
 
                 if not attempt.learn_from(error, bound.options, changes_request):
                     raise

@@ -1,0 +1,224 @@
+"""The request of any history keeps to the rules of its endpoint, and loses nothing that the endpoint accepts."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_openai import AzureChatOpenAI, ChatOpenAI
+
+from graph_agent import ScriptedChatModel
+from graph_agent._internal.media import media_of
+from graph_agent.errors import ConfigError
+from graph_agent.models.sanitize import alias_of, with_traits
+from graph_agent.models.wire.choose import rules_for
+from graph_agent.models.wire.render import SENT, SENT_CALLS, call_id_for, render
+from graph_agent.models.wire.rules import WireRules
+from graph_agent.models.wire.table import PROVIDERS
+from graph_agent.models.wire.traits import CALL_FIELDS, SOURCE, concerned_by
+
+IMAGE = {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"}
+PDF = {"type": "file", "base64": "JVBERi0=", "mime_type": "application/pdf"}
+NAMES = ["search", "browser.tabs.open", "a name", "x" * 80, "1st"]
+IDS = ["call_1", "functions.f:0", "toolu_01A", "abcdef123", "x" * 70]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[BaseMessage]:
+    """A settled history: each message with calls is followed by their results, in order."""
+    messages: list[BaseMessage] = [SystemMessage("Be brief.")]
+    ids = iter(f"{id_}{number}"[:90] for number in range(99) for id_ in IDS)
+    for number in range(draw(st.integers(1, 5))):
+        kind = draw(st.sampled_from(["user", "user", "notice", "calls", "calls", "answer"]))
+        if kind in ("user", "notice"):
+            media = draw(st.lists(st.sampled_from([IMAGE, PDF]), max_size=2))
+            text = f"u{number}"
+            messages.append(HumanMessage([{"type": "text", "text": text}, *media] if media else text))
+        elif kind == "answer":
+            messages.append(AIMessage(draw(st.sampled_from([f"a{number}", ""]))))
+        else:
+            calls = [
+                {"id": next(ids), "name": draw(st.sampled_from(NAMES)), "args": {"q": "1"}}
+                for _ in range(draw(st.integers(1, 3)))
+            ]
+            messages.append(AIMessage(draw(st.sampled_from(["", f"p{number}"])), tool_calls=calls))
+            for call in calls:
+                content = draw(st.sampled_from(["r", [{"type": "text", "text": "r"}, IMAGE], [PDF], ""]))
+                messages.append(ToolMessage(content, tool_call_id=call["id"], name=call["name"]))
+    return messages
+
+
+def sent(messages: list[BaseMessage], rules: WireRules) -> list[BaseMessage]:
+    """The messages of a request, in the way of the model's client."""
+    safe = with_traits(messages)
+    return list(render(safe, rules, alias_of) if safe.traits & concerned_by(rules) else safe)
+
+
+def texts(messages: list[BaseMessage]) -> str:
+    return " ".join(str(message.content) for message in messages)
+
+
+@given(histories(), st.sampled_from(sorted(PROVIDERS)))
+def test_a_request_keeps_to_the_rules_of_its_endpoint(history: list[BaseMessage], provider: str) -> None:
+    rules = PROVIDERS[provider]
+
+    request = sent(history, rules)
+
+    calls = [call for message in request if isinstance(message, AIMessage) for call in message.tool_calls]
+    results = [message for message in request if isinstance(message, ToolMessage)]
+    ids = [str(call["id"]) for call in calls]
+    pattern = {"any": ".*", "plain": "[a-zA-Z0-9_-]{1,64}", "nine": "[a-zA-Z0-9]{9}"}[rules.call_ids]
+    media = {
+        kind: {found for message in request if isinstance(message, kind) for found in kinds_in(message)}
+        for kind in (HumanMessage, ToolMessage)
+    }
+    orders = {(type(one), type(two)) for one, two in pairwise(request)}
+    assert {
+        "names": all(re.fullmatch("[a-zA-Z_][a-zA-Z0-9_-]{0,63}", call["name"]) for call in calls),
+        "ids": all(re.fullmatch(pattern, id_) for id_ in ids) and len(set(ids)) == len(ids),
+        "pairs": [result.tool_call_id for result in results] == ids,
+        "results first": not any(
+            isinstance(one, AIMessage) and one.tool_calls and not isinstance(two, ToolMessage)
+            for one, two in pairwise(request)
+        ),
+        "user after tool": rules.user_after_tool or (ToolMessage, HumanMessage) not in orders,
+        "repeated users": rules.repeated_users or (HumanMessage, HumanMessage) not in orders,
+        "media of results": media[ToolMessage] <= rules.result_media,
+        "media of the user": media[HumanMessage] <= rules.user_media,
+        "texts": all(f"u{n}" in texts(request) for n in range(5) if f"u{n}" in texts(history)),
+        "empty": rules.empty_text or all(message.content or getattr(message, "tool_calls", ()) for message in request),
+    } == dict.fromkeys(
+        [
+            *["names", "ids", "pairs", "results first", "user after tool", "repeated users", "media of results"],
+            *["media of the user", "texts", "empty"],
+        ],
+        True,
+    )
+
+
+def kinds_in(message: BaseMessage) -> list[Any]:
+    blocks = message.content if isinstance(message.content, list) else []
+    return [kind for block in blocks if (kind := media_of(block)) is not None]
+
+
+@given(histories(), st.sampled_from(sorted(PROVIDERS)), st.integers(1, 12))
+def test_a_request_begins_with_that_of_a_shorter_history(history: list[BaseMessage], provider: str, cut: int) -> None:
+    """Prompt caches depend on it. Only the newest message may be extended, by what is joined to it."""
+    rules = PROVIDERS[provider]
+    cut = next((at for at in range(cut, len(history)) if not isinstance(history[at], ToolMessage)), len(history))
+
+    before, after = sent(history[:cut], rules), sent(history, rules)
+
+    assert [m.content for m in before[:-1]] == [m.content for m in after[: len(before) - 1]]
+
+
+def test_a_history_that_an_endpoint_accepts_is_sent_as_it_is() -> None:
+    history = with_traits([SystemMessage("Be brief."), HumanMessage("go"), AIMessage("Done.")])
+
+    assert [rules.provider for rules in PROVIDERS.values() if history.traits & concerned_by(rules)] == []
+
+
+@pytest.mark.parametrize("form", ["any", "plain", "nine"])
+def test_a_converted_id_is_accepted_as_it_is(form: Any) -> None:
+    converted = [call_id_for(form, id_) for id_ in IDS]
+
+    assert (len(set(converted)), [call_id_for(form, id_) for id_ in converted]) == (len(IDS), converted)
+
+
+REASONED = AIMessage(
+    "",
+    tool_calls=[{"id": "c1", "name": "search", "args": {}}],
+    additional_kwargs={"reasoning_content": "Because.", CALL_FIELDS: {"c1": {"extra_content": {"google": "sig"}}}},
+    response_metadata={SOURCE: "deepseek"},
+)
+
+
+@pytest.mark.parametrize(
+    ("provider", "fields", "call_fields"),
+    [
+        ("deepseek", {"reasoning_content": "Because."}, [{"extra_content": {"google": "sig"}}]),
+        ("moonshot-kimi", {"reasoning_content": ""}, [{}]),
+        ("groq", None, None),
+        ("openai", None, None),
+    ],
+)
+def test_reasoning_goes_back_to_the_provider_that_made_it_alone(provider: str, fields: Any, call_fields: Any) -> None:
+    history = [HumanMessage("go"), REASONED, ToolMessage("r", tool_call_id="c1")]
+
+    reply = sent(history, PROVIDERS[provider])[1]
+
+    assert (reply.additional_kwargs.get(SENT), reply.additional_kwargs.get(SENT_CALLS)) == (fields, call_fields)
+
+
+def test_a_reply_of_another_provider_keeps_text_and_calls_alone() -> None:
+    claude = AIMessage(
+        [
+            {"type": "thinking", "thinking": "Hm.", "signature": "sig"},
+            {"type": "text", "text": "Let me look."},
+            {"type": "tool_use", "id": "toolu_1", "name": "search", "input": {}},
+        ],
+        tool_calls=[{"id": "toolu_1", "name": "search", "args": {}}],
+        response_metadata={"model_provider": "anthropic"},
+    )
+
+    foreign = sent([HumanMessage("go"), claude, ToolMessage("r", tool_call_id="toolu_1")], PROVIDERS["openai"])[1]
+    own = sent([HumanMessage("go"), claude, ToolMessage("r", tool_call_id="toolu_1")], PROVIDERS["anthropic"])[1]
+
+    assert (foreign.content, own.content) == ("Let me look.", claude.content)
+
+
+class Mine(ChatOpenAI):
+    """A subclass of another name."""
+
+
+@pytest.mark.parametrize(
+    ("make", "provider"),
+    [
+        (lambda: ChatOpenAI(model="gpt-4o", api_key="k"), "openai"),
+        (lambda: Mine(model="gpt-4o", api_key="k", base_url="https://api.deepseek.com/v1"), "deepseek"),
+        (lambda: ChatOpenAI(model="m", api_key="k", base_url="http://127.0.0.1:8000/v1"), "unknown"),
+        (lambda: ChatOpenAI(model="m", api_key="k", base_url="http://localhost:11434/v1"), "ollama"),
+        (lambda: ChatOpenAI(model="m", api_key="k", base_url="https://eu.api.groq.com/openai/v1"), "groq"),
+        (
+            lambda: AzureChatOpenAI(
+                model="m", api_key="k", azure_endpoint="https://mine.openai.azure.com", api_version="2024-10-21"
+            ),
+            "azure-openai",
+        ),
+        (lambda: ScriptedChatModel(["x"]), "in-process"),
+    ],
+)
+def test_rules_are_chosen_by_class_and_address(make: Any, provider: str) -> None:
+    model: BaseChatModel = make()
+
+    assert rules_for(model).provider == provider
+
+
+def test_rules_of_a_family_hold_on_a_server_of_many_models() -> None:
+    model = ChatOpenAI(model="mistralai/Mistral-Small-3.2", api_key="k", base_url="http://127.0.0.1:8000/v1")
+
+    rules = rules_for(model, {"user_after_tool": True})
+
+    assert (rules.call_ids, rules.user_after_tool, rules.is_known) == ("nine", True, False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"user_after_tools": True}, "model_rules: unknown field 'user_after_tools'; did you mean 'user_after_tool'?"),
+        ({"user_after_tool": "no"}, "model_rules: user_after_tool is true or false; got 'no'."),
+        ({"call_ids": "ten"}, "model_rules: call_ids is one of any, plain, nine; got 'ten'."),
+        ({"user_media": ["smell"]}, "model_rules: user_media is a list of audio, file, image, pdf, video; got"),
+    ],
+)
+def test_a_wrong_setting_of_the_rules_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        WireRules().with_fields(settings)
+
+    assert message in str(refused.value)
