@@ -15,6 +15,7 @@ CLIS_S ?= 900
 AGUI ?= 100
 PYTHON_TESTS ?= -n $(WORKERS) --dist loadgroup tests
 CLUSTER := .venv-cluster
+PROVIDERS := .venv-providers
 CLUSTER_PYTHON ?=
 
 ifneq ($(UV),)
@@ -42,7 +43,7 @@ define install_services
 	$(INSTALL_CLUSTER) --quiet $$wheels; }; }
 endef
 
-.PHONY: demo demo-local demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate phoenix real compat image proofs wheel lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
+.PHONY: demo demo-local demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate phoenix providers real compat image proofs wheel lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
 # Processes that the tests start would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
@@ -93,6 +94,19 @@ thorough: $(VENV)/.dev  ## Run every case of which `make test` has a sample, and
 
 restate: $(VENV)/.dev  ## Kill workers behind a real Restate server, which npm downloads; KILLS=20 is how often.
 	TEST_RESTATE_KILLS=$(KILLS) $(RUN) $(BIN)/pytest -m restate tests/restate $(if $(ONLY),-k "$(ONLY)")
+
+providers: $(PROVIDERS)/.ready  ## Run an agent against every provider's rules and replies, with its own client, and write docs/providers.md.
+	$(PROVIDERS)/bin/python scripts/supervise.py $(PROVIDERS)/bin/pytest -n $(WORKERS) --dist loadgroup -W default \
+		-m "providers or not providers" tests/providers --provider-page docs/providers.md --provider-cells .cache/cells.jsonl
+
+# An environment of its own: the clients of all providers, in the versions of the page.
+$(PROVIDERS)/.ready: pyproject.toml tests/providers/requirements.txt
+	@echo "Installing the clients of model providers into $(PROVIDERS); the first time takes a minute."
+	@$(PYTHON) -m venv $(PROVIDERS)
+	$(call install,$(if $(UV),$(UV) pip install --python $(PROVIDERS)/bin/python,$(PROVIDERS)/bin/python -m pip install \
+		--disable-pip-version-check) -e ".[test]" -r tests/providers/requirements.txt)
+	@mkdir -p .cache
+	@touch $@
 
 phoenix: $(VENV)/.dev .venv-phoenix/bin/phoenix  ## Export a session to a real Arize Phoenix, in an environment of its own.
 	$(RUN) $(BIN)/pytest -m phoenix tests/otel
@@ -168,7 +182,7 @@ dev: $(VENV)/.studio  ## Serve the example to LangGraph Studio, offline.
 		$(RUN) $(BIN)/langgraph dev --no-browser --n-jobs-per-worker 10
 
 clean:  ## Remove the virtual environment and what tools left behind.
-	rm -rf $(VENV) $(CLUSTER) .venv-proofs .venv-real dist site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
+	rm -rf $(VENV) $(CLUSTER) $(PROVIDERS) .venv-proofs .venv-real dist site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \

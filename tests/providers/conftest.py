@@ -32,11 +32,17 @@ REFUSALS = pytest.StashKey[list[str]]()
 
 
 class CellWriter:
-    """Writes a line of JSON for each cell: row, column, part, outcome, seconds, and for a failure what was seen."""
+    """Writes a line of JSON for each cell (row, column, part, outcome, and for a failure what was seen), and the page.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        path.write_text("")
+    The page is written if every cell has run.
+    """
+
+    def __init__(self, cells: Path | None, page: Path | None) -> None:
+        self._path = cells
+        self._page = page
+        self._cells: list[dict[str, Any]] = []
+        if cells is not None:
+            cells.write_text("")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Append the cell of a test that has ended."""
@@ -49,15 +55,27 @@ class CellWriter:
             cell["refusals"] = fields["refusals"]
             cell["seen"] = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")[:2_000]
             cell["log"] = report.caplog[-600:]
-        with self._path.open("a") as file:
-            file.write(json.dumps(cell) + "\n")
+        self._cells.append(cell)
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(cell) + "\n")
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the page."""
+        from tests.providers.matrix import page
+        from tests.providers.rows import ROWS
+
+        if self._page is not None and {cell["row"] for cell in self._cells} == {row.name for row in ROWS}:
+            self._page.write_text(page(self._cells), encoding="utf-8")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--provider-cells", metavar="FILE", help="Write a line of JSON for each cell of the matrix.")
+    parser.addoption("--provider-cells", type=Path, metavar="FILE", help="Write a line of JSON for each cell.")
+    parser.addoption("--provider-page", type=Path, metavar="FILE", help="Write the page of the matrix.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # With workers, the reports arrive in the process that has no `workerinput`.
-    if (path := config.getoption("--provider-cells")) and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(CellWriter(Path(path)), "provider-cells")
+    cells, page = config.getoption("--provider-cells"), config.getoption("--provider-page")
+    if (cells or page) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(CellWriter(cells, page), "provider-cells")

@@ -12,10 +12,8 @@ from tests.providers.exchange import FaultKind, Refusal, Request, WireProtocol
 from tests.providers.rule import Rule
 
 Ability = Literal[
-    "image_input",
-    "document_input",
-    "image_result",
-    "document_result",
+    "images",
+    "documents",
     "reasoning",
     "overflow_error",
     "stream_usage",

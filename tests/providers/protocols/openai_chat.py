@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tests.providers.exchange import Answer, Call, Kind, Message, Part, Reply, Request, Tool, Usage
@@ -34,8 +34,11 @@ class ChatShape:
         None
     )
     """Where reasoning stands; None if the provider does not show it."""
-    usage: Literal["last", "with_finish", "cumulative"] = "last"
-    """The chunk of a stream that has the usage: a last one without choices, that of the finish reason, or each."""
+    thinks_before_calls: bool = False
+    """Whether a reply with calls has reasoning, also if the situation gives none."""
+    usage: Literal["last", "with_finish", "twice", "cumulative"] = "last"
+    """The chunk of a stream that has the usage: a last one without choices, that of the finish reason (in two places
+    of it, as Groq), or each."""
     usage_unasked: bool = True
     """Whether a stream has its usage without `stream_options.include_usage`."""
     usage_of: Callable[[Usage], dict[str, Any]] | None = None
@@ -91,6 +94,7 @@ class OpenAIChat:
     def whole(self, reply: Reply, request: Request, shape: Any) -> Answer:
         """Return a completion."""
         form: ChatShape = shape or PLAIN
+        reply = _thinking(reply, form)
         message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
         if reply.calls:
             message["tool_calls"] = [
@@ -109,6 +113,7 @@ class OpenAIChat:
     def stream(self, reply: Reply, request: Request, shape: Any) -> Iterator[bytes]:
         """Yield the events of a streamed completion."""
         form: ChatShape = shape or PLAIN
+        reply = _thinking(reply, form)
         yield from form.opening
         head = _head("chat.completion.chunk", request, form)
         asked = bool((request.body.get("stream_options") or {}).get("include_usage"))
@@ -129,8 +134,10 @@ class OpenAIChat:
                 share = (at + 1) / len(deltas)
                 partial = Usage(reply.usage.input, max(1, int(reply.usage.output * share)), reply.usage.cached)
                 chunk["usage"] = _usage(reply.usage if last else partial, form)
-            elif with_usage and last and form.usage == "with_finish":
+            elif with_usage and last and form.usage in ("with_finish", "twice"):
                 chunk["usage"] = _usage(reply.usage, form)
+                if form.usage == "twice":
+                    chunk["x_groq"] = {"id": "req_1", "usage": chunk["usage"]}
             elif asked and form.usage == "last":
                 chunk["usage"] = None
             yield _event(chunk)
@@ -181,6 +188,11 @@ def _part(item: Any) -> Part:
 
 def _head(kind: str, request: Request, form: ChatShape) -> dict[str, Any]:
     return {"id": "chatcmpl-1", "object": kind, "created": 1, "model": request.model, **(form.extra or {})}
+
+
+def _thinking(reply: Reply, form: ChatShape) -> Reply:
+    needed = form.thinks_before_calls and reply.calls and not reply.reasoning
+    return replace(reply, reasoning="I need a tool for this.") if needed else reply
 
 
 def _finish(reply: Reply) -> str:

@@ -16,8 +16,8 @@ from tests.providers.rules import compatible, openai, servers
 CHAT = OpenAIChat()
 _NO_IMAGES = "The model takes text only: an image is replaced by a text that names it."
 _NO_DOCUMENTS = "The API takes no documents: one is replaced by a text that names it."
-_WITHOUT_DOCUMENTS: dict[Ability, str] = {"document_input": _NO_DOCUMENTS, "document_result": _NO_DOCUMENTS}
-_TEXT_ONLY: dict[Ability, str] = {"image_input": _NO_IMAGES, "image_result": _NO_IMAGES, **_WITHOUT_DOCUMENTS}
+_WITHOUT_DOCUMENTS: dict[Ability, str] = {"documents": _NO_DOCUMENTS}
+_TEXT_ONLY: dict[Ability, str] = {"images": _NO_IMAGES, **_WITHOUT_DOCUMENTS}
 _HIDDEN: dict[Ability, str] = {"reasoning": "Chat completions show no reasoning."}
 
 
@@ -192,10 +192,11 @@ _GROQ = _provider(
     "openai/gpt-oss-120b",
     (*compatible.GROQ, *openai.PAIRING, *openai.NAMES),
     compatible.GROQ_FAULTS,
-    ChatShape(calls="whole", reasoning="reasoning", usage="with_finish"),
+    ChatShape(calls="whole", reasoning="reasoning", usage="twice"),
     host="api.groq.com",
     suffix="",
     answers=("groq-06",),
+    limits=_WITHOUT_DOCUMENTS,
 )
 _GROQ = (
     _GROQ[0],
@@ -237,6 +238,7 @@ _MOONSHOT = _provider(
     host="api.moonshot.ai",
     suffix="/v1",
     answers=("moonshot-kimi-01", "moonshot-kimi-04"),
+    limits=_WITHOUT_DOCUMENTS,
 )
 _OPENROUTER = _provider(
     "openrouter",
@@ -247,6 +249,7 @@ _OPENROUTER = _provider(
     compatible.OPENROUTER_FAULTS,
     ChatShape(
         reasoning="reasoning_details",
+        thinks_before_calls=True,
         usage_of=_openrouter_usage,
         opening=(b": OPENROUTER PROCESSING\n\n",),
         extra={"provider": "DeepSeek", "system_fingerprint": None},
@@ -266,6 +269,7 @@ _TOGETHER = _provider(
     host="api.together.xyz",
     suffix="/v1",
     answers=("together-01",),
+    limits=_WITHOUT_DOCUMENTS,
 )
 _FIREWORKS = _provider(
     "fireworks",
@@ -278,6 +282,7 @@ _FIREWORKS = _provider(
     host="api.fireworks.ai",
     suffix="/inference/v1",
     answers=("fireworks-02",),
+    limits=_WITHOUT_DOCUMENTS,
 )
 _LITELLM = replace(
     OPENAI,
@@ -297,6 +302,7 @@ _NIM = _provider(
     ChatShape(reasoning="reasoning_content", usage_unasked=False),
     host="integrate.api.nvidia.com",
     suffix="/v1",
+    limits=_WITHOUT_DOCUMENTS,
 )
 _GEMINI = _alone(
     "gemini (openai-compatible)",
@@ -369,7 +375,7 @@ _ALONE = (
         ChatShape(calls="whole", usage="with_finish"),
         host="api.groq.com",
         suffix="/openai/v1",
-        limits={"reasoning": "The model does not reason."},
+        limits={**_WITHOUT_DOCUMENTS, "reasoning": "The model does not reason."},
     ),
     _alone(
         "vllm (Qwen)",

@@ -64,21 +64,21 @@ async def _returned(lab: Lab, block: dict[str, Any], kind: Kind, ability: Abilit
         assert word in lab.requests[1].text.lower()
 
 
-@situation("media")
+@situation("media", adapts="images")
 async def image_in(lab: Lab) -> None:
-    await _given(lab, _IMAGE, "image", "image_input", "image")
+    await _given(lab, _IMAGE, "image", "images", "image")
 
 
-@situation("media")
+@situation("media", adapts="documents")
 async def document_in(lab: Lab) -> None:
-    await _given(lab, _DOCUMENT, "document", "document_input", "pdf")
+    await _given(lab, _DOCUMENT, "document", "documents", "pdf")
 
 
-@situation("media")
+@situation("media", adapts="images")
 async def image_out(lab: Lab) -> None:
-    await _returned(lab, _IMAGE, "image", "image_result", "image")
+    await _returned(lab, _IMAGE, "image", "images", "image")
 
 
-@situation("media")
+@situation("media", adapts="documents")
 async def document_out(lab: Lab) -> None:
-    await _returned(lab, _DOCUMENT, "document", "document_result", "pdf")
+    await _returned(lab, _DOCUMENT, "document", "documents", "pdf")

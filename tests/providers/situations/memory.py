@@ -17,9 +17,9 @@ def _converses(request: Request) -> Reply:
     last = request.messages[-1]
     if "<conversation>" in request.text:
         return Reply("SUMMARY: the user wants the weather.")
-    if last.role == "tool" or "<tool_result" in last.text:
+    if last.role == "tool" or last.text.rstrip().endswith("</tool_result>"):
         return Reply("It is sunny.")
-    return calls(("weather", {"city": "Paris"})) if "weather" in last.text.lower() else Reply("Noted.")
+    return calls(("weather", {"city": "Paris"})) if last.text.rstrip().endswith("The weather?") else Reply("Noted.")
 
 
 async def _long_conversation(lab: Lab, **config: Any) -> list[str]:
