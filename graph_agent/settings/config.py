@@ -354,6 +354,7 @@ class AgentContext(CheckedModel):
     model_timeout_s: PositiveFloat | None = None
     model_total_timeout_s: PositiveFloat | None = None
     fallback_models: FallbackModels | None = None
+    model_rules: ModelRules | None = None
     reasoning_effort: ReasoningEffort | None = None
     temperature: NonNegativeFloat | None = None
     max_output_tokens: PositiveInt | None = None

@@ -141,8 +141,9 @@ CALL = Reply(tool_calls=(("echo", {"text": "a"}),))
 async def test_a_refused_request_is_sent_in_another_form_and_later_ones_have_it_at_once(
     openai_stub: StubFactory, field: str, config: dict[str, Any], is_refused: Callable[[Body], bool], words: str
 ) -> None:
-    composed = ["No more actions."] if "finalize" in config else []
-    stub = openai_stub(*refusing(is_refused, words, *[CALL, *composed, "Done."] * 2))
+    composed: list[StubReply] = ["No more actions."] if "finalize" in config else []
+    replies: list[StubReply] = [CALL, *composed, "Done."]
+    stub = openai_stub(*refusing(is_refused, words, *replies * 2))
     async with stub.chat_model(f"learner-{next(NUMBERS)}") as model:
         agent = create_graph_agent(
             model, tools=[echo], checkpointer=InMemorySaver(), config=LoopConfig(tool_calling="native", **config)

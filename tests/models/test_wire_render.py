@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import AzureChatOpenAI, ChatOpenAI
+from pydantic import SecretStr
 
 from graph_agent import ScriptedChatModel
 from graph_agent._internal.media import media_of
@@ -23,6 +24,7 @@ from graph_agent.models.wire.rules import WireRules
 from graph_agent.models.wire.table import PROVIDERS
 from graph_agent.models.wire.traits import CALL_FIELDS, SOURCE, concerned_by
 
+KEY = SecretStr("k")
 IMAGE = {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"}
 PDF = {"type": "file", "base64": "JVBERi0=", "mime_type": "application/pdf"}
 NAMES = ["search", "browser.tabs.open", "a name", "x" * 80, "1st"]
@@ -49,7 +51,8 @@ def histories(draw: st.DrawFn) -> list[BaseMessage]:
             ]
             messages.append(AIMessage(draw(st.sampled_from(["", f"p{number}"])), tool_calls=calls))
             for call in calls:
-                content = draw(st.sampled_from(["r", [{"type": "text", "text": "r"}, IMAGE], [PDF], ""]))
+                results: list[Any] = ["r", [{"type": "text", "text": "r"}, IMAGE], [PDF], ""]
+                content = draw(st.sampled_from(results))
                 messages.append(ToolMessage(content, tool_call_id=call["id"], name=call["name"]))
     return messages
 
@@ -92,7 +95,8 @@ def test_a_request_keeps_to_the_rules_of_its_endpoint(history: list[BaseMessage]
         "media of results": media[ToolMessage] <= rules.result_media,
         "media of the user": media[HumanMessage] <= rules.user_media,
         "texts": all(f"u{n}" in texts(request) for n in range(5) if f"u{n}" in texts(history)),
-        "empty": rules.empty_text or all(message.content or getattr(message, "tool_calls", ()) for message in request),
+        "empty": rules.empty_text
+        or all(message.content or (isinstance(message, AIMessage) and message.tool_calls) for message in request),
     } == dict.fromkeys(
         [
             *["names", "ids", "pairs", "results first", "user after tool", "repeated users", "media of results"],
@@ -180,14 +184,14 @@ class Mine(ChatOpenAI):
 @pytest.mark.parametrize(
     ("make", "provider"),
     [
-        (lambda: ChatOpenAI(model="gpt-4o", api_key="k"), "openai"),
-        (lambda: Mine(model="gpt-4o", api_key="k", base_url="https://api.deepseek.com/v1"), "deepseek"),
-        (lambda: ChatOpenAI(model="m", api_key="k", base_url="http://127.0.0.1:8000/v1"), "unknown"),
-        (lambda: ChatOpenAI(model="m", api_key="k", base_url="http://localhost:11434/v1"), "ollama"),
-        (lambda: ChatOpenAI(model="m", api_key="k", base_url="https://eu.api.groq.com/openai/v1"), "groq"),
+        (lambda: ChatOpenAI(model="gpt-4o", api_key=KEY), "openai"),
+        (lambda: Mine(model="gpt-4o", api_key=KEY, base_url="https://api.deepseek.com/v1"), "deepseek"),
+        (lambda: ChatOpenAI(model="m", api_key=KEY, base_url="http://127.0.0.1:8000/v1"), "unknown"),
+        (lambda: ChatOpenAI(model="m", api_key=KEY, base_url="http://localhost:11434/v1"), "ollama"),
+        (lambda: ChatOpenAI(model="m", api_key=KEY, base_url="https://eu.api.groq.com/openai/v1"), "groq"),
         (
             lambda: AzureChatOpenAI(
-                model="m", api_key="k", azure_endpoint="https://mine.openai.azure.com", api_version="2024-10-21"
+                model="m", api_key=KEY, azure_endpoint="https://mine.openai.azure.com", api_version="2024-10-21"
             ),
             "azure-openai",
         ),
@@ -201,7 +205,7 @@ def test_rules_are_chosen_by_class_and_address(make: Any, provider: str) -> None
 
 
 def test_rules_of_a_family_hold_on_a_server_of_many_models() -> None:
-    model = ChatOpenAI(model="mistralai/Mistral-Small-3.2", api_key="k", base_url="http://127.0.0.1:8000/v1")
+    model = ChatOpenAI(model="mistralai/Mistral-Small-3.2", api_key=KEY, base_url="http://127.0.0.1:8000/v1")
 
     rules = rules_for(model, {"user_after_tool": True})
 
