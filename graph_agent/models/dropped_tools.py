@@ -19,8 +19,8 @@ _WORD = re.compile(r"[\w'’]{1,16}|[^\w\s]+(?=\s|\Z)")
 """A piece of text that no common tokenizer joins with the next one."""
 _CHARS_PER_TOKEN = 4
 """Characters of a token, for a server that estimates its counts."""
-_ALL_TOOLS, _TOOL, _ARGUMENT = 8, 5, 2
-"""Fewest tokens around the tools, each tool and each argument, in addition to their words."""
+_MESSAGE, _ALL_TOOLS, _TOOL, _ARGUMENT = 1, 12, 5, 2
+"""Fewest tokens around each message, the tools, each tool and each argument, in addition to their words."""
 _CUT_TO = 1024
 """Windows are multiples of it; a count next to a multiple may be that of a prompt which the server has cut."""
 
@@ -77,8 +77,9 @@ def drops_tools(reported: int, prompt: Sequence[str], tools: int) -> bool:
         prompt: The texts that no server leaves out: the system prompt and the newest message.
         tools: The result of `fewest_tokens_of_tools`.
     """
-    if reported >= sum(map(len, prompt)) // _CHARS_PER_TOKEN + tools:
+    around = _MESSAGE * (len(prompt) + 1)
+    if reported >= sum(map(len, prompt)) // _CHARS_PER_TOKEN + around + tools:
         return False
     fewest = sum(map(fewest_tokens, prompt))
     is_cut = -1 <= (reported + _CUT_TO // 2) % _CUT_TO - _CUT_TO // 2 <= 1
-    return fewest <= reported < fewest + tools and not (is_cut and reported > 1)
+    return fewest <= reported < fewest + around + tools and not (is_cut and reported > 1)

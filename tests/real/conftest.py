@@ -1,12 +1,14 @@
-"""Servers of a real small model, one process for each alias and window."""
+"""Servers of a real small model, one process for each alias and window; and chat models that talk to them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from langchain_openai import ChatOpenAI
 
 from scripts.local_model import missing, model_server
+from tests.support.openai_stub import open_chat_model
 from tests.support.required import unavailable
 
 
@@ -18,26 +20,26 @@ def _server(alias: str, context: int) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def _local_server() -> Iterator[str]:
+def local_server() -> Iterator[str]:
+    """The base URL of a server whose model is named `local`, and reads 4,096 tokens."""
     yield from _server("local", 4096)
 
 
 @pytest.fixture(scope="session")
-def _small_server() -> Iterator[str]:
+def small_server() -> Iterator[str]:
+    """The base URL of a server whose model is named `small`, and reads 1,024 tokens."""
     yield from _server("small", 1024)
 
 
 @pytest.fixture
-def local_server(_local_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The base URL of a server whose model is named `local`; `openai:` models use it."""
-    monkeypatch.setenv("OPENAI_BASE_URL", _local_server)
-    monkeypatch.setenv("OPENAI_API_KEY", "any")
-    return _local_server
+async def local_model(local_server: str) -> AsyncIterator[ChatOpenAI]:
+    """The model `local`."""
+    async with open_chat_model(local_server, "local") as model:
+        yield model
 
 
 @pytest.fixture
-def small_server(_small_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The base URL of a server whose model, named `small`, reads 1,024 tokens; `openai:` models use it."""
-    monkeypatch.setenv("OPENAI_BASE_URL", _small_server)
-    monkeypatch.setenv("OPENAI_API_KEY", "any")
-    return _small_server
+async def small_model(small_server: str) -> AsyncIterator[ChatOpenAI]:
+    """The model `small`."""
+    async with open_chat_model(small_server, "small") as model:
+        yield model

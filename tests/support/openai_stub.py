@@ -15,7 +15,7 @@ import json
 import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -77,6 +77,23 @@ class StubRequest:
     body: dict[str, Any]
 
 
+@asynccontextmanager
+async def open_chat_model(
+    base_url: str, model: str, *, kind: type[ChatOpenAI] = ChatOpenAI, **kwargs: Any
+) -> AsyncIterator[ChatOpenAI]:
+    """A real `ChatOpenAI` for a server on loopback, with HTTP clients of its own that are closed at the end."""
+    # The default clients are shared by the whole process, and would carry connections from loop to loop. Loopback has
+    # no certificates to verify, and loading them takes longer than a test.
+    sync_client = openai.DefaultHttpxClient(verify=False)
+    async_client = openai.DefaultAsyncHttpxClient(verify=False)
+    settings = {"base_url": base_url, "api_key": "sk-stub-key", "max_retries": 0, "stream_usage": True, **kwargs}
+    try:
+        yield kind(model=model, http_client=sync_client, http_async_client=async_client, **settings)
+    finally:
+        sync_client.close()
+        await async_client.aclose()
+
+
 class OpenAIStub:
     """The server; it listens while the `with` block lasts."""
 
@@ -121,27 +138,11 @@ class OpenAIStub:
         with self._lock:
             self._replies = list(replies)
 
-    @asynccontextmanager
-    async def chat_model(
+    def chat_model(
         self, model: str = "stub-model", *, kind: type[ChatOpenAI] = ChatOpenAI, **kwargs: Any
-    ) -> AsyncIterator[ChatOpenAI]:
-        """A real `ChatOpenAI` that talks to this stub, with HTTP clients of its own that are closed at the end."""
-        # The default clients are shared by the whole process, and would carry connections from loop to loop. Loopback
-        # has no certificates to verify, and loading them takes longer than a test.
-        sync_client = openai.DefaultHttpxClient(verify=False)
-        async_client = openai.DefaultAsyncHttpxClient(verify=False)
-        settings = {
-            "base_url": self.base_url,
-            "api_key": "sk-stub-key",
-            "max_retries": 0,
-            "stream_usage": True,
-            **kwargs,
-        }
-        try:
-            yield kind(model=model, http_client=sync_client, http_async_client=async_client, **settings)
-        finally:
-            sync_client.close()
-            await async_client.aclose()
+    ) -> AbstractAsyncContextManager[ChatOpenAI]:
+        """A real `ChatOpenAI` that talks to this stub."""
+        return open_chat_model(self.base_url, model, kind=kind, **kwargs)
 
     def __enter__(self) -> OpenAIStub:
         self._thread.start()

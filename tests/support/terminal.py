@@ -98,10 +98,11 @@ class Conversation(fdspawn):  # type: ignore[misc]  # it has no types
 
 @contextmanager
 def terminal(
-    folder: Path, *arguments: str, script: list[str], size: tuple[int, int] = (40, 100), **environment: str
+    folder: Path, *arguments: str, script: list[str] | None, size: tuple[int, int] = (40, 100), **environment: str
 ) -> Iterator[Any]:
-    """Run `graph-agent` on a pseudo-terminal, with a scripted model."""
-    given = {**os.environ, "DEBUG_MOCK_RESPONSES": json.dumps(script), "XDG_STATE_HOME": str(folder / "state")}
+    """Run `graph-agent` on a pseudo-terminal, with a scripted model if there is a script."""
+    scripted = {"DEBUG_MOCK_RESPONSES": json.dumps(script)} if script is not None else {}
+    given = {**os.environ, **scripted, "XDG_STATE_HOME": str(folder / "state")}
     given |= {"TERM": "xterm", "NO_COLOR": "1", **environment}
     conversation = Conversation(["graph_agent.cli", *arguments], folder, given, size)
     try:
