@@ -30,7 +30,7 @@ cases:
 """
 
 
-def environment(base_url: str) -> dict[str, str]:
+def environment(base_url: str) -> dict[str, Any]:
     return {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "any"}
 
 
