@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-from tests.providers.exchange import Answer, Brain, Fault, Hold, Refusal, Reply, Request
+from tests.providers.exchange import Answer, Brain, Fault, Hold, Raw, Refusal, Reply, Request
 from tests.providers.row import Row
 
 _POLL_S = 0.01
@@ -132,6 +132,15 @@ class Emulator:
                 exchange.refusal = outcome
                 body = outcome.body if isinstance(outcome.body, str) else json.dumps(outcome.body)
                 answer = Answer(outcome.status, body.encode(), headers=outcome.headers)
+            elif isinstance(outcome, Raw):
+                if request.stream:
+                    handler.begin_stream(self.row.protocol.stream_type)
+                    for event in outcome.events:
+                        handler.send_piece(event)
+                    handler.end_stream()
+                    exchange.done.set()
+                    return
+                answer = Answer(200, outcome.body)
             else:
                 exchange.reply = outcome
                 if request.stream and not getattr(self.row.shape, "json_for_stream", False):

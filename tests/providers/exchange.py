@@ -190,6 +190,15 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Raw:
+    """An answer of HTTP 200 that is not a reply: its events if a stream was asked for, else its body."""
+
+    events: tuple[bytes, ...]
+    """Framed, as they are sent."""
+    body: bytes
+
+
+@dataclass(frozen=True)
 class Answer:
     """Bytes of an answer that is not streamed."""
 
@@ -199,7 +208,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Brain = Callable[[Request], Reply | Fault | Refusal]
+Brain = Callable[[Request], Reply | Fault | Refusal | Raw]
 """What the model replies to a request that its provider accepts."""
 
 

@@ -19,7 +19,7 @@ from graph_agent import LoopConfig, RunResult, Session, create_graph_agent
 from graph_agent.calls import parse_tool_calls
 from graph_agent.models.resolve import resolve_model
 from tests.providers.emulator import Emulator
-from tests.providers.exchange import Brain, Call, Fault, Refusal, Reply, Request
+from tests.providers.exchange import Brain, Call, Fault, Raw, Refusal, Reply, Request
 from tests.providers.row import Ability, Row
 
 ANSWER = "It is sunny in Paris."
@@ -38,14 +38,14 @@ def clock(zone: str) -> str:
     return f"It is 12:00 in {zone}."
 
 
-Step = Reply | Fault | Refusal | Callable[[Request], Reply]
+Step = Reply | Fault | Refusal | Raw | Callable[[Request], Reply]
 
 
 def in_order(*replies: Step) -> Brain:
     """Return a model that gives these replies, one to each request that its provider accepts."""
     left = list(replies)
 
-    def brain(request: Request) -> Reply | Fault | Refusal:
+    def brain(request: Request) -> Reply | Fault | Refusal | Raw:
         assert left, f"no reply is left for {request.messages[-1].text[:300]!r}"
         reply = left.pop(0)
         return reply(request) if callable(reply) else reply
@@ -194,7 +194,7 @@ def results_in(request: Request) -> list[str]:
 def _writing_calls(brain: Brain) -> Brain:
     """Return the same model for a server that takes no tools: it writes its calls as text."""
 
-    def writes(request: Request) -> Reply | Fault | Refusal:
+    def writes(request: Request) -> Reply | Fault | Refusal | Raw:
         reply = brain(request)
         if not isinstance(reply, Reply) or not reply.calls:
             return reply

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
 
-from tests.providers.exchange import FaultKind, Refusal, Request, WireProtocol
+from tests.providers.exchange import FaultKind, Raw, Refusal, Reply, Request, WireProtocol
 from tests.providers.rule import Rule
 
 Ability = Literal[
@@ -22,6 +22,20 @@ Ability = Literal[
     "abort_in_reply",
 ]
 """What a provider may be unable to do."""
+
+
+@dataclass(frozen=True)
+class OddAnswer:
+    """An answer of a provider in place of a reply, and what becomes of the run."""
+
+    rule: str
+    """Id of the rule that describes it."""
+    answer: Refusal | Raw | Reply
+    outcome: Literal["goes on", "fails", "is refused", "runs no call", "runs the call"]
+    """The run gets another reply and completes; fails for good, or ends with a refusal, without another request; leaves
+    a call that the reply has; runs that call."""
+    words: str = ""
+    """What the error of a run that fails contains."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +59,8 @@ class Row:
     """Ids of the rules of replies that `shape` follows."""
     limits: Mapping[Ability, str] = field(default_factory=dict)
     """What the provider cannot do, as a sentence for a user."""
+    odd: tuple[OddAnswer, ...] = ()
+    """Answers in place of a reply that the provider is known for."""
     host: str = ""
     """The provider's own host name, which then resolves to this machine; empty for a local server."""
     environment: Callable[[str], Mapping[str, str]] = lambda address: {}

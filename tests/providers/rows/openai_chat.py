@@ -9,6 +9,7 @@ from typing import Any
 from tests.providers.exchange import Usage
 from tests.providers.protocols.openai_chat import ChatShape, OpenAIChat, openai_usage
 from tests.providers.row import Ability, Row
+from tests.providers.rows import odd_chat
 from tests.providers.rows.building import KEY, by_openai, from_class, openai_environment
 from tests.providers.rule import Rule
 from tests.providers.rules import compatible, openai, servers
@@ -129,6 +130,7 @@ OPENAI = _alone(
     ChatShape(usage_unasked=False),
     host="api.openai.com",
     answers=("openai-18", "openai-19", "openai-20"),
+    odd=odd_chat.OPENAI,
     limits=_HIDDEN,
     in_make_test=True,
 )
@@ -162,6 +164,7 @@ _AZURE = replace(
         ),
     ),
     answers=("azure-openai-01",),
+    odd=odd_chat.AZURE,
     limits={**_HIDDEN, **_WITHOUT_DOCUMENTS},
     host="emulator.openai.azure.com",
     environment=lambda address: {},
@@ -183,6 +186,7 @@ _DEEPSEEK = _provider(
     host="api.deepseek.com",
     suffix="/v1",
     answers=("deepseek-08", "deepseek-09", "deepseek-11"),
+    odd=odd_chat.DEEPSEEK,
     limits=_TEXT_ONLY,
 )
 _GROQ = _provider(
@@ -196,6 +200,7 @@ _GROQ = _provider(
     host="api.groq.com",
     suffix="",
     answers=("groq-06",),
+    odd=odd_chat.GROQ,
     limits=_WITHOUT_DOCUMENTS,
 )
 _GROQ = (
@@ -213,6 +218,7 @@ _XAI = _provider(
     host="api.x.ai",
     suffix="/v1",
     answers=("xai-03", "xai-05"),
+    odd=odd_chat.XAI,
 )
 _CEREBRAS = _provider(
     "cerebras",
@@ -257,6 +263,7 @@ _OPENROUTER = _provider(
     host="openrouter.ai",
     suffix="/api/v1",
     answers=("openrouter-02", "openrouter-05"),
+    odd=odd_chat.OPENROUTER,
 )
 _TOGETHER = _provider(
     "together",
@@ -302,6 +309,7 @@ _NIM = _provider(
     ChatShape(reasoning="reasoning_content", usage_unasked=False),
     host="integrate.api.nvidia.com",
     suffix="/v1",
+    odd=odd_chat.NIM,
     limits=_WITHOUT_DOCUMENTS,
 )
 _GEMINI = _alone(
@@ -324,6 +332,8 @@ _ALONE = (
         ChatShape(reasoning="reasoning_content", usage="with_finish"),
         host="api.z.ai",
         suffix="/api/paas/v4",
+        odd=odd_chat.ZAI,
+        limits=_WITHOUT_DOCUMENTS,
         note="langchain-zhipuai is a first upload only.",
     ),
     _alone(
@@ -334,6 +344,8 @@ _ALONE = (
         ChatShape(reasoning="think_tags"),
         host="api.minimax.io",
         answers=("minimax-06",),
+        odd=odd_chat.MINIMAX,
+        limits=_WITHOUT_DOCUMENTS,
         note="There is no LangChain package.",
     ),
     _alone(
@@ -421,6 +433,7 @@ _ALONE = (
             reasoning="reasoning_content", object_arguments=True, extra={"timings": {"prompt_n": 10, "predicted_n": 5}}
         ),
         answers=("llama.cpp-05", "llama.cpp-06"),
+        odd=odd_chat.LLAMA_CPP,
     ),
     _alone(
         "llama.cpp (Gemma without tools)",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.providers.emulator import Emulator
-from tests.providers.exchange import Fault, FaultKind, Reply
+from tests.providers.exchange import Fault, FaultKind, Refusal, Reply
 from tests.providers.lab import ANSWER, WEATHER, Lab, Step, called, calls, clock, in_order, outcome, streamed, weather
 from tests.providers.rows.fallback import fallback_row
 from tests.providers.situations import situation
@@ -71,6 +71,32 @@ async def stream_broken_in_a_call(lab: Lab) -> None:
     second = await session.run("And now?")
 
     assert [first.results, second.answer] == [{}, "Good." if first.answer == "Fine." else "Fine."]
+
+
+@situation("failures")
+async def odd_answers(lab: Lab) -> None:
+    """Errors in place of a reply, and unusual ends of one: tried again, or named; never taken for an answer."""
+    for number, odd in enumerate(lab.row.odd):
+        if isinstance(odd.answer, Refusal):
+            lab.expected.add(odd.answer.rule)
+        before = len(lab.emulator.exchanges)
+        session = lab.session(odd.answer, Reply(ANSWER), Reply(ANSWER), tools=[weather], session_id=f"s{number}")
+
+        _, result = await streamed(session, WEATHER)
+
+        requests = len(lab.emulator.exchanges) - before
+        if odd.outcome == "fails":
+            assert (odd.rule, str(result.status), requests) == (odd.rule, "FAILED", 1)
+            assert odd.words in f"{result.error} {result.hint}"
+        elif odd.outcome == "is refused":
+            warnings = [event["message"] for event in await session.events() if event["type"] == "warning"]
+            assert (odd.rule, requests, any("refused to answer" in text for text in warnings)) == (odd.rule, 1, True)
+        elif odd.outcome == "runs the call":
+            assert (odd.rule, outcome(result)) == (odd.rule, ("COMPLETED", ANSWER, ["Sunny in Paris, 21 degrees."]))
+        elif odd.outcome == "goes on":
+            assert (odd.rule, outcome(result)) == (odd.rule, ("COMPLETED", ANSWER, []))
+        else:
+            assert (odd.rule, "Sunny in Paris" in str(result.results)) == (odd.rule, False)
 
 
 @situation("fallback")
