@@ -1,7 +1,8 @@
 """Two providers in one session: the second continues what the first has begun, and hands it back.
 
-A pair is tested in two ways: by a fallback in the middle of a run, with a call of the first provider already done, and
-by the model of a run's context. No request may be refused, and no reasoning may reach another provider.
+The second takes over by a fallback in the middle of a run, when a call of the first has been done; the next run is the
+first provider's again, and a third run the second's, by its context. No request may be refused, and no reasoning may
+reach another provider.
 """
 
 from __future__ import annotations
@@ -19,14 +20,40 @@ from langgraph.checkpoint.memory import InMemorySaver
 from graph_agent import LoopConfig, Session, create_graph_agent
 from graph_agent.models.resolve import resolve_model
 from tests.providers.emulator import Emulator
-from tests.providers.exchange import Call, Fault, Reply, Request, Usage
+from tests.providers.exchange import Call, Fault, Reply, Request
 from tests.providers.lab import clock, connect, weather
 from tests.providers.row import Row
 from tests.providers.rows import ROWS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-_RESULTS = {"weather": "Sunny in Paris, 21 degrees.", "clock": "It is 12:00 in UTC."}
+_PAIRED = (
+    "openai",
+    "openai-responses-unstored",
+    "anthropic",
+    "anthropic-thinking",
+    "gemini-3",
+    "gemini (openai-compatible)",
+    "vertex",
+    "bedrock-thinking",
+    "bedrock-mistral",
+    "mistral-reasoning",
+    "cohere-reasoning",
+    "ollama-reasoning",
+    "deepseek",
+    "groq",
+    "xai",
+    "cerebras",
+    "moonshot-kimi",
+    "openrouter",
+    "minimax",
+    "qwen-dashscope",
+    "vllm (Mistral)",
+    "llama.cpp (Gemma without tools)",
+)
+"""One row of each provider, and of each of its APIs and kinds of model whose rules differ."""
+_WEATHER, _TIME, _THANKS = "What is the weather in Paris?", "What time is it?", "Thanks!"
+_SUNNY, _NOON = "Sunny in Paris, 21 degrees.", "It is 12:00 in UTC."
 
 
 class Pairs:
@@ -57,23 +84,28 @@ class Pairs:
 
 
 def _brain(row: Row) -> Callable[[Request], Reply | Fault]:
-    """A model that looks up what it is asked for; `fail` in a question makes it fail once its tool has run."""
+    """A model that looks up what it is asked for; one that is asked to fail does, once its tool has run."""
 
     def brain(request: Request) -> Reply | Fault:
-        question = next(message.text for message in reversed(request.messages) if message.role == "user")
-        answered = request.messages[-1].role == "tool"
-        if answered and f"fail {row.name}." in question and "clock" not in request.calls[-1].name:
+        at, question = max((request.text.rfind(each), each) for each in (_WEATHER, _TIME, _THANKS))
+        since = request.text[at:]
+        if question == _THANKS:
+            return Reply(f"{row.name} thanks too.", reasoning=_thought(row))
+        if question == _WEATHER and _SUNNY not in since:
+            return _called(row, request, "weather", city="Paris")
+        if question == _WEATHER and f"fail {row.name}." in since:
             return Fault("server_error")
-        if "Thanks" in question:
-            return Reply("You are welcome.", reasoning=_thought(row))
-        name = "clock" if "time" in question or (answered and "fail" in question) else "weather"
-        if answered and request.calls[-1].name == name:
-            return Reply(f"Answer of {row.name}.", reasoning=_thought(row))
-        arguments = {"zone": "UTC"} if name == "clock" else {"city": "Paris"}
-        usage = Usage(input=100, output=20)
-        return Reply("I look.", (Call(name, arguments),), reasoning=_thought(row), usage=usage)
+        if _NOON not in since:
+            return _called(row, request, "clock", zone="UTC")
+        return Reply(f"Answer of {row.name}.", reasoning=_thought(row))
 
     return brain
+
+
+def _called(row: Row, request: Request, name: str, **arguments: str) -> Reply:
+    if request.tools:
+        return Reply("I look.", (Call(name, arguments),), reasoning=_thought(row))
+    return Reply(json.dumps({"tool_calls": [{"name": name, "arguments": arguments}]}), reasoning=_thought(row))
 
 
 def _thought(row: Row) -> str:
@@ -96,52 +128,38 @@ def _rows_of(item: pytest.Item) -> Iterator[str]:
 
 
 def _cells() -> Iterator[Any]:
-    local = [row for row in ROWS if row.in_make_test]
-    for row in local:
-        yield pytest.param(row, tuple(other for other in local if other is not row), id=f"{row.name}-sample")
-    for row in ROWS:
-        others = tuple(other for other in ROWS if other is not row)
-        yield pytest.param(row, others, id=row.name, marks=pytest.mark.providers)
+    named = [row for name in _PAIRED for row in ROWS if row.name == name]
+    assert len(named) == len(_PAIRED)
+    for rows, sample in ((ROWS, True), (named, False)):
+        chosen = [row for row in rows if row.in_make_test] if sample else rows
+        for row in chosen:
+            others = tuple(other for other in chosen if other is not row)
+            marks = () if sample else (pytest.mark.providers,)
+            yield pytest.param(row, others, id=f"{row.name}-sample" if sample else row.name, marks=marks)
 
 
 @pytest.mark.parametrize(("first", "others"), _cells())
-async def test_another_provider_continues_by_fallback(pairs: Pairs, first: Row, others: tuple[Row, ...]) -> None:
-    """The fallback happens between a call and the answer, and the next run is the first provider's again."""
+async def test_another_provider_takes_part_in_a_session(pairs: Pairs, first: Row, others: tuple[Row, ...]) -> None:
     failed: dict[str, Any] = {}
     for second in others:
-        started = pairs.emulators[first.name], pairs.emulators[second.name]
-        for emulator in started:
+        both = pairs.emulators[first.name], pairs.emulators[second.name]
+        for emulator in both:
             emulator.exchanges.clear()
+            emulator.errors.clear()
         session = pairs.session(first, fallback_models=[pairs.models[second.name]])
 
-        done = await session.run(f"What is the weather in Paris? Please fail {first.name}.")
-        thanks = await session.run("Thanks!")
+        mixed = await session.run(f"{_WEATHER} Please fail {first.name}.")
+        own = await session.run(_TIME)
+        thanks = await session.run(_THANKS, context={"model": second.name})
 
-        seen = (list(done.results.values()), done.answer, thanks.answer)
-        wanted = (list(_RESULTS.values()), f"Answer of {second.name}.", "You are welcome.")
-        problems = _refused(started, expected=first.faults["server_error"].id) + _leaked(started)
-        if seen != wanted or problems:
-            failed[second.name] = problems or seen
-    assert failed == {}
-
-
-@pytest.mark.parametrize(("first", "others"), _cells())
-async def test_another_provider_continues_by_the_context(pairs: Pairs, first: Row, others: tuple[Row, ...]) -> None:
-    """A run with another model follows a whole run of the first provider, which continues after it."""
-    failed: dict[str, Any] = {}
-    for second in others:
-        started = pairs.emulators[first.name], pairs.emulators[second.name]
-        for emulator in started:
-            emulator.exchanges.clear()
-        session = pairs.session(first)
-
-        sunny = await session.run("What is the weather in Paris?")
-        noon = await session.run("What time is it?", context={"model": second.name})
-        thanks = await session.run("Thanks!")
-
-        seen = (sunny.answer, noon.answer, thanks.answer)
-        wanted = (f"Answer of {first.name}.", f"Answer of {second.name}.", "You are welcome.")
-        problems = _refused(started) + _leaked(started)
+        seen = (list(mixed.results.values()), mixed.answer, own.answer, thanks.answer)
+        wanted = (
+            [_SUNNY, _NOON],
+            f"Answer of {second.name}.",
+            f"Answer of {first.name}.",
+            f"{second.name} thanks too.",
+        )
+        problems = _refused(both, expected=first.faults["server_error"].id) + _leaked(both)
         if seen != wanted or problems:
             failed[second.name] = problems or seen
     assert failed == {}

@@ -193,10 +193,14 @@ def _response_object(request: Request) -> Iterator[str]:
 
 
 def _missing_signature(words: str) -> Find:
+    """Signatures are needed in the current turn: behind the newest message of the user that is no response."""
+
     def find(request: Request) -> Iterator[str]:
-        for index, _role, parts in _turns(request):
-            called = _with(parts, "functionCall")
-            if _third(request) and called and not field(called[0], "thoughtSignature"):
+        turns = list(_turns(request)) if _third(request) else []
+        asked = [index for index, role, parts in turns if role == "user" and not _with(parts, "functionResponse")]
+        for index, _role, parts in turns:
+            called = _with(parts, "functionCall") if index > max(asked, default=-1) else []
+            if called and not field(called[0], "thoughtSignature"):
                 yield words.format(name=field(called[0], "functionCall").get("name"), position=index + 1)
 
     return find
