@@ -168,10 +168,13 @@ class Emulator:
         handler.begin_stream(self.row.protocol.stream_type)
         try:
             for number, event in enumerate(events):
-                if number == reply.cut_after:
+                if number == reply.cut_after or (reply.unfinished and self.row.protocol.finish_mark in event):
                     handler.close_connection = True
                     handler.connection.shutdown(socket.SHUT_RDWR)
                     return
+                if number == reply.error_after:
+                    handler.send_piece(self.row.protocol.error)
+                    break
                 if reply.hold is not None and number == reply.hold.after and not self._held(handler, reply.hold):
                     exchange.client_closed = True
                     return

@@ -157,6 +157,10 @@ class Reply:
     """`stop`, `calls`, `length` or `filter`, which protocols translate, or a provider's own word; None to infer it."""
     cut_after: int | None = None
     """Streams only: the connection ends after so many events, without an end of the reply."""
+    unfinished: bool = False
+    """Streams only: the connection ends before the event with the finish reason."""
+    error_after: int | None = None
+    """Streams only: after so many events, the provider reports that it is overloaded, and the stream ends."""
     hold: Hold | None = None
     pace_s: float = 0
     """Streams only: seconds between two events."""
@@ -218,6 +222,8 @@ class WireProtocol(Protocol):
     name: str
     stream_type: str
     """Content type of a streamed reply."""
+    finish_mark: bytes
+    """What only the event with the finish reason of a stream has."""
 
     def parse(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Request:
         """Return a request in the common form."""
@@ -229,6 +235,11 @@ class WireProtocol(Protocol):
 
     def stream(self, reply: Reply, request: Request, shape: Any) -> Iterator[bytes]:
         """Yield the events of a streamed reply, framed."""
+        ...
+
+    @property
+    def error(self) -> bytes:
+        """The events of a stream by which the provider reports that it is overloaded."""
         ...
 
     def plain(self, model: str) -> tuple[str, dict[str, Any]]:

@@ -38,6 +38,8 @@ class Anthropic:
 
     name = "anthropic"
     stream_type = "text/event-stream"
+    finish_mark = b"message_delta"
+    error = b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n'
 
     def parse(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Request:
         """Return the request in the common form; a user message with results becomes several messages."""

@@ -42,6 +42,12 @@ class Bedrock:
 
     name = "bedrock"
     stream_type = "application/vnd.amazon.eventstream"
+    finish_mark = b"messageStop"
+
+    @property
+    def error(self) -> bytes:
+        """An exception in a stream: it has no status."""
+        return event("serviceUnavailableException", {"message": "Bedrock is overloaded."}, "exception")
 
     def parse(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Request:
         """Return the request in the common form; a user message with results becomes several messages."""

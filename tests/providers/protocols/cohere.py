@@ -23,6 +23,11 @@ class Cohere:
 
     name = "cohere"
     stream_type = "text/event-stream"
+    finish_mark = b"message-end"
+    error = (
+        b'event: message-end\ndata: {"type": "message-end", "delta": {"finish_reason": "ERROR", '
+        b'"error": "the service is temporarily unavailable"}}\n\n'
+    )
 
     def parse(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Request:
         """Return the request in the common form."""

@@ -31,6 +31,11 @@ class Gemini:
 
     name = "gemini"
     stream_type = "text/event-stream"
+    finish_mark = b"finishReason"
+    error = (
+        b'data: {"error": {"code": 503, "message": "The model is overloaded. Please try again later.", '
+        b'"status": "UNAVAILABLE"}}\r\n\r\n'
+    )
 
     def parse(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Request:
         """Return the request in the common form; keys in snake case are accepted too, as the API does."""
@@ -139,7 +144,7 @@ def _parts(reply: Reply, form: GeminiShape) -> list[dict[str, Any]]:
     for number, call in enumerate(reply.calls):
         part: dict[str, Any] = {"functionCall": {"name": call.name, "args": call.parsed()}}
         if form.signed and number == 0:
-            part["thoughtSignature"] = signature(call.name, form.maker)
+            part["thoughtSignature"] = signature("call", form.maker)
         parts.append(part)
     return parts
 

@@ -17,6 +17,8 @@ class Ollama:
 
     name = "ollama"
     stream_type = "application/x-ndjson"
+    finish_mark = b'"done": true'
+    error = b'{"error": "an error was encountered while running the model: unexpected EOF"}\n'
 
     def parse(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Request:
         """Return the request in the common form; a stream is the default."""

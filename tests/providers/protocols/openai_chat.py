@@ -71,6 +71,10 @@ class OpenAIChat:
 
     name = "openai_chat"
     stream_type = "text/event-stream"
+    finish_mark = b'"finish_reason": "'
+    error = (
+        b'data: {"error": {"message": "The server is overloaded.", "type": "server_error", "code": "overloaded"}}\n\n'
+    )
 
     def parse(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Request:
         """Return the request in the common form."""

@@ -27,6 +27,11 @@ class OpenAIResponses:
 
     name = "openai_responses"
     stream_type = "text/event-stream"
+    finish_mark = b"event: response.completed"
+    error = (
+        b'event: error\ndata: {"type": "error", "sequence_number": 2, "code": "server_is_overloaded", '
+        b'"message": "The server is overloaded.", "param": null}\n\n'
+    )
 
     def parse(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Request:
         """Return the request in the common form; calls become messages of their own."""

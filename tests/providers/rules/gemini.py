@@ -211,8 +211,7 @@ def _foreign_signature(maker: str) -> Find:
         for _index, _role, parts in _turns(request):
             for part in parts:
                 given = field(part, "thoughtSignature")
-                own = signature((field(part, "functionCall") or {}).get("name", ""), maker)
-                if given and given not in {own, _FOREIGN_CALL}:
+                if given and given not in {signature("call", maker), _FOREIGN_CALL}:
                     yield "Invalid thought signature."
 
     return find

@@ -54,7 +54,17 @@ async def wrong_key(lab: Lab) -> None:
 
 @situation("failures")
 async def stream_broken_before_the_text(lab: Lab) -> None:
-    session = lab.session(Reply("Never seen.", cut_after=1), Reply(ANSWER), tools=[weather])
+    session = lab.session(Reply("Never seen.", cut_after=0), Reply(ANSWER), tools=[weather])
+
+    tokens, result = await streamed(session, WEATHER)
+
+    assert [outcome(result), tokens] == [("COMPLETED", ANSWER, []), ANSWER]
+
+
+@situation("failures")
+async def error_in_a_stream(lab: Lab) -> None:
+    """An overload that is reported inside a reply of status 200, before any text."""
+    session = lab.session(Reply("Never seen.", error_after=0), Reply(ANSWER), tools=[weather])
 
     tokens, result = await streamed(session, WEATHER)
 
@@ -64,7 +74,7 @@ async def stream_broken_before_the_text(lab: Lab) -> None:
 @situation("failures")
 async def stream_broken_in_a_call(lab: Lab) -> None:
     """No call of a reply without an end runs."""
-    broken = calls(("weather", {"city": "Paris"}), ("clock", {"zone": "UTC"}), cut_after=3)
+    broken = calls(("weather", {"city": "Paris"}), ("clock", {"zone": "UTC"}), unfinished=True)
     session = lab.session(broken, Reply("Fine."), Reply("Good."), tools=[weather, clock])
 
     _, first = await streamed(session, WEATHER)
