@@ -20,6 +20,7 @@ Ability = Literal[
     "whole",
     "tools",
     "abort_in_reply",
+    "abort_in_wait",
 ]
 """What a provider may be unable to do."""
 

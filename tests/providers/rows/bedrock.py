@@ -12,6 +12,7 @@ from tests.providers.rule import Rule
 from tests.providers.rules import bedrock
 
 CONVERSE = Bedrock()
+_IN_THREAD = "The client waits in a thread for the beginning of a reply, and cannot be interrupted there."
 _NO_REASONING = "The model does not reason in this row."
 
 
@@ -40,7 +41,7 @@ def _row(
         faults=bedrock.FAULTS,
         shape=BedrockShape(thinks="additional_model_request_fields" in arguments),
         answers=("aws-bedrock-16", "aws-bedrock-17", "aws-bedrock-18", "aws-bedrock-19"),
-        limits=limits or {},
+        limits={"abort_in_wait": _IN_THREAD, **(limits or {})},
         host="bedrock-runtime.us-east-1.amazonaws.com",
         environment=_environment,
     )

@@ -136,7 +136,7 @@ async def abort_closes_the_stream(lab: Lab) -> None:
     await _aborted(lab, hold, session)
 
 
-@situation("abort")
+@situation("abort", needs="abort_in_wait")
 async def abort_closes_the_wait(lab: Lab) -> None:
     """Before the first byte of a stream."""
     hold = Hold(after=0)
@@ -144,7 +144,7 @@ async def abort_closes_the_wait(lab: Lab) -> None:
     await _aborted(lab, hold, session)
 
 
-@situation("abort")
+@situation("abort", needs="abort_in_reply")
 async def abort_closes_a_stream_that_goes_on(lab: Lab) -> None:
     """A client that reads in a thread can close the connection at the next event only."""
     session = lab.session(Reply("A long answer, word by word. " * 200, pace_s=0.05))
