@@ -28,14 +28,13 @@ from graph_agent.deps import AgentDeps, Task, answer_left_s, spent
 from graph_agent.errors import GraphAgentError, HookError, SlowSchemaError, UserError
 from graph_agent.models.errors import (
     FOR_USERS,
-    LONGER,
-    answer_cut_off,
     classify_model_error,
-    cut_off_warning,
     describe_model_error,
+    hint_of,
     is_raised_by_model,
     public_text,
 )
+from graph_agent.models.finish import LONGER, answer_cut_off, cut_off_warning
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import has_no_answer, is_blank
 from graph_agent.models.stream_watch import StreamWatch
@@ -65,8 +64,6 @@ from graph_agent.usage import LimitMet, LimitMetError, add_usage, budget_met, ex
 
 logger = get_logger(__name__)
 _HINTS = {
-    "transient": "Raise `model_retries`, or set `fallback_models`.",
-    "content_filter": "Another model, or other settings of the provider's filter, may accept the request.",
     "planning": "Try a model that follows the plan's schema, or set `tool_calling` to 'native'.",
     "empty_answer": "Try another model, or set `fallback_models`.",
     "response_format": "Simplify the response format, or try a model with structured output.",
@@ -78,14 +75,15 @@ _PRIVATE = frozenset({"hook", "middleware", "code", "response_format"})
 """Kinds whose message gives, after its first colon, the text of an exception that is not for the user."""
 
 
-def error_event(step: int, kind: str, message: str, *, advises: bool = False) -> StoredEvent:
+def error_event(step: int, kind: str, message: str, *, advises: bool = False, hint: str = "") -> StoredEvent:
     """Return the `error` event of a failed input.
 
     Args:
         advises: Whether the message ends in advice for the developer, after its last semicolon.
+        hint: Advice for the developer; empty for that of the message or of the kind.
     """
     what, separator, advice = clean(message).rpartition("; ")
-    hint = _HINTS.get(kind, "The log has the details.")
+    hint = hint or _HINTS.get(kind, "The log has the details.")
     if advises and separator and what and advice:
         hint = f"{advice[0].upper()}{advice[1:]}"
     return event("error", step, kind=kind, message=clean(message), hint=hint)
@@ -112,7 +110,8 @@ def failure_event(error: Exception, step: int, request: str) -> StoredEvent:
     kind, message = classify_model_error(error), describe_model_error(error)
     logger.error("%s failed: %s", request, message, extra=IN_HISTORY)
     log_traceback(logger, request, error)
-    return error_event(step, kind, describe_model_error(error, public=True), advises=kind not in FOR_USERS)
+    message = describe_model_error(error, public=True)
+    return error_event(step, kind, message, advises=kind not in FOR_USERS, hint=hint_of(error))
 
 
 def _is_raised_by_model(error: BaseException | None) -> bool:

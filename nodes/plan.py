@@ -17,7 +17,7 @@ from graph_agent._internal import telemetry
 from graph_agent._internal.failure_log import get_logger, log_fields
 from graph_agent.deps import AgentDeps, Task, work_left_s
 from graph_agent.errors import SlowSchemaError, UserError
-from graph_agent.models.errors import cut_off
+from graph_agent.models.finish import cut_off
 from graph_agent.nodes.finalize import failure_event, finalize_in_plan, may_finalize
 from graph_agent.planning.ask import RefusedError
 from graph_agent.planning.loop_detection import mark_withheld, stop_repetition

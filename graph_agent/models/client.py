@@ -6,7 +6,7 @@ import asyncio
 import copy
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
@@ -16,8 +16,9 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from graph_agent._internal.lru import BoundedCache
 from graph_agent.errors import ConfigError
 from graph_agent.models.capabilities import choose_tool_calling
+from graph_agent.models.continuation import ask_until_whole
 from graph_agent.models.prefixed import PrefixedChatModel
-from graph_agent.models.retry import QUIET, ask
+from graph_agent.models.retry import QUIET
 from graph_agent.models.sanitize import (
     SafeMessages,
     ToolAliases,
@@ -275,7 +276,7 @@ class ModelClient:
         quiet: bool,
         watch: StreamWatch | None,
     ) -> AIMessage:
-        reply = await ask(
+        reply = await ask_until_whole(
             bound.runnable,
             rendered,
             bound.options,
@@ -391,6 +392,16 @@ class BoundModel:
     """Maximum input tokens by its profile; None if unknown."""
     is_known: bool
     """Whether the rules of its endpoint are those of a known provider or server."""
+    _learned: list[int] = field(default_factory=list, init=False)
+
+    @property
+    def learned_window(self) -> int | None:
+        """Maximum input tokens that the model's server has named, for the life of the process; None if unknown."""
+        return self._learned[-1] if self._learned else None
+
+    def learn_window(self, tokens: int) -> None:
+        """Record the maximum input tokens that the model's server names."""
+        self._learned[:] = [tokens]
 
 
 def leave_unwrapped(client: ModelClient, planner: StructuredPlanner) -> tuple[ModelClient, StructuredPlanner]:
@@ -432,9 +443,9 @@ class ModelPool:
         self._lock = threading.Lock()
         self._run_models: dict[object, BoundModel] = {}
         self._built: dict[object, BoundModel] = {}
-        for field, wanted in (("model", [config.model or own]), ("fallback_models", config.fallback_models)):
+        for name, wanted in (("model", [config.model or own]), ("fallback_models", config.fallback_models)):
             for given in wanted:
-                self._built[_key(given, config)] = self._build(given, field, config)
+                self._built[_key(given, config)] = self._build(given, name, config)
         self.drops_tools: dict[str, bool] = {}
         """Name of a model → whether its server leaves the tools out of the prompt; absent if unknown."""
         self.first = self._built[_key(config.model or own, config)]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage
 
-from graph_agent.models.errors import UNENDED, cut_off
+from graph_agent.models.finish import UNENDED, cut_off
 from graph_agent.models.sanitize import with_text
 from graph_agent.parsing.turns import ProseEnd, invented_length
 

@@ -38,11 +38,13 @@ from langchain_core.utils.uuid import uuid7
 from graph_agent._compat import generate_reply, has_own_entry_point, message_handlers, traced_parameters
 from graph_agent._internal.failure_log import get_logger, log_failure
 from graph_agent._internal.sync_bridge import await_in_task, call_in_thread
-from graph_agent.models.errors import classify_model_error, mark_incomplete, retry_after_s
+from graph_agent.models.errors import LONGEST_WAIT_S, classify_model_error
+from graph_agent.models.finish import mark_incomplete
 from graph_agent.models.message_gate import MessageStream
 from graph_agent.models.reply_reader import ReplyReader
 from graph_agent.models.sanitize import is_text_only
 from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
+from graph_agent.models.waits import may_retry, requested_wait_s
 from graph_agent.models.wire.usage import reports_differences
 from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import TimedRequest, record_cut_off
@@ -196,8 +198,6 @@ async def request_unobserved(
     return cast("AIMessage", reply)
 
 
-LONGEST_WAIT_S = 60.0
-"""Maximum seconds between two attempts."""
 QUIET: RunnableConfig = {"tags": ["nostream"]}
 """Keeps the tokens of a model call out of the run's message stream."""
 
@@ -402,13 +402,10 @@ def _with_callbacks(
 
 
 async def pause_before_retry(error: Exception, attempt: int, retries: int) -> bool:
-    """Wait before the next attempt and return True; return False at once if there is none.
-
-    Only a transient error is retried; attempts are counted from 0, retries are those after the first.
-    """
-    if attempt >= retries or classify_model_error(error) != "transient":
+    """Wait before the next attempt and return True; return False at once if there is none (`may_retry`)."""
+    if not may_retry(error, attempt, retries):
         return False
-    await asyncio.sleep(wait_s(attempt, retry_after_s(error)))
+    await asyncio.sleep(wait_s(attempt, requested_wait_s(error, attempt)))
     return True
 
 

@@ -22,7 +22,7 @@ from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.text import to_json_safe
 from graph_agent.deps import AgentDeps
 from graph_agent.models.client import Mode
-from graph_agent.models.errors import cut_off, refusal_text
+from graph_agent.models.finish import cut_off, refusal_text
 from graph_agent.models.reply_end import ended_at
 from graph_agent.models.sanitize import without_call_blocks
 from graph_agent.models.stream_filters import has_no_answer, is_blank, without_sentinel

@@ -16,7 +16,7 @@ from graph_agent.errors import SlowSchemaError
 from graph_agent.hooks.copies import copied
 from graph_agent.hooks.protocol import HookResponse
 from graph_agent.models.client import Mode
-from graph_agent.models.errors import cause_of, cut_off, text_cut_off
+from graph_agent.models.finish import cause_of, cut_off, text_cut_off
 from graph_agent.models.reply_end import ended_at
 from graph_agent.models.sanitize import with_text, without_call_blocks, without_calls
 from graph_agent.models.stream_filters import is_blank, may_begin_with_call, without_sentinel

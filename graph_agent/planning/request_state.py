@@ -24,11 +24,13 @@ from graph_agent.hooks.request_messages import with_text, with_texts
 from graph_agent.models.client import BoundModel, Mode
 from graph_agent.models.errors import (
     FALLBACK_SENTENCE,
-    REFUSAL_WARNING,
     brief_model_error,
     classify_model_error,
     describe_model_error,
+    is_used_up,
+    window_in,
 )
+from graph_agent.models.finish import REFUSAL_WARNING
 from graph_agent.models.sanitize import SafeMessages, sanitized
 from graph_agent.models.wire.traits import traits_of
 from graph_agent.planning.compaction import compacted_view, is_kept_note, shorten, summarized_view
@@ -230,7 +232,7 @@ class RequestState:
         """Tokens that the current model can read; None if unknown, and for the model of a hook's request."""
         if self._patch is not None and self._patch[1] is not None:
             return None
-        return self.settings.context_window or self.model.window
+        return self.settings.context_window or self.model.window or self.model.learned_window
 
     @property
     def summarizes(self) -> bool:
@@ -325,9 +327,11 @@ class RequestState:
             case "transient":
                 return self.fall_back(error)
             case "auth" | "permission" | "unknown_model":
-                # The user must fix these for the first model; after a fallback, the next model may still work.
-                return self._index > 0 and self.fall_back(error)
+                # The user must fix these for the first model, unless its quota is used up; after a fallback, the next
+                # model may still work.
+                return (self._index > 0 or is_used_up(error)) and self.fall_back(error)
             case "context_overflow":
+                self._learn_window(error)
                 return self.shorten()
             case "tools_rejected":
                 return self._ask_in_text(error)
@@ -335,6 +339,16 @@ class RequestState:
                 return False
             case _:
                 assert_never(kind)
+
+    @property
+    def has_fallback(self) -> bool:
+        """Whether another model can be asked if the current one stays unavailable."""
+        return self._index + 1 < len(self._chain) and (self._patch is None or self._patch[1] is None)
+
+    def _learn_window(self, error: Exception) -> None:
+        """Record the context window that a refusal names, if the model's own is unknown."""
+        if self.window is None and self._patch is None and (window := window_in(error)) is not None:
+            self.model.learn_window(window)
 
     def fall_back(self, error: Exception) -> bool:
         """Switch to the next fallback model; False if there is none."""

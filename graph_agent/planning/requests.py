@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,12 +11,13 @@ from typing import Any, Literal, Self, TypeVar
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 
-from graph_agent.deps import Task
+from graph_agent.deps import Task, answer_left_s
 from graph_agent.hooks.loop_hooks import LoopHooks
 from graph_agent.hooks.protocol import HookRequest, sees_answers
 from graph_agent.hooks.request_messages import CarriedMessages, result_texts
 from graph_agent.models.dropped_tools import drops_tools, fewest_tokens_of_tools, input_tokens
-from graph_agent.models.errors import REFUSED, is_content_refusal, refusal_text
+from graph_agent.models.errors import is_content_refusal
+from graph_agent.models.finish import REFUSED, refusal_text
 from graph_agent.models.reply_end import ended_prose, invention_warning
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import (
@@ -31,6 +33,7 @@ from graph_agent.models.stream_filters import (
 )
 from graph_agent.models.stream_watch import Forwarder, StreamWatch, Visibility
 from graph_agent.models.structured import ModelCall
+from graph_agent.models.waits import alternative
 from graph_agent.planning.ask import (
     Limit,
     PlanningError,
@@ -83,10 +86,16 @@ class ModelRequests:
         budget_met: Returns the budget that forbids another request, and its size; None if there is none. Called with
             the usage of these requests and the newest reply.
         forwarder: Builds the watch that forwards one reply to a reader, unless it is quiet; None for no reader.
+        left_s: Seconds to the deadline of the input; None without one.
     """
 
     def __init__(
-        self, active: RequestState, budget_met: Limit, forwarder: Forwarder | None = None, session_id: str = ""
+        self,
+        active: RequestState,
+        budget_met: Limit,
+        forwarder: Forwarder | None = None,
+        session_id: str = "",
+        left_s: float | None = None,
     ) -> None:
         self.active = active
         self._session_id = session_id
@@ -100,6 +109,7 @@ class ModelRequests:
         """Ids of the input's earlier calls, which a structured plan may refer to."""
         self._budget_met = budget_met
         self._forwarder = forwarder
+        self._ends = None if left_s is None else time.monotonic() + left_s
 
     @classmethod
     async def open(
@@ -116,7 +126,7 @@ class ModelRequests:
         prepared = run.shared("prepared history", PreparedHistory)
         active = RequestState(deps, chain, settings, history, loop, planner, prepared)
         forwarder = run.parent.forwarder if isinstance(run.parent, RunHandle) else None
-        return cls(active, budget_met, forwarder, run.session_id)
+        return cls(active, budget_met, forwarder, run.session_id, answer_left_s(run, loop, settings))
 
     async def prepare(
         self, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = (), *, may_summarize: bool = True
@@ -487,7 +497,7 @@ class ModelRequests:
 
         active.fit()
         self.stream = StreamWatch(self._visibility_of_answer(sentence))
-        with self._extra_usage("answer"):
+        with self._extra_usage("answer"), alternative(fallback=active.has_fallback, ends=self._ends):
             message, failure = await active.deps.client.answer_after(
                 sentence, self.answer_request(), active.settings, mode=active.mode, recover=recover, watch=self.stream
             )
@@ -541,7 +551,8 @@ class ModelRequests:
                 self.active.fit()
                 self.stream = StreamWatch(visibility) if self._forwarder is None else self._forwarder(visibility)
                 try:
-                    return await ask(self.stream)
+                    with alternative(fallback=self.active.has_fallback and recover is None, ends=self._ends):
+                        return await ask(self.stream)
                 except RefusedError as refused:
                     self.count(refused.usage, refused.message.usage_metadata)
                     self.active.warn_of_refusal()

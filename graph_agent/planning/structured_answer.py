@@ -10,7 +10,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from graph_agent.errors import SlowSchemaError
-from graph_agent.models.errors import cause_of, cut_off
+from graph_agent.models.finish import cause_of, cut_off
 from graph_agent.models.stream_filters import is_blank
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.settings.response_format import ResponseSchema, is_json

@@ -16,7 +16,8 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemM
 from graph_agent._internal.failure_log import get_logger, log_traceback
 from graph_agent._internal.media import estimated_tokens
 from graph_agent.errors import UserError
-from graph_agent.models.errors import classify_model_error, describe_model_error, refusal_text
+from graph_agent.models.errors import classify_model_error, describe_model_error
+from graph_agent.models.finish import refusal_text
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.planning.compaction import find_cut, is_kept_note, is_note, newest_input
 from graph_agent.planning.request_state import RequestState, plan_request

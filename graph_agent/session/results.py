@@ -15,7 +15,7 @@ from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent._internal.text import html_table, text_of
 from graph_agent.approvals.requests import request_of
-from graph_agent.models.errors import REFUSAL_WARNING
+from graph_agent.models.finish import REFUSAL_WARNING
 from graph_agent.session.built_agent import builder_of
 from graph_agent.settings.config import AgentContext
 from graph_agent.state.call_events import call_name

@@ -27,7 +27,8 @@ _FUNCTIONS = _MATCHING | {"compile", "search", "sub", "subn", "split", "findall"
 _LOCALS: dict[str, dict[str, Any]] = {
     "parsing/calls.py": {"mark": "<think>"},
     "models/stream_filters.py": {"fence": {"marks": "```"}},
-    "models/errors.py": {"wordings": (), "reasons": ("",)},  # `wordings`: its results are collected by their names
+    "models/finish.py": {"reasons": ("",)},
+    "models/wire/words.py": {"wordings": {}},  # its results are collected by their names
     "_internal/failure_log.py": {
         "alternatives": (
             *importlib.import_module("graph_agent._internal.failure_log")._NAMED,

@@ -1,0 +1,65 @@
+"""Asks until a reply is whole: goes on with a paused turn, and asks again after a call that the provider discarded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.language_models import LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from graph_agent.models.finish import has_discarded_call, is_paused
+from graph_agent.models.retry import QUIET, ask
+from graph_agent.models.stream_watch import StreamWatch
+from graph_agent.settings.config import LoopConfig
+from graph_agent.usage import record_replies
+
+MOST_PAUSES = 8
+"""Maximum requests that go on with one paused turn; a turn that is paused once more counts as cut off."""
+_DISCARDED_RETRIES = 2
+"""Maximum further requests after discarded calls; `model_retries` may lower it."""
+
+
+async def ask_until_whole(
+    runnable: Runnable[LanguageModelInput, AIMessage],
+    request: Sequence[BaseMessage],
+    options: Mapping[str, Any],
+    settings: LoopConfig,
+    *,
+    config: RunnableConfig | None,
+    watch: StreamWatch | None,
+) -> AIMessage:
+    """Send one request as `ask` does; return its reply, with all parts of a paused turn as one message.
+
+    The provider receives each part unchanged. The tokens of the first part are streamed, those of others are not.
+    """
+    reply = await ask(runnable, request, options, settings, config=config, watch=watch)
+    for _ in range(min(_DISCARDED_RETRIES, settings.model_retries)):
+        if not has_discarded_call(reply) or (watch is not None and watch.seen):
+            break
+        record_replies([reply])
+        reply = await ask(runnable, request, options, settings, config=config, watch=watch)
+    for _ in range(MOST_PAUSES):
+        # A call of the agent's own tools needs its result before the turn can go on.
+        if not is_paused(reply) or reply.tool_calls or reply.invalid_tool_calls:
+            break
+        record_replies([reply])
+        reply = _joined(reply, await ask(runnable, [*request, reply], options, settings, config=QUIET))
+    return reply
+
+
+def _joined(first: AIMessage, second: AIMessage) -> AIMessage:
+    """Return two parts of one turn as one message: the content of both, and what else the second part has."""
+    if isinstance(first.content, str) and isinstance(second.content, str):
+        content: Any = first.content + second.content
+    else:
+        content = [*_blocks(first.content), *_blocks(second.content)]
+    # The reader has received the first part under its id.
+    return second.model_copy(update={"content": content, "id": first.id})
+
+
+def _blocks(content: str | list[Any]) -> list[Any]:
+    if isinstance(content, list):
+        return content
+    return [{"type": "text", "text": content}] if content else []

@@ -1,0 +1,229 @@
+"""Reads how a model's reply ended: complete, cut off, refused, or paused.
+
+Providers name the end by a finish reason. The calls of a reply that was cut off may be damaged, and are not run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, assert_never
+
+from langchain_core.messages import AIMessage
+
+from graph_agent.parsing.tolerant import WorkBudget, arguments_end_inside_value, read_json
+from graph_agent.types import CutOff
+
+INCOMPLETE = "graph_agent_incomplete"
+"""Key in `response_metadata` of a streamed reply that ended inside a call's arguments."""
+UNENDED = "graph_agent_unended"
+"""Key in `response_metadata` of a streamed text without a finish reason that may hold calls, or should have one."""
+
+REFUSED = "The model's provider refused this request because of its content; put it in other words."
+REFUSAL_WARNING = "or its provider refused to answer because of the content of the request."
+"""End of the warning event of a refusal."""
+LONGER = "A larger max_output_tokens allows a longer one."
+CUT_OFF = "The model's provider stopped the answer here because of its content."
+
+_CALL_MARK = re.compile(r"[{\[<]")
+_KEYS = frozenset({"finishreason", "stopreason", "donereason", "completionreason"})
+"""Metadata keys of the finish reason, in lower case without underscores."""
+
+
+def _repeated(*reasons: str) -> re.Pattern[str]:
+    # A reason in two chunks of a stream occurs twice, because LangChain concatenates strings of chunks.
+    return re.compile(f"(?:{'|'.join(reasons)})+")
+
+
+_REASONS: dict[CutOff, re.Pattern[str]] = {
+    "length": _repeated(
+        "length|max_(?:length|len|context)|model_length|max_(?:output_|new_|completion_|total_)?tokens|continuation",
+        "token_limit(?:_reached)?|(?:model_)?context_(?:window|length)(?:_limit)?_(?:exceeded|reached)",
+    ),
+    # Gemini's names come last in each line.
+    "content_filter": _repeated(
+        "content_filter(?:ed)?|error_toxic|guardrail_intervened|refusal|sensitive|unsafe|blocked|moderation",
+        "blocklist|(?:image_)?prohibited_content|(?:image_)?recitation|(?:image_)?safety|spii|language|model_armor",
+        "jailbreak",
+    ),
+    "interrupted": _repeated(
+        "abort(?:ed)?|(?:user_)?cancel(?:l?ed)?|error(?:_limit)?|failed|incomplete|insufficient_system_resource",
+        "network_error|time(?:out|_limit)|not_finished|repetition|pause_turn",
+        "malformed_(?:model_output|tool_use)|(?:image_)?other|no_image|unexpected_tool_call|too_many_tool_calls",
+        "malformed_(?:function_call|response)|missing_thought_signature|escalation",
+    ),
+}
+_DISCARDED = _repeated(
+    "malformed_(?:function_call|tool_use|model_output|response)|unexpected_tool_call|missing_thought_signature"
+)
+"""The finish reasons of replies without the call that the model wrote: those of Gemini and Bedrock."""
+_DAMAGE = re.compile(
+    "abort|block|cancel|cut_?off|damag|error|exceed|fail|filter|incomplete|interrupt|invalid|limit|malformed|missing"
+    "|prohibit|safety|timeout|too_many|truncat|unexpected|unfinished|violat"
+)
+"""Parts of names that mean damage, for the finish reasons of future providers; another unknown reason is complete.
+
+A complete reply with an unknown reason would otherwise lose its calls at each request, so that no session goes on.
+"""
+_ONLY_COMPLETE = {"google_genai": re.compile("(?:stop|finish_reason_unspecified)+")}
+"""The complete reasons of providers that document every other reason as incomplete, by LangChain's name."""
+
+
+def cut_off(reply: AIMessage) -> CutOff | None:
+    """Return the cause of a cut-off reply; None if the reply is complete or its end is unknown.
+
+    A reply is also cut off if the arguments of a call end inside a value, regardless of the finish reason.
+    """
+    for reason in _reasons(reply.response_metadata):
+        if (kind := _kind_of(reason, reply.response_metadata.get("model_provider"))) is not None:
+            return kind
+    if reply.response_metadata.get(INCOMPLETE) or any(
+        _ends_inside_value(call["args"] or "") for call in reply.invalid_tool_calls
+    ):
+        return "interrupted"
+    return None
+
+
+def _kind_of(reason: str, provider: object) -> CutOff | None:
+    for kind, pattern in _REASONS.items():
+        if pattern.fullmatch(reason):
+            return kind
+    complete = _ONLY_COMPLETE.get(str(provider))
+    damaged = _DAMAGE.search(reason) is not None if complete is None else complete.fullmatch(reason) is None
+    return "interrupted" if damaged else None
+
+
+def is_paused(reply: AIMessage) -> bool:
+    """Whether the provider has paused the turn, and goes on with it if the reply is sent back unchanged."""
+    return any(reason == "pause_turn" for reason in _reasons(reply.response_metadata))
+
+
+def has_discarded_call(reply: AIMessage) -> bool:
+    """Whether the provider has discarded a call that the model wrote wrongly, so that the reply has neither."""
+    if reply.tool_calls or reply.invalid_tool_calls:
+        return False
+    return any(_DISCARDED.fullmatch(reason) for reason in _reasons(reply.response_metadata))
+
+
+def cause_of(cut: CutOff, reply: AIMessage, max_tokens: int | None = None) -> str:
+    """Return the cause, as `cut_off` found it, as the end of a sentence that starts with "was cut off"."""
+    match cut:
+        case "length":
+            if max_tokens is not None:
+                return f"at the longest length allowed, {max_tokens:,} tokens"
+            used = reply.usage_metadata["output_tokens"] if reply.usage_metadata else 0
+            return f"at the longest length allowed, after {used:,} tokens" if used else "at the longest length allowed"
+        case "content_filter":
+            return "by the provider's content filter"
+        case "interrupted":
+            provider = reply.response_metadata.get("model_provider")
+            given = _reasons(reply.response_metadata)
+            reason = next((each for each in given if _kind_of(each, provider) == "interrupted"), "")
+            return f"by the provider ({reason})" if reason else "before it was complete"
+        case _:
+            assert_never(cut)
+
+
+def cut_off_warning(cut: CutOff, answer: AIMessage, max_tokens: int | None = None) -> str:
+    """Return the warning to the user about a cut-off answer; arguments as for `cause_of`."""
+    warning = f"The answer was cut off {cause_of(cut, answer, max_tokens)}."
+    return f"{warning} {LONGER}" if cut == "length" else warning
+
+
+def mark_incomplete(reply: AIMessage, arguments: Iterable[str], *, streamed: bool = True) -> AIMessage:
+    """Mark a streamed reply as incomplete if its stream ended inside a call.
+
+    LangChain completes the arguments of streamed calls, so the reply itself does not show it.
+    """
+    given = any(True for _ in _reasons(reply.response_metadata))
+    if any(_ends_inside_value(raw) or (not given and not _is_whole(raw)) for raw in arguments):
+        key = INCOMPLETE
+    elif (
+        streamed and not given and not reply.tool_calls and (_ends_with_reason(reply) or _CALL_MARK.search(reply.text))
+    ):
+        key = UNENDED
+    else:
+        return reply
+    return reply.model_copy(update={"response_metadata": {**reply.response_metadata, key: True}})
+
+
+def answer_cut_off(answer: AIMessage) -> CutOff | None:
+    """Return the cause of a cut-off answer, which has no calls; None if it is complete or its end is unknown.
+
+    Streams of OpenAI's and Anthropic's API end with a finish reason. One without it has lost its connection.
+    """
+    lost = answer.response_metadata.get(UNENDED) and _ends_with_reason(answer)
+    return cut_off(answer) or ("interrupted" if lost else None)
+
+
+def _ends_with_reason(reply: AIMessage) -> bool:
+    return reply.response_metadata.get("model_provider") in {"anthropic", "openai"}
+
+
+def text_cut_off(reply: AIMessage, *, unclosed: bool, partial: bool) -> CutOff | None:
+    """Return the cause of a cut-off reply whose calls are in its text; None if it is complete.
+
+    An `unclosed` call is repaired, except in a stream without a finish reason; `partial` is a text that ends inside a
+    value of a call.
+    """
+    ended = partial or (unclosed and bool(reply.response_metadata.get(UNENDED)))
+    return cut_off(reply) or ("interrupted" if ended else None)
+
+
+def refusal_text(reply: AIMessage, *, visible: bool) -> str | None:
+    """Return the text to the user for a reply that refuses; None if the reply does not refuse.
+
+    It is the provider's if it gives one, else a sentence, below the text so far if that is `visible` to the user.
+    """
+    if text := _refusal_of(reply):
+        return text
+    if cut_off(reply) != "content_filter":
+        return None
+    return f"{reply.text}\n\n{CUT_OFF}" if visible and reply.text.strip() else REFUSED
+
+
+def _refusal_of(reply: AIMessage) -> str:
+    """Return OpenAI's refusal, from `additional_kwargs` or the content blocks; empty if there is none."""
+    refusal: Any = reply.additional_kwargs.get("refusal")
+    if isinstance(refusal, str) and refusal.strip():
+        return refusal
+    blocks = reply.content if isinstance(reply.content, list) else []
+    return "".join(
+        str(block.get("refusal", "")) for block in blocks if isinstance(block, dict) and block.get("type") == "refusal"
+    )
+
+
+def _reasons(metadata: dict[str, Any]) -> Iterator[str]:
+    """Yield the finish reasons in a reply's metadata, in lower case."""
+    details = metadata.get("incomplete_details")
+    if isinstance(details, dict) and isinstance(details.get("reason"), str):
+        yield _plain(details["reason"])
+    for key, value in metadata.items():
+        given = getattr(value, "name", value)
+        if isinstance(given, str) and given and key.replace("_", "").casefold() in _KEYS:
+            yield _plain(given)
+    # Gemini's, of a prompt that was blocked: the reply has no candidates.
+    feedback = metadata.get("prompt_feedback")
+    blocked = feedback.get("block_reason") if isinstance(feedback, dict) else None
+    if blocked and "UNSPECIFIED" not in str(blocked):
+        yield "blocked"
+    # The status of the Responses API.
+    if isinstance(status := metadata.get("status"), str):
+        yield _plain(status)
+
+
+def _plain(reason: str) -> str:
+    # Some clients give the name of an enum member, such as FinishReason.MAX_TOKENS.
+    return reason.rpartition(".")[2].casefold().replace("-", "_").replace(" ", "_")
+
+
+def _ends_inside_value(raw: str) -> bool:
+    """Whether JSON ends inside a value: a model that omits a bracket still ends its values."""
+    return bool(raw.strip()) and arguments_end_inside_value(raw)
+
+
+def _is_whole(raw: str) -> bool:
+    """Whether arguments are closed, even if damaged; a call without arguments has an empty text."""
+    text = raw.strip()
+    read = read_json(text, WorkBudget(len(text))) if text else None
+    return read is None or read.complete
