@@ -1,4 +1,4 @@
-"""The words of model servers: what the text and the codes of an error mean, and the context window that they name.
+"""Interprets the words of model servers: the meaning of an error's text and codes, and the window that it names.
 
 Each wording has its source: the server or package that sends it. A status alone does not separate these errors: a quota
 and a rate limit are both 429, a wrong key is 400 at some providers, and most servers report an overlong request with
@@ -212,12 +212,14 @@ TRANSIENT = {
 
 QUOTA_CODES = frozenset({"billing_error", *map(str, (1113, *range(1308, 1312), *range(1313, 1322)))})
 """Codes of used up quotas: Anthropic's type, and Z.ai's numbers."""
-CODES: Mapping[str, ModelErrorKind] = {
-    **dict.fromkeys(QUOTA_CODES, "permission"),
+CODES: dict[str, ModelErrorKind] = {
     # https://docs.z.ai/api-reference/api-code
     "1261": "context_overflow",
     "1301": "content_filter",
-    **dict.fromkeys(("1302", "1303", "1305", "1312"), "transient"),
+    "1302": "transient",
+    "1303": "transient",
+    "1305": "transient",
+    "1312": "transient",
     # Mistral
     "3051": "context_overflow",
     "3505": "transient",
@@ -346,9 +348,11 @@ def classify_words(status: int | None, text: str, codes: Collection[str] = ()) -
         return "content_filter"
     if is_quota(status, text):
         return "permission"
-    by_code = next((CODES[code] for code in codes if code in CODES), None)
-    if by_code is not None:
-        return by_code
+    if QUOTA_CODES.intersection(codes):
+        return "permission"
+    for code in codes:
+        if code in CODES:
+            return CODES[code]
     if has_words("context_overflow", text) or _is_too_long(status, text):
         return "context_overflow"
     if status in {None, 400, 403} and has_words("auth", text):
