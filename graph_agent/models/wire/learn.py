@@ -17,8 +17,8 @@ from langchain_core.language_models import BaseChatModel
 from graph_agent._internal.failure_log import get_logger, mask_secrets
 from graph_agent._internal.media import Media
 from graph_agent._internal.text import excerpt
-from graph_agent.models.errors import _status as status_of
-from graph_agent.models.errors import _text as error_text
+from graph_agent.models.error_parts import status_of
+from graph_agent.models.error_parts import text_of as error_text
 from graph_agent.models.wire.choose import base_url, model_name, rules_for
 from graph_agent.models.wire.rules import WireRules
 from graph_agent.models.wire.traits import concerned_by
