@@ -142,7 +142,7 @@ class OpenAIStub:
         self, model: str = "stub-model", *, kind: type[ChatOpenAI] = ChatOpenAI, **kwargs: Any
     ) -> AbstractAsyncContextManager[ChatOpenAI]:
         """A real `ChatOpenAI` that talks to this stub."""
-        return open_chat_model(self.base_url, model, kind=kind, **kwargs)
+        return open_chat_model(kwargs.pop("base_url", self.base_url), model, kind=kind, **kwargs)
 
     def __enter__(self) -> OpenAIStub:
         self._thread.start()
