@@ -259,12 +259,17 @@ def uses_responses_api(model: Any, options: Mapping[str, Any]) -> bool:
     return bool(model._use_responses_api(options))
 
 
-def without_boto_retries(client: Any) -> Any:
-    """Return a copy of a client of boto3 that sends each request once; it shares the connections of the original."""
+def without_boto_retries(client: Any, on_response: Callable[[Any], None]) -> Any:
+    """Return a copy of a client of boto3 that sends each request once; it shares the connections of the original.
+
+    `on_response` receives each response, in the thread of its request, before the body of a streamed one is read.
+    """
     emitter = copy.copy(client._endpoint._event_emitter)
     service = client.meta.service_model.service_id.hyphenize()
     emitter.unregister(f"needs-retry.{service}", unique_id=f"retry-config-{service}")
-    return _changed(client, _endpoint=_changed(client._endpoint, _event_emitter=emitter))
+    emitter.register(f"after-call.{service}", lambda http_response, **_: on_response(http_response))
+    once = _changed(client._endpoint, _event_emitter=emitter)
+    return _changed(client, _endpoint=once, meta=_changed(client.meta, events=emitter))
 
 
 def without_watsonx_retries(model: Any) -> Any:

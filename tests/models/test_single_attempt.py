@@ -142,6 +142,7 @@ def test_the_retries_of_boto3_are_off_in_a_copy_only() -> None:
                 client.converse(modelId="m", messages=[{"role": "user", "content": [{"text": "hi"}]}])
             counts.append(len(paths))
             paths.clear()
+        theirs.close()
 
     assert (counts[0], counts[1] > 1) == (1, True)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, partial
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
 from graph_agent._compat import without_boto_retries, without_watsonx_retries
+from graph_agent._internal.blocking_replies import announce
 
 _RETRIES = "max_retries"
 _CHUNK_TIMEOUT, _CHUNK_TIMEOUT_S = "stream_chunk_timeout", 120.0
@@ -63,7 +66,7 @@ def _once(client: Any) -> Any | None:
         return kind(owner.with_options(max_retries=0))
     packages = {cls.__module__.partition(".")[0] for cls in kind.__mro__}
     if "botocore" in packages:
-        return without_boto_retries(client)
+        return without_boto_retries(client, _announce)
     if "ibm_watsonx_ai" in packages and kind.__name__ == "ModelInference":
         return without_watsonx_retries(client)
     return None
@@ -71,3 +74,18 @@ def _once(client: Any) -> Any | None:
 
 def _has_method(client: Any, name: str) -> bool:
     return callable(getattr(type(client), name, None))
+
+
+def _announce(response: Any) -> None:
+    """Let a cancellation interrupt the body of a response of urllib3, which a thread reads."""
+    body = getattr(response, "raw", None)
+    if _has_method(body, "shutdown"):
+        announce(partial(_shut_down, body))
+
+
+def _shut_down(body: Any) -> None:
+    # The body may have been read to its end.
+    with suppress(ValueError, RuntimeError, OSError):
+        body.shutdown()
+        # It closes once the other thread has left its read; a stream of boto3 refers to itself, so it is not freed.
+        threading.Thread(target=body.close, name="close a reply", daemon=True).start()
