@@ -6,26 +6,36 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_replies: ContextVar[list[Callable[[], None]] | None] = ContextVar("graph_agent_blocking_replies", default=None)
 
+class BlockingReplies:
+    """The replies that threads have begun to read for one request."""
 
-@contextmanager
-def interruptible() -> Iterator[Callable[[], None]]:
-    """Yield a function that interrupts the replies which were announced in the block and its threads."""
-    announced: list[Callable[[], None]] = []
-    token = _replies.set(announced)
+    def __init__(self) -> None:
+        self._stops: list[Callable[[], None]] = []
 
-    def interrupt() -> None:
-        for stop in announced:
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Collect the replies that are announced in the block and in its threads."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    def interrupt(self) -> None:
+        """Interrupt all of them."""
+        for stop in self._stops:
             stop()
 
-    try:
-        yield interrupt
-    finally:
-        _replies.reset(token)
+    def add(self, stop: Callable[[], None]) -> None:
+        """Add a reply; `stop` interrupts it from another thread, does not block, and does not raise."""
+        self._stops.append(stop)
+
+
+_current: ContextVar[BlockingReplies | None] = ContextVar("graph_agent_blocking_replies", default=None)
 
 
 def announce(stop: Callable[[], None]) -> None:
-    """Announce a reply that is read from now on; `stop` interrupts it from another thread, and does not raise."""
-    if (announced := _replies.get()) is not None:
-        announced.append(stop)
+    """Add a reply to those of the current request, if there is one; `stop` is that of `BlockingReplies.add`."""
+    if (replies := _current.get()) is not None:
+        replies.add(stop)

@@ -36,7 +36,7 @@ from langchain_core.runnables.config import ensure_config, merge_configs, set_co
 from langchain_core.utils.uuid import uuid7
 
 from graph_agent._compat import generate_reply, has_own_entry_point, message_handlers, traced_parameters
-from graph_agent._internal.blocking_replies import interruptible
+from graph_agent._internal.blocking_replies import BlockingReplies
 from graph_agent._internal.failure_log import get_logger, log_failure
 from graph_agent._internal.sync_bridge import await_in_task, call_in_thread
 from graph_agent.models.errors import LONGEST_WAIT_S, classify_model_error
@@ -357,14 +357,15 @@ async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()
+    blocking = BlockingReplies()
     try:
-        with interruptible() as interrupt:
+        with blocking.collected():
             return await request
     except asyncio.CancelledError as error:
         if task.cancelling() == before:
             # Of the model itself, as a gRPC client raises it when its channel closes.
             raise ConnectionAbortedError("the model's client cancelled the request") from error
-        interrupt()
+        blocking.interrupt()
         # The error, which the cancelled task keeps, would keep the stream and its connection until a collection of
         # cycles: LangChain reads the stream of a client that blocks, as boto3's, in threads, and leaves it to be freed.
         traceback.clear_frames(error.__traceback__)

@@ -116,7 +116,7 @@ def schema_options(model: BaseChatModel, form: Mapping[str, Any], given: Mapping
     Args:
         form: OpenAI's `response_format` of type `json_schema`.
         given: The other keywords of the call, its `tools` included. The result is added after `bind_tools`, which in
-            OpenAI's client takes strict tools only beside a schema.
+            OpenAI's client takes only strict tools together with a schema.
     """
     rules = client_rules(model)
     if not rules.schema_with_tools and given.get("tools"):
