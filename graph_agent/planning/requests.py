@@ -6,16 +6,15 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.messages.ai import UsageMetadata
 
 from graph_agent.deps import Task, answer_left_s
 from graph_agent.hooks.loop_hooks import LoopHooks
 from graph_agent.hooks.protocol import HookRequest, sees_answers
 from graph_agent.hooks.request_messages import CarriedMessages, result_texts
-from graph_agent.models.dropped_tools import drops_tools, fewest_tokens_of_tools, input_tokens
 from graph_agent.models.errors import is_content_refusal
 from graph_agent.models.finish import REFUSED, refusal_text
 from graph_agent.models.reply_end import ended_prose, invention_warning
@@ -28,7 +27,6 @@ from graph_agent.models.stream_filters import (
     TextCallFilter,
     TurnFilter,
     has_no_answer,
-    is_sentinel,
     without_sentinel,
 )
 from graph_agent.models.stream_watch import Forwarder, StreamWatch, Visibility
@@ -46,17 +44,15 @@ from graph_agent.planning.ask import (
 )
 from graph_agent.planning.reply import (
     Planned,
-    WrittenCall,
     answer_in,
     ended_plan,
     is_better,
     misfit,
     plan_of_answer,
-    without_invention,
-    written_call,
 )
 from graph_agent.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.planning.summary import renew_summary, use_summary
+from graph_agent.planning.text_correction import apply_known_drop, plan_in_text, sign_of_ignored_tools
 from graph_agent.runs.run import RunHandle
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.events import Purpose, StoredEvent
@@ -68,11 +64,6 @@ from graph_agent.usage import LimitMet, add_usage, metered, usage_of
 T = TypeVar("T")
 _CROWDED = 0.8
 """Share of the context window from which on the user is warned."""
-_DROPS_TOOLS = (
-    "accepts tools and leaves them out of the prompt, as the input tokens of its reply show; calls are asked for in "
-    "text from now on. Set tool_calling: text to begin with it."
-)
-"""The end of the warning for a server that drops tools."""
 PATCHED_MODEL = "RequestPatch.model"
 """The field named in the error for a patch's model that cannot be built."""
 
@@ -259,7 +250,7 @@ class ModelRequests:
                 answer = await self.answer(quiet=True, schema=response.json_schema if response else None)
                 planned = plan_of_answer(answer, usage_of(answer, request.settings.prices))
             else:
-                planned = await self._plan()
+                planned = await self.plan_once()
                 await finish_stream(self.stream, planned)
         if own:
             # After a fallback, the next rerun must not go back to the model that failed.
@@ -268,22 +259,27 @@ class ModelRequests:
 
     async def _first_plan(self) -> Planned:
         active = self.active
-        if active.mode == "native" and active.agent.models.drops_tools.get(active.model.name):
-            # Another session has found it out.
-            active.warn(f"The server of {active.model.name} {_DROPS_TOOLS}")
-            active.use_text_tools()
-        planned = await self._plan()
+        if active.agent.models.drops_tools.get(active.model.name):
+            apply_known_drop(active)
+        planned = await self.plan_once()
         if active.mode == "native":
             if planned.calls:
                 active.record_native_call()
-            elif self._drops_tools(planned):
-                return await self._plan_without_native_tools(planned)
-            elif (hint := await self._hint(planned)) is not None:
-                return await self._plan_in_text(planned, hint)
+            elif self.may_correct() and (sign := await sign_of_ignored_tools(self, planned)) is not None:
+                return await plan_in_text(self, planned, sign)
         await finish_stream(self.stream, planned)
         return planned
 
-    async def _plan(self, tail: Sequence[AnyMessage] = (), *, quiet: bool = False) -> Planned:
+    async def plan_once(self, tail: Sequence[AnyMessage] = (), *, quiet: bool = False) -> Planned:
+        """Send one planning request.
+
+        Args:
+            tail: Messages after the conversation.
+            quiet: Stream nothing of the reply.
+
+        Raises:
+            RefusedError, PlanningError, Exception: As `plan`.
+        """
         active = self.active
 
         async def ask(stream: StreamWatch) -> Planned:
@@ -307,10 +303,11 @@ class ModelRequests:
 
         planned = await self.send(ask, purpose="plan", visibility=self._visibility())
         self.count(planned.usage, planned.message.usage_metadata)
-        self._warn_of_invention(planned.invented)
+        self.warn_of_invention(planned.invented)
         return planned
 
-    def _warn_of_invention(self, invented: int) -> None:
+    def warn_of_invention(self, invented: int) -> None:
+        """Warn that this many characters of a reply were left out as invented; 0 for none."""
         if invented:
             self.active.warn(invention_warning(self.active.model.name, invented))
 
@@ -323,7 +320,7 @@ class ModelRequests:
         schema = deps.response.json_schema
         return schema if deps.client.enforces_schema(schema) else None
 
-    async def _fits(self, planned: Planned) -> bool:
+    async def fits(self, planned: Planned) -> bool:
         """Whether a planning reply is an answer on which the provider has enforced the schema."""
         response = self.active.deps.response if self._schema_of_plan() is not None else None
         return response is not None and await misfit(response, planned.raw_text) is None
@@ -334,7 +331,7 @@ class ModelRequests:
             return SentinelFilter
         if self.active.mode == "text":
             return TextCallFilter
-        if not self._may_correct():
+        if not self.may_correct():
             return SentinelFilter
         return LeadingCallFilter if self.active.model.takes_tools else CallFilter
 
@@ -351,88 +348,12 @@ class ModelRequests:
 
         return inner if self.active.mode == "native" else lambda: TurnFilter(inner(), len(prefix))
 
-    def _may_correct(self) -> bool:
+    def may_correct(self) -> bool:
         """Whether a native reply without calls may be requested again in text: once per input, before any work."""
         loop, name = self.active.loop, self.active.model.name
         tried = loop.get("recovery", {}).get("asked_in_text")
         worked = loop["waves"] or loop.get("request_only_messages") or name in loop.get("native_tools", ())
         return bool(self.active.deps.toolbox) and not tried and not worked
-
-    async def _hint(self, planned: Planned) -> WrittenCall | Literal["sentinel"] | None:
-        """The sign in a reply without calls that the model's server ignores tools, for any configuration."""
-        if not self._may_correct() or await self._fits(planned):
-            return None
-        if is_sentinel(planned.raw_text):
-            settings = self.active.settings
-            # With `compose`, every model without calls replies so, and the correction costs a request.
-            trusted = settings.tool_calling == "native" and settings.finalize == "compose"
-            return None if trusted or self.active.model.takes_tools else "sentinel"
-        return written_call(planned.raw_text, self.active.deps.toolbox.names, self.active.history)
-
-    def _drops_tools(self, planned: Planned) -> bool:
-        """Whether the input tokens of a reply without calls show that the server has left the tools out of the prompt.
-
-        Decided only for endpoints that are not known to take tools, before a native call of the model.
-        """
-        active, used = self.active, planned.message.usage_metadata
-        (messages, tools), name = self.stream.sent, active.model.name
-        known = active.model.is_known or name in active.loop.get("native_tools", ())
-        if known or used is None or not tools or active.agent.models.drops_tools.get(name) is False:
-            return False
-        # The newest message, and a system prompt, are those that no server leaves out of a long conversation.
-        prompt = [message.text for message in {0: messages[0], len(messages) - 1: messages[-1]}.values()]
-        return drops_tools(input_tokens(used), prompt, fewest_tokens_of_tools(tools))
-
-    async def _plan_without_native_tools(self, first: Planned) -> Planned:
-        """Ask again with the tools in text, from now on; the words of the first reply were commentary.
-
-        The first reply counts if a limit forbids another request, or if the second has neither calls nor an answer.
-        """
-        active, stream = self.active, self.stream
-        active.agent.models.drops_tools[active.model.name] = True
-        active.use_text_tools()
-        message = f"The server of {active.model.name} {_DROPS_TOOLS}"
-        if self.limit_met(NO_USAGE, first.message) is not None:
-            active.warn(message)
-            await finish_stream(stream, first)
-            return first
-        # Only what the reader has received by now is theirs; the reply is not the answer.
-        await stream.finish(first.raw_text, None, first.message.id)
-        active.warn(message, **({"commentary": stream.text} if stream.text else {}))
-        second = await self._plan()
-        if not second.calls and not second.answers:
-            return first
-        await finish_stream(self.stream, second)
-        return second
-
-    async def _plan_in_text(self, first: Planned, hint: WrittenCall | Literal["sentinel"]) -> Planned:
-        """Ask again with the tools described in text, and return the reply that counts.
-
-        No call of the first reply is run. The first reply counts if the second has neither calls nor an answer, or if
-        the first may be an answer itself.
-        """
-        active, stream, sentinel = self.active, self.stream, hint == "sentinel"
-        # The reader of a model that is known to take tools may have received all of the reply.
-        if isinstance(hint, WrittenCall) and hint.end is not None and len(stream.text) <= hint.end:
-            first = without_invention(first, hint.end)
-            self._warn_of_invention(first.invented)
-        if self.limit_met(NO_USAGE, first.message) is not None:
-            await finish_stream(stream, first)
-            return first
-        active.record(asked_in_text=True)
-        did = "had nothing to do, and has called no tool" if sentinel else "wrote a call as text, which was not run"
-        active.warn(f"The model {active.model.name} {did}; it is asked once more, with the tools described in text.")
-        notice: list[AnyMessage] = [AIMessage(first.raw_text), HumanMessage(active.deps.prompts.render("written_call"))]
-        with active.text_mode():
-            second = await self._plan(() if sentinel else notice, quiet=not sentinel)
-        if second.calls:
-            active.use_text_tools()
-        elif isinstance(hint, WrittenCall) and (hint.may_be_answer or not second.answers):
-            self.stream = stream
-            await finish_stream(stream, first)
-            return first
-        await finish_stream(self.stream, second)
-        return second
 
     async def answer(
         self,
@@ -466,7 +387,7 @@ class ModelRequests:
             )
             if active.mode != "native":
                 reply, invented = ended_prose(reply)
-                self._warn_of_invention(invented)
+                self.warn_of_invention(invented)
             if (refusal := refusal_text(reply, visible=True)) is not None:
                 raise await finish_refusal(stream, reply, refusal, usage_of(reply, active.settings.prices))
             answer = self._answer_in(reply)
@@ -507,7 +428,7 @@ class ModelRequests:
             return message, failure
         if active.mode != "native":
             message, invented = ended_prose(message, len(sentence))
-            self._warn_of_invention(invented)
+            self.warn_of_invention(invented)
         body = message.text.removeprefix(sentence).strip()
         below = message.model_copy(update={"content": body})
         answer = self._answer_in(below)
