@@ -70,8 +70,6 @@ class Row:
     """A remark for the matrix, such as why the provider's own package is not used."""
     learned: frozenset[str] = frozenset()
     """Ids of rules that an agent cannot know before it meets them: each may refuse one request."""
-    in_make_test: bool = False
-    """Whether `make test` runs this row too."""
 
     def can(self, ability: Ability) -> bool:
         """Whether the provider has an ability."""

@@ -15,3 +15,5 @@ ROWS: tuple[Row, ...] = (
     *cohere.ROWS,
     *ollama.ROWS,
 )
+SAMPLE = ("openai", "anthropic-thinking", "gemini-3")
+"""Names of the rows that `make test` runs."""

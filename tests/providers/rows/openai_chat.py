@@ -132,7 +132,6 @@ OPENAI = _alone(
     answers=("openai-18", "openai-19", "openai-20"),
     odd=odd_chat.OPENAI,
     limits=_HIDDEN,
-    in_make_test=True,
 )
 _OPENAI_REASONING = replace(
     OPENAI,
@@ -141,7 +140,6 @@ _OPENAI_REASONING = replace(
     model="gpt-5",
     rules=(*openai.BASIC, *openai.REASONING),
     answers=("openai-17",),
-    in_make_test=False,
 )
 _AZURE = replace(
     OPENAI,
@@ -168,7 +166,6 @@ _AZURE = replace(
     limits={**_HIDDEN, **_WITHOUT_DOCUMENTS},
     host="emulator.openai.azure.com",
     environment=lambda address: {},
-    in_make_test=False,
 )
 _DEEPSEEK = _provider(
     "deepseek",
@@ -297,7 +294,6 @@ _LITELLM = replace(
     build=from_class("langchain_litellm:ChatLiteLLM", url="api_base", suffix="/v1", model="openai/gpt-4o", api_key=KEY),
     package="langchain-litellm",
     environment=lambda address: {},
-    in_make_test=False,
 )
 _NIM = _provider(
     "nvidia-nim",
