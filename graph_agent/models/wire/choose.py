@@ -46,8 +46,8 @@ def _from_table(model: BaseChatModel) -> WireRules:
     provider = named if named is not None else _provider_at(base_url(model) or _default_url(packages))
     rules = PROVIDERS.get(provider or "", WireRules())
     if rules.provider in SERVE_FAMILIES:
-        last = re.split(r"[/\\]", model_name(model).lower())[-1].rpartition("anthropic.")[2]
-        added = {field: value for pattern, fields in FAMILIES if pattern.match(last) for field, value in fields.items()}
+        name = model_name(model).lower()
+        added = {field: value for family, fields in FAMILIES if family.search(name) for field, value in fields.items()}
         rules = rules.with_fields(added) if added else rules
     return rules
 

@@ -102,6 +102,8 @@ _LESSONS: tuple[tuple[re.Pattern[str], Callable[[WireRules], Changes]], ...] = (
      lambda _: {"tools_with_calls": True}),
     (re.compile(r"image[ _]url[^\n]{0,60}?only allowed for messages with role 'user'", re.IGNORECASE),
      lambda rules: {"result_media": rules.result_media - {"image"}}),
+    # Ollama names neither the kind of a part nor its place.
+    (re.compile("invalid message (?:format|content type)", re.IGNORECASE), _without_media(frozenset({"pdf", "file"}))),
     (_about("(?:image|images|image_url|image input|vision|multimodal)"), _without_media(frozenset({"image"}))),
     (_about("(?:file|files|input_file|document|pdf)"), _without_media(frozenset({"pdf", "file"}))),
     (_about("(?:audio|input_audio)"), _without_media(frozenset({"audio"}))),

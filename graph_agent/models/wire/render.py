@@ -23,6 +23,9 @@ SENT = "graph_agent_sent"
 SENT_CALLS = "graph_agent_sent_calls"
 """Key in `additional_kwargs` of a rendered message: for each call, fields to be added to it."""
 _NOTE = "(The content of these results follows.)"
+_NO_SIGNATURE = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
+"""The placeholder that Google documents for calls of other models."""
+_NOT_IN_FILE_NAME = re.compile(r"[^a-zA-Z0-9 \-()\[\]]+")
 _ALPHABET = string.digits + string.ascii_letters
 _CALL_BLOCKS = frozenset({"tool_use", "tool_call", "function_call"})
 _PLAIN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -137,9 +140,12 @@ def _reply(message: AIMessage, rules: WireRules, alias: Callable[[str], str]) ->
         }
         if (needed := rules.reasoning_needed) and needed not in sent:
             sent[needed] = ""
-        fields = given.get(CALL_FIELDS) if own else None
-        if sent or fields:
-            extra = {SENT: sent, SENT_CALLS: [(fields or {}).get(call["id"]) or {} for call in calls]}
+        fields = (given.get(CALL_FIELDS) if own else None) or {}
+        further = [fields.get(call["id"]) or {} for call in calls]
+        if rules.signature_needed and not further[0]:
+            further[0] = _NO_SIGNATURE
+        if sent or any(further):
+            extra = {SENT: sent, SENT_CALLS: further}
             update["additional_kwargs"] = {**update.get("additional_kwargs", given), **extra}
     if not rules.empty_text and not calls and not _has_text(content):
         content = "(no text)"
@@ -182,6 +188,8 @@ def _result(
             else:
                 kept += only_accepted([block], rules.user_media)
         kept = kept if rules.cache_control else _without_cache_control(kept)
+        if rules.plain_file_names:
+            kept = _with_plain_names(kept)
         whole = all(_is_text(block) for block in kept)
         shown: Any = _joined(kept) if whole and (not rules.text_parts or moved) else kept
         if shown != content:
@@ -204,6 +212,8 @@ def _content(message: BaseMessage, rules: WireRules) -> BaseMessage:
         blocks = only_accepted(content, rules.user_media)
         if not rules.cache_control:
             blocks = _without_cache_control(blocks)
+        if rules.plain_file_names:
+            blocks = _with_plain_names(blocks)
         if not rules.empty_text:
             blocks = [block for block in blocks if not (_is_text(block) and not _text(block).strip())]
         shown: Any = _joined(blocks) if not rules.text_parts and all(map(_is_text, blocks)) else blocks
@@ -266,6 +276,20 @@ def _has_text(content: Any) -> bool:
     if isinstance(content, str):
         return bool(content.strip())
     return any(not _is_text(block) or _text(block).strip() for block in content)
+
+
+def _with_plain_names(blocks: list[Any]) -> list[Any]:
+    """Return blocks with a plain name for each document, and with a text if there is a document and none."""
+    named: list[Any] = []
+    for block in blocks:
+        if media_of(block) in ("pdf", "file"):
+            given = next((str(block[key]) for key in ("name", "filename", "title") if block.get(key)), "document")
+            name = " ".join(_NOT_IN_FILE_NAME.sub(" ", given).split())[:180] or "document"
+            named.append({**{key: value for key, value in block.items() if key != "filename"}, "name": name})
+        else:
+            named.append(block)
+    is_alone = any(media_of(block) in ("pdf", "file") for block in named) and not any(map(_is_text, named))
+    return [{"type": "text", "text": "(A document.)"}, *named] if is_alone else named
 
 
 def _without_cache_control(blocks: list[Any]) -> list[Any]:

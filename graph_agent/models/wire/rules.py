@@ -48,12 +48,16 @@ class WireRules:
     """Kinds of media that a tool result may hold; others are put into a user message behind the results."""
     user_media: frozenset[Media] = ALL_MEDIA
     """Kinds of media that a user message may hold; any other is replaced by a text that names it."""
+    plain_file_names: bool = False
+    """Whether a document needs a name, of letters, digits, white space, hyphens and brackets, and a text before it."""
 
     # What a reply holds in addition to text and calls.
     reasoning_fields: frozenset[str] = frozenset({"reasoning_content", "reasoning", "reasoning_details"})
     """Fields of an OpenAI-compatible assistant message with reasoning that the endpoint accepts back."""
     reasoning_needed: str = ""
     """The field with reasoning that each message with calls must have, empty if need be; no name if none must."""
+    signature_needed: bool = False
+    """Whether the first call of a message needs a thought signature of Gemini; calls of others get a placeholder."""
     cache_control: bool = False
     """Whether content blocks may have the field `cache_control`."""
 

@@ -65,6 +65,8 @@ PROVIDERS: dict[str, WireRules] = {
         replace(_GEMINI, provider="google-vertex"),
         WireRules(
             provider="aws-bedrock",
+            # The models of some makers refuse text in the message of the results, which LangChain would make of both.
+            user_after_tool=False,
             repeated_users=True,
             empty_text=False,
             call_ids="plain",
@@ -72,6 +74,7 @@ PROVIDERS: dict[str, WireRules] = {
             text_parts=True,
             result_media=frozenset({"image", "pdf", "file", "video"}),
             user_media=frozenset({"image", "pdf", "file", "video"}),
+            plain_file_names=True,
             choice_none=False,
         ),
         WireRules(
@@ -201,19 +204,29 @@ HOSTS: dict[str, str] = {
 PORTS: dict[int, str] = {11434: "ollama", 1234: "lm-studio"}
 """Standard port of a server on this machine → the server."""
 
+
+def _family(pattern: str) -> re.Pattern[str]:
+    # Behind a publisher, as in `mistralai/…` or `mistral.…`.
+    return re.compile(rf"(?:^|[./\\]){pattern}")
+
+
 FAMILIES: tuple[tuple[re.Pattern[str], dict[str, Any]], ...] = (
     # The tokenizer of Mistral's models and their templates, on any server.
     (
-        re.compile(r"(?:open-)?(?:mistral|mixtral|ministral|magistral|codestral|devstral|pixtral)"),
+        _family(r"(?:open-)?(?:mistral|mixtral|ministral|magistral|codestral|devstral|pixtral)"),
         {"user_after_tool": False, "call_ids": "nine"},
     ),
-    (re.compile(r"(?:code)?gemma(?:[:-]?2b|-?1|-?2)?(?![\w.]|-?[3-9])"), {"system_role": False}),
-    (re.compile(r"deepseek-(?:v4|reasoner)"), {"reasoning_needed": "reasoning_content"}),
-    (re.compile(r"kimi-k(?:2\.[5-9]|[3-9])"), {"reasoning_needed": "reasoning_content"}),
+    (_family(r"(?:code)?gemma(?:[:-]?2b|-?1|-?2)?(?![\w.]|-?[3-9])"), {"system_role": False}),
+    (_family(r"deepseek-(?:v4|reasoner)"), {"reasoning_needed": "reasoning_content"}),
+    (_family(r"kimi-k(?:2\.[5-9]|[3-9])"), {"reasoning_needed": "reasoning_content"}),
     # Images in results of functions; older models count them as further results.
-    (re.compile(r"gemini-(?:[3-9]|\d\d)"), {"result_media": _IMAGES, "schema_with_tools": True}),
+    (
+        _family(r"gemini-(?:[3-9]|\d\d)"),
+        {"result_media": _IMAGES, "schema_with_tools": True, "signature_needed": True},
+    ),
+    (_family("claude"), {"user_after_tool": True}),
 )
-"""The beginning of a model's name → fields that it sets, on each endpoint that serves models of several makers."""
+"""The beginning of a name, behind any publisher → fields that it sets where models of several makers are served."""
 SERVE_FAMILIES = frozenset(
     {
         "unknown",

@@ -86,11 +86,13 @@ def concerned_by(rules: WireRules) -> int:
     if rules.provider == "in-process":
         return traits
     traits |= Traits.PARTS
-    if not (rules.text_parts and rules.cache_control and rules.result_media == rules.user_media):
+    if rules.plain_file_names or not (
+        rules.text_parts and rules.cache_control and rules.result_media == rules.user_media
+    ):
         traits |= Traits.BLOCKS
     if rules.call_ids == "plain":
         traits |= Traits.ODD_IDS
-    if rules.call_ids == "nine" or rules.reasoning_needed:
+    if rules.call_ids == "nine" or rules.reasoning_needed or rules.signature_needed:
         traits |= Traits.CALLS
     if not rules.empty_text:
         traits |= Traits.BLANK
