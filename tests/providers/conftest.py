@@ -14,6 +14,17 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 # The assertions of situations are read as those of tests.
 pytest.register_assert_rewrite("tests.providers.situations", "tests.providers.lab")
 
+_WARNINGS = ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning")
+"""The clients of third parties warn, and leave sessions open."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the clients of third parties warn."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            for name in _WARNINGS:
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::{name}"))
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:

@@ -12,12 +12,6 @@ from tests.providers.row import Row
 from tests.providers.rows import ROWS, SAMPLE
 from tests.providers.situations import Situation, load
 
-# The clients of third parties warn, and leave sessions open.
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore::{name}")
-    for name in ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning")
-]
-
 
 def _cells() -> list[object]:
     return [
