@@ -26,7 +26,8 @@ class Cohere:
     finish_mark = b"message-end"
     error = (
         b'event: message-end\ndata: {"type": "message-end", "delta": {"finish_reason": "ERROR", '
-        b'"error": "the service is temporarily unavailable"}}\n\n'
+        b'"error": "the service is temporarily unavailable", '
+        b'"usage": {"billed_units": {"input_tokens": 0, "output_tokens": 0}}}}\n\n'
     )
 
     def parse(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Request:

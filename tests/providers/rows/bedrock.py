@@ -59,6 +59,9 @@ ROWS = (
         "bedrock-mistral",
         "mistral.mistral-large-2407-v1:0",
         more=bedrock.OTHER_FAMILIES,
-        limits={"reasoning": _NO_REASONING},
+        limits={
+            "reasoning": _NO_REASONING,
+            "abort_in_reply": "The client does not stream replies of this model to a request with tools.",
+        },
     ),
 )

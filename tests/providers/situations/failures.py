@@ -52,7 +52,7 @@ async def wrong_key(lab: Lab) -> None:
         await _fails(lab, "auth")
 
 
-@situation("failures")
+@situation("failures", needs="abort_in_reply")
 async def stream_broken_before_the_text(lab: Lab) -> None:
     session = lab.session(Reply("Never seen.", cut_after=0), Reply(ANSWER), tools=[weather])
 
@@ -61,7 +61,7 @@ async def stream_broken_before_the_text(lab: Lab) -> None:
     assert [outcome(result), tokens] == [("COMPLETED", ANSWER, []), ANSWER]
 
 
-@situation("failures")
+@situation("failures", needs="abort_in_reply")
 async def error_in_a_stream(lab: Lab) -> None:
     """An overload that is reported inside a reply of status 200, before any text."""
     session = lab.session(Reply("Never seen.", error_after=0), Reply(ANSWER), tools=[weather])
@@ -71,7 +71,7 @@ async def error_in_a_stream(lab: Lab) -> None:
     assert [outcome(result), tokens] == [("COMPLETED", ANSWER, []), ANSWER]
 
 
-@situation("failures")
+@situation("failures", needs="abort_in_reply")
 async def stream_broken_in_a_call(lab: Lab) -> None:
     """No call of a reply without an end runs."""
     broken = calls(("weather", {"city": "Paris"}), ("clock", {"zone": "UTC"}), unfinished=True)

@@ -33,7 +33,7 @@ async def _long_conversation(lab: Lab, **config: Any) -> list[str]:
 
 @situation("compaction")
 async def compaction(lab: Lab) -> None:
-    answers = await _long_conversation(lab, context_window=2_500)
+    answers = await _long_conversation(lab, context_window=2_000)
 
     assert answers == ["Noted.", "It is sunny."] * 4
     assert "SUMMARY: the user wants the weather." in lab.requests[-1].text
