@@ -25,7 +25,14 @@ from tests.providers.lab import clock, connect, weather
 from tests.providers.row import Row
 from tests.providers.rows import ROWS, SAMPLE
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    # The clients of third parties warn, and leave sessions open.
+    *(
+        pytest.mark.filterwarnings(f"ignore::{name}")
+        for name in ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning")
+    ),
+]
 
 _PAIRED = (
     "openai",
@@ -127,7 +134,8 @@ def _rows_of(item: pytest.Item) -> Iterator[str]:
             yield row.name
 
 
-def _cells() -> Iterator[Any]:
+def _cells() -> list[Any]:
+    cells: list[Any] = []
     named = [row for name in _PAIRED for row in ROWS if row.name == name]
     assert len(named) == len(_PAIRED)
     for rows, sample in ((ROWS, True), (named, False)):
@@ -135,7 +143,8 @@ def _cells() -> Iterator[Any]:
         for row in chosen:
             others = tuple(other for other in chosen if other is not row)
             marks = () if sample else (pytest.mark.providers,)
-            yield pytest.param(row, others, id=f"{row.name}-sample" if sample else row.name, marks=marks)
+            cells.append(pytest.param(row, others, id=f"{row.name}-sample" if sample else row.name, marks=marks))
+    return cells
 
 
 @pytest.mark.parametrize(("first", "others"), list(_cells()))
