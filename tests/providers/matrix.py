@@ -96,14 +96,13 @@ def _limits(rows: list[Row]) -> list[str]:
             if text and row.name not in found[text]:
                 found[text].append(row.name)
     found.pop("", None)
-    return [_LIMITS, *(f"- {', '.join(names)}: {text}" for text, names in found.items())]
+    return [_LIMITS, *(f"- {text} ({', '.join(names)})" for text, names in found.items())]
 
 
 def _learned(rows: list[Row]) -> list[str]:
     lines = [_LEARNED]
     for row in rows:
-        words = [rule.summary for rule in row.rules if rule.id in row.learned]
-        lines += [f"- {row.name}: {'; '.join(words)}"] if words else []
+        lines += [f"- {row.name}: {'; '.join(row.learned.values())}."] if row.learned else []
     return lines
 
 

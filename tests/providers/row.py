@@ -68,8 +68,8 @@ class Row:
     """Environment variables for an address, while the model is built and used."""
     note: str = ""
     """A remark for the matrix, such as why the provider's own package is not used."""
-    learned: frozenset[str] = frozenset()
-    """Ids of rules that an agent cannot know before it meets them: each may refuse one request."""
+    learned: Mapping[str, str] = field(default_factory=dict)
+    """Rules that an agent cannot know before it meets them, by id, and what it learns: each may refuse one request."""
 
     def can(self, ability: Ability) -> bool:
         """Whether the provider has an ability."""

@@ -30,11 +30,6 @@ class Rule:
     """Fields that break the rule if they replace those of a request in the protocol's form; None if it has no check."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def summary(self) -> str:
-        """The words of the refusal, for a reader."""
-        return _words(self.body)
-
     def refusal(self, request: Request) -> Refusal | None:
         """Return the refusal of a request; None if the request keeps the rule."""
         found = self.check(request) if self.check is not None else None
@@ -71,14 +66,3 @@ def _filled(body: Any, values: Found) -> Any:
     if isinstance(body, list):
         return [_filled(value, values) for value in body]
     return body
-
-
-def _words(body: Any) -> str:
-    """Return the message in a body of an error."""
-    if isinstance(body, str):
-        return " ".join(body.split())
-    if isinstance(body, list):
-        return next((_words(item) for item in body if isinstance(item, Mapping)), "")
-    if isinstance(body, Mapping):
-        return next((_words(body[key]) for key in ("message", "error", "detail") if key in body), "")
-    return ""

@@ -12,7 +12,7 @@ from tests.providers.row import Ability, Row
 from tests.providers.rows import odd_chat
 from tests.providers.rows.building import KEY, by_openai, from_class, openai_environment
 from tests.providers.rule import Rule
-from tests.providers.rules import compatible, openai, servers
+from tests.providers.rules import compatible, gateways, openai, servers
 
 CHAT = OpenAIChat()
 _NO_IMAGES = "The model takes text only: an image is replaced by a text that names it."
@@ -63,7 +63,6 @@ def _provider(
     *,
     host: str,
     suffix: str,
-    learned: tuple[str, ...] = (),
     **fields: Any,
 ) -> tuple[Row, Row]:
     """Return the row of the provider's own package, and that by `openai:` with the provider's address."""
@@ -102,7 +101,7 @@ def _alone(
     *,
     host: str = "",
     suffix: str = "/v1",
-    learned: tuple[str, ...] = (),
+    learned: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> Row:
     """Return the row of a provider without a package, or of a server, by `openai:`."""
@@ -117,7 +116,7 @@ def _alone(
         shape=shape,
         host=host,
         environment=lambda address: openai_environment(address, suffix),
-        learned=frozenset(learned),
+        learned=learned or {},
         **fields,
     )
 
@@ -248,8 +247,8 @@ _OPENROUTER = _provider(
     "langchain-openrouter",
     "langchain_openrouter:ChatOpenRouter",
     "deepseek/deepseek-v4-pro",
-    compatible.OPENROUTER,
-    compatible.OPENROUTER_FAULTS,
+    gateways.OPENROUTER,
+    gateways.OPENROUTER_FAULTS,
     ChatShape(
         reasoning="reasoning_details",
         thinks_before_calls=True,
@@ -267,8 +266,8 @@ _TOGETHER = _provider(
     "langchain-together",
     "langchain_together:ChatTogether",
     "deepseek-ai/DeepSeek-V4",
-    compatible.TOGETHER,
-    compatible.TOGETHER_FAULTS,
+    gateways.TOGETHER,
+    gateways.TOGETHER_FAULTS,
     ChatShape(reasoning="reasoning", usage="with_finish"),
     host="api.together.xyz",
     suffix="/v1",
@@ -280,8 +279,8 @@ _FIREWORKS = _provider(
     "langchain-fireworks",
     "langchain_fireworks:ChatFireworks",
     "accounts/fireworks/models/kimi-k2",
-    compatible.FIREWORKS,
-    compatible.FIREWORKS_FAULTS,
+    gateways.FIREWORKS,
+    gateways.FIREWORKS_FAULTS,
     ChatShape(reasoning="reasoning_content", usage="with_finish"),
     host="api.fireworks.ai",
     suffix="/inference/v1",
@@ -311,8 +310,8 @@ _NIM = _provider(
 _GEMINI = _alone(
     "gemini (openai-compatible)",
     "gemini-3-pro",
-    compatible.GEMINI,
-    compatible.GEMINI_FAULTS,
+    gateways.GEMINI,
+    gateways.GEMINI_FAULTS,
     ChatShape(calls="index_zero", call_extra=_signature),
     host="generativelanguage.googleapis.com",
     suffix="/v1beta/openai",
@@ -393,7 +392,7 @@ _ALONE = (
         ChatShape(reasoning="reasoning", usage_unasked=False),
         answers=("vllm-09",),
         limits={**_WITHOUT_DOCUMENTS},
-        learned=("vllm-08",),
+        learned={"vllm-08": "the server takes no documents"},
     ),
     _alone(
         "vllm (Gemma without tools)",
@@ -402,7 +401,11 @@ _ALONE = (
         servers.VLLM_FAULTS,
         ChatShape(usage_unasked=False),
         limits={"reasoning": "The model does not reason.", "tools": "The server refuses tools: calls are text."},
-        learned=("vllm-06", "vllm-03", "vllm-01"),
+        learned={
+            "vllm-06": "it takes no tools",
+            "vllm-03": "there is no system role",
+            "vllm-01": "user and assistant take turns",
+        },
     ),
     _alone(
         "vllm (Mistral)",
@@ -411,7 +414,10 @@ _ALONE = (
         servers.VLLM_FAULTS,
         ChatShape(usage_unasked=False, call_id=lambda name, number: f"vllm{number:05d}"),
         limits={"reasoning": "The model does not reason."},
-        learned=("vllm-05", "vllm-05-ids"),
+        learned={
+            "vllm-05": "no user message stands behind a result",
+            "vllm-05-ids": "ids of calls have nine letters and digits",
+        },
     ),
     _alone(
         "sglang",
@@ -438,7 +444,7 @@ _ALONE = (
         servers.LLAMA_CPP_FAULTS,
         ChatShape(),
         limits={"reasoning": "The model does not reason.", "tools": "The server refuses tools: calls are text."},
-        learned=("llama.cpp-03", "llama.cpp-04"),
+        learned={"llama.cpp-03": "user and assistant take turns", "llama.cpp-04": "it takes no tools"},
     ),
     _alone(
         "lm-studio",
@@ -446,7 +452,11 @@ _ALONE = (
         servers.LM_STUDIO,
         servers.LM_STUDIO_FAULTS,
         ChatShape(reasoning="reasoning_content", usage_unasked=False),
-        learned=("lm-studio-02", "lm-studio-06", "lm-studio-03"),
+        learned={
+            "lm-studio-02": "a tool cannot be required by name",
+            "lm-studio-06": "there is no JSON mode",
+            "lm-studio-03": "each tool needs properties",
+        },
     ),
     _alone(
         "tgi",
@@ -455,7 +465,7 @@ _ALONE = (
         servers.TGI_FAULTS,
         ChatShape(calls="whole", usage="with_finish"),
         limits={"reasoning": "The model does not reason."},
-        learned=("tgi-01",),
+        learned={"tgi-01": "user and assistant take turns"},
     ),
     _alone(
         "ollama (openai-compatible)",
@@ -468,7 +478,7 @@ _ALONE = (
             **_WITHOUT_DOCUMENTS,
             "overflow_error": "The server cuts a request that is too long, without an error.",
         },
-        learned=("ollama-05-parts",),
+        learned={"ollama-05-parts": "it takes no documents"},
     ),
     _alone(
         "ollama (model without tools)",
@@ -482,7 +492,7 @@ _ALONE = (
             "overflow_error": "The server cuts a request that is too long, without an error.",
             "tools": "The server refuses tools: calls are text.",
         },
-        learned=("ollama-05-parts", "ollama-03"),
+        learned={"ollama-05-parts": "it takes no documents", "ollama-03": "the model takes no tools"},
     ),
     _alone(
         "gateway (pieces without index)",
