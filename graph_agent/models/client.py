@@ -478,7 +478,7 @@ class ModelPool:
         model = adapted_copy(without_client_retries(found), found)
         name = given if isinstance(given, str) else name_of_model(model) or type(model).__name__
         endpoint = endpoint_of(model, settings.rules_of(name, name_of_model(model)))
-        window = (model.profile or {}).get("max_input_tokens")
+        window = (model.profile or {}).get("max_input_tokens") or endpoint.rules.window
         client, planner = self._wrap(
             ModelClient(model, self._schemas, endpoint=endpoint),
             StructuredPlanner(model, self._plan_schema, self._plan_tool),
@@ -488,7 +488,7 @@ class ModelPool:
             given=given,
             client=client,
             planner=planner,
-            tool_calling=choose_tool_calling(model, "auto"),
+            tool_calling=choose_tool_calling(model, "auto") if endpoint.rules.tools else "text",
             takes_tools=bool((model.profile or {}).get("tool_calling")),
             window=window if isinstance(window, int) and window > 0 else None,
             is_known=endpoint.rules.is_known,

@@ -31,22 +31,22 @@ def page() -> str:
         *(part for name in names for part in _section(module[name])),
         "## Values",
         "### ResultStatus",
-        f"{_type(str(module['ResultStatus'].value))}. {_docstring(module['ResultStatus'])}",
+        f"{_type(str(module['ResultStatus'].value))}. {docstring(module['ResultStatus'])}",
         "### PlannedCall",
-        _docstring(module["PlannedCall"]),
+        docstring(module["PlannedCall"]),
         table(_HEADER, _fields(module["PlannedCall"])),
         "### HeldCall",
-        _docstring(requests["HeldCall"]),
+        docstring(requests["HeldCall"]),
         table(_HEADER, _fields(requests["HeldCall"])),
         "### DecisionType",
-        f"{_type(str(requests['DecisionType'].value))}. {_docstring(requests['DecisionType'])}",
+        f"{_type(str(requests['DecisionType'].value))}. {docstring(requests['DecisionType'])}",
     )
 
 
 def _section(event: griffe.Class) -> Iterator[str]:
     type_name = str(event.members["type"].annotation).removeprefix("Literal[").strip("]'\"")  # type: ignore[union-attr]  # each event declares its type as an attribute
     yield f"## {type_name}"
-    yield _docstring(event)
+    yield docstring(event)
     owners = [*reversed([base for base in event.mro() if base.name != _COMMON]), event]
     if rows := [row for owner in owners for row in _fields(owner)]:
         yield table(_HEADER, rows)
@@ -59,7 +59,7 @@ def _fields(record: griffe.Class) -> Iterator[tuple[str, ...]]:
         annotation = str(field.annotation)
         optional = annotation.startswith("NotRequired[")
         kind = annotation.removeprefix("NotRequired[").removesuffix("]") if optional else annotation
-        yield code(field.name), _type(kind) + (", optional" if optional else ""), _docstring(field)
+        yield code(field.name), _type(kind) + (", optional" if optional else ""), docstring(field)
 
 
 def _type(annotation: str) -> str:
@@ -69,5 +69,6 @@ def _type(annotation: str) -> str:
     return " or ".join(code(part.replace("'", '"')) for part in parts)
 
 
-def _docstring(item: griffe.Object) -> str:
+def docstring(item: griffe.Object) -> str:
+    """Return the docstring of an item; empty without one."""
     return item.docstring.value if item.docstring else ""

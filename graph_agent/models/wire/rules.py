@@ -40,8 +40,6 @@ class WireRules:
     """The form of call ids."""
     tools_with_calls: bool = False
     """Whether a request whose history has calls must offer tools; otherwise calls and results are written as text."""
-    calls_with_text: bool = True
-    """Whether a message with calls may also have text."""
     text_parts: bool = False
     """Whether the content of a message may be a list of texts; otherwise they are joined to one string."""
     result_media: frozenset[Media] = frozenset()

@@ -35,12 +35,10 @@ class Traits:
     """Parts of a reply that are for its own provider: reasoning, signatures, calls in its own form."""
     BLANK = 32
     """A message without text."""
-    TEXT_AND_CALLS = 64
-    """A message with both text and calls."""
-    USER_AFTER_TOOL = 128
-    REPEATED_USERS = 256
+    USER_AFTER_TOOL = 64
+    REPEATED_USERS = 128
     """A user message that follows another."""
-    SYSTEM = 512
+    SYSTEM = 256
     """A system prompt."""
 
 
@@ -55,8 +53,6 @@ def traits_of(message: BaseMessage, previous: BaseMessage | None) -> int:
     if isinstance(message, AIMessage):
         if calls := message.tool_calls:
             traits |= Traits.CALLS
-            if content and not traits & Traits.BLANK:
-                traits |= Traits.TEXT_AND_CALLS
             for call in calls:
                 if NAME.fullmatch(call["name"]) is None:
                     traits |= Traits.ODD_NAMES
@@ -96,8 +92,6 @@ def concerned_by(rules: WireRules) -> int:
         traits |= Traits.CALLS
     if not rules.empty_text:
         traits |= Traits.BLANK
-    if not rules.calls_with_text:
-        traits |= Traits.TEXT_AND_CALLS
     if not rules.user_after_tool:
         traits |= Traits.USER_AFTER_TOOL
     if not rules.repeated_users:
