@@ -40,6 +40,7 @@ from graph_agent.models.structured import (
     with_options,
 )
 from graph_agent.models.wire.client_retries import without_client_retries
+from graph_agent.models.wire.clients import bind_tools, choice_of, client_options
 from graph_agent.models.wire.learn import Attempt, Endpoint, endpoint_of
 from graph_agent.models.wire.render import render, with_source
 from graph_agent.models.wire.rules import WireRules
@@ -51,16 +52,6 @@ from graph_agent.usage import name_of_model, with_usage
 Phase = Literal["plan", "answer"]
 Mode = Literal["native", "text", "wave"]
 """How the model returns calls: through the provider's tools, in text, or in structured plans."""
-
-_TOOL_CHOICE_NONE: dict[str, Any] = {
-    "langchain_openai": "none",
-    "langchain_groq": "none",
-    "langchain_mistralai": "none",
-    "langchain_anthropic": {"type": "none"},
-    "langchain_google_genai": "none",
-    "graph_agent": "none",
-}
-"""The tool choice that forbids calls while the tools stay offered, by the package of a model's class."""
 
 ANY_TOOL = "any"
 """The tool choice that requires a call and leaves the tool to the model."""
@@ -132,8 +123,6 @@ class ModelClient:
         self._narrower: dict[frozenset[str], ModelClient] = {}
         self._names: list[str] = []
         self.offer(schemas)
-        packages = [cls.__module__.partition(".")[0] for cls in type(model).__mro__]
-        self._none_choice = next((_TOOL_CHOICE_NONE[name] for name in packages if name in _TOOL_CHOICE_NONE), None)
         self._schema_mode = SchemaMode(model)
 
     def offer(self, schemas: Sequence[dict[str, Any]]) -> None:
@@ -223,6 +212,10 @@ class ModelClient:
                 attempt.confirm()
                 # A model may call a tool in its answer regardless; the call is never run, so it is removed.
                 return reply if phase == "plan" else without_calls(reply)
+
+    def unsupported_options(self, settings: LoopConfig) -> tuple[str, ...]:
+        """Return the options of the configuration that the model's class cannot send, under LangChain's names."""
+        return client_options(self.model, with_options(settings, self.options)).unsupported
 
     def enforces_schema(self, schema: dict[str, Any]) -> bool:
         """Whether the provider is asked to enforce a schema on the reply; False if it is not known to support it."""
@@ -316,27 +309,37 @@ class ModelClient:
         options = with_options(settings, self.options)
         for name in rules.left_out:
             options.pop(name, None)
-        model = shaped(self.model, rules)
-        if not self.schemas or mode != "native":
+        has_tools = bool(self.schemas) and mode == "native"
+        if not has_tools:
             if phase == "plan":
                 options.pop("stop", None)  # it applies to answers and would truncate the JSON of calls
             # Providers refuse a tool choice without tools.
             options.pop("tool_choice", None)
-            if form is not None:
-                options |= self._schema_mode.options(form, options)
-            return Binding(model, options)
+        options = client_options(self.model, options).options
+        model = shaped(self.model, rules)
+        bound = Binding(model, options)
+        if has_tools:
+            schemas, choice = self._offer(phase, rules)
+            if choice is not None:
+                options["tool_choice"] = choice
+            bound = unwrap_binding(bind_tools(model, schemas, options))
+        if form is not None:
+            return bound._replace(options={**bound.options, **self._schema_mode.options(form, bound.options)})
+        return bound
+
+    def _offer(self, phase: Phase, rules: WireRules) -> tuple[list[dict[str, Any]], Any]:
+        """Return the tools of a request, and its tool choice; None to leave it to the model."""
         schemas = self._provider_schemas()
         if phase == "answer":
-            if rules.choice_none and self._none_choice is not None:
-                options["tool_choice"] = self._none_choice
-        elif rules.choice_forced and (choice := self._possible_choice()) is not None:
-            options["tool_choice"] = choice
-            if choice != ANY_TOOL and not rules.choice_named:
-                options["tool_choice"] = ANY_TOOL
-                schemas = [schema for schema in schemas if schema["function"]["name"] == choice]
-        if form is not None:
-            options |= self._schema_mode.options(form, {**options, "tools": schemas})
-        return unwrap_binding(model.bind_tools(schemas, **options))
+            return schemas, choice_of(self.model, "none") if rules.choice_none else None
+        wanted = self._possible_choice() if rules.choice_forced else None
+        if wanted is None or wanted == ANY_TOOL:
+            return schemas, wanted and choice_of(self.model, ANY_TOOL)
+        if rules.choice_named and (choice := choice_of(self.model, wanted)) is not None:
+            return schemas, choice
+        # A tool that cannot be required by its name is offered alone.
+        alone = [schema for schema in schemas if schema["function"]["name"] == wanted]
+        return alone, choice_of(self.model, ANY_TOOL)
 
     def _provider_schemas(self) -> list[dict[str, Any]]:
         if self._aliased_schemas is None:

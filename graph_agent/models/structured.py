@@ -12,13 +12,13 @@ from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableBinding
 
-from graph_agent._compat import uses_responses_api
 from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.lru import BoundedCache
 from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.retry import ask
 from graph_agent.models.sanitize import as_plans, sanitized_all
+from graph_agent.models.wire.clients import bind_tools, choice_of, client_options, client_rules, schema_options
 from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import with_usage
 
@@ -56,10 +56,15 @@ def unwrap_binding(runnable: Any) -> Binding:
 
 def openai_response_format(model: BaseChatModel, schema: dict[str, Any]) -> dict[str, Any] | None:
     """Return the option that enforces a JSON schema on an OpenAI model; None if its profile does not support one."""
-    if model._llm_type != "openai-chat" or not (model.profile or {}).get("structured_output"):
+    if not _is_openai(model) or not (model.profile or {}).get("structured_output"):
         return None
     # Strict schemas forbid objects with arbitrary keys, such as a tool's arguments.
     return {"type": "json_schema", "json_schema": {"name": "plan", "schema": schema, "strict": False}}
+
+
+def _is_openai(model: BaseChatModel) -> bool:
+    """Whether a model's class is one for APIs in OpenAI's format."""
+    return client_rules(model).schema == "extra_body"
 
 
 logger = get_logger(__name__)
@@ -137,16 +142,18 @@ class StructuredPlanner:
         options.pop("stop", None)  # it applies to answers and would truncate a plan's JSON
         if zero_temperature:
             options.setdefault("temperature", 0)
-        if method == "schema":
-            options["response_format"] = self._response_format
+        options = client_options(self.model, options).options
+        if method == "schema" and self._response_format is not None:
+            options |= schema_options(self.model, self._response_format, options) or {}
         if method == "tool":
             function = {"name": self.tool, "description": "Hand the plan over.", "parameters": self.schema}
-            offered = [{"type": "function", "function": function}]
-            return unwrap_binding(self.model.bind_tools(offered, tool_choice=self.tool, **options))
+            choice = choice_of(self.model, self.tool) or choice_of(self.model, "any")
+            if choice is not None:
+                options["tool_choice"] = choice
+            return unwrap_binding(bind_tools(self.model, [{"type": "function", "function": function}], options))
         return Binding(self.model, options)
 
 
-_OPENAI = frozenset({"openai-chat", "azure-openai-chat"})
 _ABOUT_SCHEMAS = re.compile(
     r"response_?format|json_?schema|structured[ _]outputs?|output_(?:format|config)|response.mime|guided|schema for",
     re.IGNORECASE,
@@ -181,8 +188,7 @@ class SchemaMode:
 
     def __init__(self, model: BaseChatModel) -> None:
         self._model = model
-        self._is_openai = model._llm_type in _OPENAI
-        self._is_known = bool((model.profile or {}).get("structured_output"))
+        self._is_known = bool((model.profile or {}).get("structured_output")) and client_rules(model).schema is not None
         self._forms: BoundedCache[str, list[ResponseFormat]] = BoundedCache()
 
     def form(self, schema: dict[str, Any]) -> ResponseFormat | None:
@@ -191,12 +197,7 @@ class SchemaMode:
 
     def options(self, form: ResponseFormat, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of the model call that enforce the schema of a `form`, given the call's other ones."""
-        if not self._is_openai or uses_responses_api(self._model, given):
-            return {"response_format": form}
-        # With the `response_format` option OpenAI's client refuses tools that are not strict, and raises on a reply
-        # that was cut off.
-        own = given.get("extra_body") or getattr(self._model, "extra_body", None) or {}
-        return {"extra_body": {**own, "response_format": form}}
+        return schema_options(self._model, form, given) or {}
 
     def refused(self, schema: dict[str, Any], form: ResponseFormat, error: Exception) -> bool:
         """Whether an error refuses the form of a schema; if so, the form is not used again."""
@@ -216,7 +217,7 @@ class SchemaMode:
         return self._forms.get(json.dumps(schema, sort_keys=True), lambda: self._build_forms(schema))
 
     def _build_forms(self, schema: dict[str, Any]) -> list[ResponseFormat]:
-        strict = strict_schema(schema) if self._is_openai else None
+        strict = strict_schema(schema) if _is_openai(self._model) else None
         forms = [_form(strict, strict=True)] if strict is not None else []
         return [*forms, _form(schema, strict=False)]
 

@@ -219,6 +219,7 @@ class RequestState:
         agent = agent.without(self.loop.get("withheld", ()))
         self.deps = agent if request is None else _with_patch(agent, request)
         """The agent with the current model, without withheld tools."""
+        self._warn_of_unsupported_options()
 
     @property
     def mode(self) -> Mode:
@@ -436,6 +437,18 @@ class RequestState:
             return
         self.record(free_choice=True)
         self.warn(f"Tool {choice} is disabled for this input; the tool choice is ignored.")
+
+    def _warn_of_unsupported_options(self) -> None:
+        """Warn once per input and model of options that the model's class cannot send."""
+        names = self.deps.client.unsupported_options(self.settings) if self.settings.model_options() else ()
+        warned = self.loop.get("recovery", {}).get("unsupported", [])
+        if not names or self.model.name in warned:
+            return
+        self.record(unsupported=[*warned, self.model.name])
+        self.warn(
+            f"{self.model.name} is asked without {', '.join(sorted(names))}: {type(self.deps.client.model).__name__} "
+            "has no such option for this model."
+        )
 
     def record(self, **recovery: Any) -> None:
         """Store keys of `Recovery` in the loop state."""

@@ -71,6 +71,8 @@ class Recovery(TypedDict, total=False):
     """A planning request was repeated with tools in text, because the reply indicated that tools are ignored."""
     free_choice: bool
     """A warning was emitted that the tool requested by the caller's tool choice is withheld."""
+    unsupported: list[str]
+    """Models for which a warning was emitted that their class cannot send an option of the configuration."""
 
 
 class Summary(TypedDict):

@@ -81,6 +81,8 @@ def client_options(model: BaseChatModel, options: Mapping[str, Any]) -> ClientOp
     The keywords that turn off the client's retries are added, unless `options` has them.
     """
     rules = client_rules(model)
+    if isinstance(options.get("stop"), tuple):
+        options = {**options, "stop": list(options["stop"])}
     if not rules.options and not rules.without_retries:
         return ClientOptions(dict(options), ())
     sent = {name: value for name, value in options.items() if name not in rules.options}
@@ -135,36 +137,29 @@ def schema_options(model: BaseChatModel, form: Mapping[str, Any], given: Mapping
             return None
 
 
-class BoundTools(NamedTuple):
-    """A model with tools and options."""
-
-    runnable: Runnable[LanguageModelInput, AIMessage]
-    has_choice: bool
-    """Whether the given tool choice, if any, is sent."""
-
-
-def bind_tools(model: BaseChatModel, schemas: Sequence[dict[str, Any]], options: Mapping[str, Any]) -> BoundTools:
-    """Bind tools in OpenAI's function format, and the options of each call.
+def bind_tools(
+    model: BaseChatModel, schemas: Sequence[dict[str, Any]], options: Mapping[str, Any]
+) -> Runnable[LanguageModelInput, AIMessage]:
+    """Bind tools in OpenAI's function format, and the options of each call, to a chat model.
 
     A class that refuses the format gets the tools as LangChain's; one that refuses the tool choice gets none.
 
     Raises:
         Exception: The class's own error if it takes the tools in neither form.
     """
-    has_choice = "tool_choice" in options
     if not client_rules(model).binds_tools:
-        return BoundTools(model.bind(tools=list(schemas), **options), has_choice)
+        return model.bind(tools=list(schemas), **options)
     try:
-        return BoundTools(model.bind_tools(schemas, **options), has_choice)
+        return model.bind_tools(schemas, **options)
     except NotImplementedError:
         raise
     except Exception as refusal:
         free = {name: value for name, value in options.items() if name != "tool_choice"}
-        for others in (options, free) if has_choice else (options,):
+        for others in (options, free) if "tool_choice" in options else (options,):
             for given in (schemas, _as_tools(schemas)):
                 # Any class may raise anything for a form that it does not know; the first error is raised in the end.
                 with contextlib.suppress(Exception):
-                    return BoundTools(model.bind_tools(given, **others), others is options and has_choice)
+                    return model.bind_tools(given, **others)
         raise refusal
 
 
