@@ -73,7 +73,8 @@ async def run(model: Plain, config: LoopConfig) -> tuple[str, str, list[str]]:
 
 async def test_each_setting_reaches_ollama_where_its_class_takes_it() -> None:
     kind = as_package(Ollama, "langchain_ollama", "ChatOllama")
-    model = kind(replies=[AIMessage("Hi.")], num_ctx=8192, temperature=0.9)
+    fields: Any = {"num_ctx": 8192, "temperature": 0.9}
+    model = kind(replies=[AIMessage("Hi.")], **fields)
 
     found = await run(model, SENT)
 
