@@ -29,6 +29,7 @@ from langchain_core.language_models._utils import _normalize_messages
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
+from langchain_core.tracers._streaming import _StreamingCallbackHandler, _V2StreamingCallbackHandler
 from langchain_core.utils._signature import _signature_parameters
 from langchain_core.utils.utils import LC_ID_PREFIX
 from langgraph._internal._constants import NULL_TASK_ID
@@ -538,25 +539,69 @@ async def generate_reply(
     manager: AsyncCallbackManagerForLLMRun,
     *,
     is_text: bool,
+    on_chunk: Callable[[BaseMessage], None] | None = None,
 ) -> ChatResult:
     """Generate a reply as `BaseChatModel.agenerate` does, in the caller's task and without the events of begin and end.
 
-    The manager receives the tokens. `is_text` is whether the content of each message is a text.
+    The manager receives the tokens. `is_text` is whether the content of each message is a text. With `on_chunk`, the
+    reply is streamed, each of its chunks is passed to the function, and the manager receives none.
     """
     given = {name: value for name, value in options.items() if name not in _TRACED_OPTIONS}
     # Only content blocks have a form to normalize.
     messages = list(request) if is_text else _normalize_messages(request)
-    if _has_plain_generation(model) and not _streams(model, manager, given):
-        work = _generate(model, messages, manager, given)
-    else:
+    if not _has_plain_generation(model):
         work = model._agenerate_with_cache(messages, run_manager=manager, **given)
+    elif on_chunk is not None:
+        work = _generate_from_chunks(model, messages, manager, given, on_chunk)
+    elif _streams(model, manager, given):
+        work = model._agenerate_with_cache(messages, run_manager=manager, **given)
+    else:
+        work = _generate(model, messages, manager, given)
     return await work
+
+
+def can_stream(model: BaseChatModel, options: Mapping[str, Any]) -> bool:
+    """Whether a model has an asynchronous stream of its own, and neither it nor a call's options turn it off."""
+    base = sys.modules["langchain_core.language_models.chat_models"].BaseChatModel
+    return type(model)._astream is not base._astream and not model._streaming_disabled(**options)
+
+
+def reads_stream(handler: object) -> bool:
+    """Whether a callback handler makes LangChain stream the reply of a request that is sent as a whole."""
+    return isinstance(handler, _StreamingCallbackHandler | _V2StreamingCallbackHandler)
 
 
 def _streams(model: BaseChatModel, manager: AsyncCallbackManagerForLLMRun, options: Mapping[str, Any]) -> bool:
     """Whether `_agenerate_with_cache` would stream the reply."""
     asked: dict[str, Any] = {"async_api": True, "run_manager": manager, **options}
     return model._should_stream(**asked) or model._should_use_protocol_streaming(**asked)
+
+
+async def _generate_from_chunks(
+    model: BaseChatModel,
+    messages: list[BaseMessage],
+    manager: AsyncCallbackManagerForLLMRun,
+    options: Mapping[str, Any],
+    on_chunk: Callable[[BaseMessage], None],
+) -> ChatResult:
+    """Stream and join a reply as `_agenerate_with_cache` does for a plain generation, without a callback per token."""
+    from langchain_core.language_models.chat_models import _gen_info_and_msg_metadata, generate_from_stream
+
+    chunks = []
+    stream = model._astream(messages, **{"stop": None, **options})
+    try:
+        async for chunk in stream:
+            message = chunk.message
+            message.response_metadata = _gen_info_and_msg_metadata(chunk)
+            if message.id is None:
+                message.id = f"{LC_ID_PREFIX}-{manager.run_id}"
+            on_chunk(message)
+            chunks.append(chunk)
+    finally:
+        # A stream that is abandoned keeps its connection until it is collected.
+        if (close := getattr(stream, "aclose", None)) is not None:
+            await close()
+    return generate_from_stream(iter(chunks))
 
 
 def _has_plain_generation(model: BaseChatModel) -> bool:

@@ -28,6 +28,7 @@ from graph_agent.models.sanitize import without_calls
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import ModelCall, StructuredPlanner
 from graph_agent.models.wire.client_retries import without_client_retries
+from graph_agent.models.wire.shape import adapted_copy
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import replace_tools_text, tools_in_text
 from graph_agent.settings.config import LoopConfig, user_context
@@ -325,7 +326,7 @@ class _WrappedClient(ModelClient):
             return self
         if wrapped.model is self.model:
             return self.with_overrides(schemas, options)
-        other = ModelClient(without_client_retries(wrapped.model), self.schemas)
+        other = ModelClient(adapted_copy(without_client_retries(wrapped.model), wrapped.model), self.schemas)
         return other.with_overrides(schemas, {**self.options, **options}, tool_choice=self._tool_choice)
 
 
@@ -340,7 +341,9 @@ class _WrappedPlanner(StructuredPlanner):
         async def send(wrapped: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
             planner: StructuredPlanner = self
             if wrapped.model is not self.model:
-                planner = StructuredPlanner(without_client_retries(wrapped.model), self.schema, self.tool)
+                planner = StructuredPlanner(
+                    adapted_copy(without_client_retries(wrapped.model), wrapped.model), self.schema, self.tool
+                )
             if wrapped.model_settings:
                 planner = planner.with_overrides(wrapped.model_settings)
             sent = self._middleware.update_prompt(messages, wrapped.tools, offered, "wave")

@@ -17,7 +17,8 @@ from langchain_core.runnables import RunnableConfig
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.reply_reader import ReplyReader
 from graph_agent.models.retry import ask, pause_before_retry
-from graph_agent.models.stream_watch import TokenTimeout
+from graph_agent.models.stream_watch import ModelTimeoutError, TokenTimeout
+from graph_agent.models.streaming import may_refuse_stream, unstreamed, without_refused_stream
 from graph_agent.models.structured import ModelCall
 from graph_agent.models.wire.usage import reports_differences
 from graph_agent.settings.config import LoopConfig
@@ -95,6 +96,7 @@ class PrefixedChatModel(BaseChatModel):
         received: list[AIMessageChunk]
         while True:
             limits = self._limits(model_call)
+            model_call = model_call._replace(runnable=without_refused_stream(model_call.runnable))
             limit = TokenTimeout(limits.model_timeout_s, limits.model_total_timeout_s)
             chunks = model_call.runnable.astream(model_call.request, _WITHOUT_CALLBACKS, **model_call.options)
             limit.begin()
@@ -134,7 +136,11 @@ class PrefixedChatModel(BaseChatModel):
                 if started:
                     self.failure = error
                     return
-                if await pause_before_retry(error, attempt, limits.model_retries):
+                if may_refuse_stream(model_call.runnable, model_call.options, error):
+                    model_call = model_call._replace(runnable=unstreamed(model_call.runnable))
+                elif not isinstance(error, ModelTimeoutError) and await pause_before_retry(
+                    error, attempt, limits.model_retries
+                ):
                     attempt += 1
                 elif (other := self._recover(error)) is not None:
                     model_call, attempt = other, 0

@@ -35,7 +35,13 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs, set_config_context, var_child_runnable_config
 from langchain_core.utils.uuid import uuid7
 
-from graph_agent._compat import generate_reply, has_own_entry_point, message_handlers, traced_parameters
+from graph_agent._compat import (
+    generate_reply,
+    has_own_entry_point,
+    message_handlers,
+    reads_stream,
+    traced_parameters,
+)
 from graph_agent._internal.blocking_replies import BlockingReplies
 from graph_agent._internal.failure_log import get_logger, log_failure
 from graph_agent._internal.sync_bridge import await_in_task, call_in_thread
@@ -44,8 +50,17 @@ from graph_agent.models.finish import mark_incomplete
 from graph_agent.models.message_gate import MessageStream
 from graph_agent.models.reply_reader import ReplyReader
 from graph_agent.models.sanitize import is_text_only
-from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
+from graph_agent.models.stream_watch import ModelTimeoutError, StreamWatch, TokenTimeout
+from graph_agent.models.streaming import (
+    StreamTap,
+    may_refuse_stream,
+    remember_unstreamed,
+    streams_always,
+    unstreamed,
+    without_refused_stream,
+)
 from graph_agent.models.waits import may_retry, requested_wait_s
+from graph_agent.models.wire.openai_stream import joined_text
 from graph_agent.models.wire.usage import reports_differences
 from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import TimedRequest, record_cut_off
@@ -181,13 +196,20 @@ async def request_unobserved(
 ) -> AIMessage:
     """Send one request as `model.ainvoke` does, with its cache and rate limit; `limit` and `watch` get each token."""
     model, manager, streams = unobserved
+    is_read = bool(streams) or isinstance(watch, StreamTap)
+    if not is_read:
+        watch = None
     if watch is not None:
         streams = [watch.gated_stream(stream) for stream in streams]
     relay = TokenRelay(manager, streams, limit, watch)
     limit.run_id = str(relay.run_id)
     relay.begin(request)
+    on_chunk = limit.receive if not is_read and streams_always(model, options) else None
     try:
-        result = await generate_reply(model, request, options, relay, is_text=is_text_only(request))
+        with joined_text(limit.restart) if on_chunk else contextlib.nullcontext():
+            result = await generate_reply(
+                model, request, options, relay, is_text=is_text_only(request), on_chunk=on_chunk
+            )
     except BaseException as error:
         relay.fail(error)
         raise
@@ -226,7 +248,9 @@ async def ask(
     """
     watch = watch or StreamWatch()
     timed = partial(TimedRequest.to, runnable, request, options)
-    watch.limit = limit = _Attempt(
+    given, runnable = runnable, without_refused_stream(runnable)
+    new_limit = _StreamedAttempt if streams_always(runnable, options) else _Attempt
+    watch.limit = limit = new_limit(
         timed,
         request,
         settings.model_timeout_s,
@@ -234,24 +258,32 @@ async def ask(
         sums_usage=reports_differences(runnable),
     )
     watch.is_quiet = watch.is_quiet or config is not None
-    attempt = 0
+    attempt, is_stream_refused = 0, False
     unobserved = unobserved_model(runnable, options, config)
     while True:
         try:
             async with limit.bounded():
                 if unobserved is None:
-                    sent = runnable.ainvoke(list(request), _observed(config, limit, watch), **options)
+                    sent = runnable.ainvoke(list(request), _observed(runnable, config, limit, watch), **options)
                 else:
                     sent = request_unobserved(unobserved, request, options, limit, watch if config is None else None)
                 reply = await _cancellable(sent)
             reply = limit.read(limit.with_free_id(reply))
             limit.timed.end(reply)
+            if is_stream_refused:
+                remember_unstreamed(given)
             return reply
         except asyncio.CancelledError:
             limit.timed.end(record_cut_off(runnable, request, options, watch.received, watch.reported), "cancelled")
             raise
         except Exception as error:
             limit.timed.end(None, classify_model_error(error))
+            if not watch.seen and may_refuse_stream(runnable, options, error):
+                is_stream_refused, runnable = True, unstreamed(runnable)
+                unobserved = unobserved_model(runnable, options, config)
+                continue
+            if isinstance(error, ModelTimeoutError):
+                raise  # the same server would need as long again
             if watch.seen or not await pause_before_retry(error, attempt, settings.model_retries):
                 raise
         attempt += 1
@@ -384,11 +416,26 @@ async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
             raise asyncio.CancelledError
 
 
-def _observed(config: RunnableConfig | None, limit: TokenTimeout, watch: StreamWatch) -> RunnableConfig:
-    """Return a call's config with the callbacks of its time limit and, unless it is quiet, of the watch."""
-    if config is not None:
+class _StreamedAttempt(StreamTap, _Attempt):
+    """An attempt whose reply is streamed, also without a reader."""
+
+
+def _observed(
+    runnable: object, config: RunnableConfig | None, limit: TokenTimeout, watch: StreamWatch
+) -> RunnableConfig:
+    """Return a call's config with the callbacks of its time limit and, if the reply has a reader, of the watch."""
+    if config is not None or (isinstance(limit, StreamTap) and not _has_reader(runnable, watch)):
         return _with_callbacks(config, limit)
     return watch.gated(_with_callbacks(config, limit, watch))
+
+
+def _has_reader(runnable: object, watch: StreamWatch) -> bool:
+    """Whether the tokens of a request reach a reader: by its watch, or by a callback handler of the run."""
+    if isinstance(watch, StreamTap) or not isinstance(runnable, BaseChatModel):
+        return True
+    callbacks = (var_child_runnable_config.get() or {}).get("callbacks")
+    manager = AsyncCallbackManager.configure(callbacks, runnable.callbacks, runnable.verbose)
+    return any(reads_stream(handler) for handler in manager.handlers)
 
 
 def _with_callbacks(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackHandler
@@ -18,8 +18,8 @@ from langchain_core.runnables import RunnableConfig
 from graph_agent._compat import gate_message_stream
 from graph_agent._internal.text import common_length
 from graph_agent.models.message_gate import MessageGate, MessageStream, message_text
+from graph_agent.models.streaming import StreamTap
 
-T = TypeVar("T")
 Reader = Callable[[str, str | None], Awaitable[None]]
 """Receives a chunk of the answer's text and the id of its message."""
 
@@ -366,17 +366,8 @@ class ReplyForwarder(StreamWatch):
             await self.forward(rest)
 
 
-class StreamForwarder(ReplyForwarder):
+class StreamForwarder(StreamTap, ReplyForwarder):
     """Makes the model stream, and forwards each token; the graph's own stream takes several times as long for it."""
-
-    # LangChain streams the reply of `ainvoke` if a handler has these two methods.
-    def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:
-        """Return the output unchanged."""
-        return output
-
-    def tap_output_iter(self, run_id: UUID, output: Iterator[T]) -> Iterator[T]:
-        """Return the output unchanged."""
-        return output
 
 
 _REASONING_NODES = ("plan", "finalize")

@@ -23,8 +23,9 @@ def adapted_copy(model: M, given: BaseChatModel) -> M:
         return model
     # Imported here: the client loads slowly, and other models do not need it.
     from graph_agent.models.wire.openai_family import adapted
+    from graph_agent.models.wire.openai_stream import direct_streams
 
-    copy = model.model_copy() if model is given else model
+    copy = direct_streams(model.model_copy() if model is given else model)
     copy.__class__ = adapted(type(model))  # type: ignore[arg-type]  # a class of OpenAI's client, as tested above
     return copy
 

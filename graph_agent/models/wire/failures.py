@@ -1,0 +1,86 @@
+"""Finds the error in a reply that a server sends with status 200: in a body, or in an event of a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from graph_agent._internal.text import excerpt
+
+_SHOWN_CHARS = 1_000
+_WORDS = ("message", "msg", "status_msg", "detail", "error", "reason")
+_CODES = ("code", "status", "status_code", "http_status")
+
+
+class ReplyFailureError(Exception):
+    """A server answered a model request with status 200 and an error; the text is the server's.
+
+    It has the attributes by which errors of providers' packages are classified.
+    """
+
+    def __init__(self, message: str, *, status_code: int | None, body: Any) -> None:
+        super().__init__(message)
+        self.status_code = status_code
+        """The HTTP status in the error; None if it has none."""
+        self.body = body
+        """The error as sent: a mapping, or a text."""
+        self.code = body.get("code") if isinstance(body, Mapping) else None
+        """The provider's own code; None if it has none."""
+
+
+def failure_in(reply: Any) -> ReplyFailureError | None:
+    """Return the error in a reply or in a chunk of one; None if it holds none.
+
+    Known forms are `{"error": …}` with a mapping or a text, a list of one such, `{"object": "error", …}`,
+    `{"type": "error", …}`, `{"detail": …}` without choices, MiniMax's `base_resp`, and OpenRouter's error of a choice.
+    """
+    if isinstance(reply, list):
+        reply = reply[0] if len(reply) == 1 else None
+    if not isinstance(reply, Mapping):
+        return None
+    if error := reply.get("error"):
+        return _failure(error, reply)
+    choices = reply.get("choices")
+    if not choices:
+        base = reply.get("base_resp")
+        if isinstance(base, Mapping) and base.get("status_code"):
+            return _failure({"code": base["status_code"], "message": base.get("status_msg")}, reply)
+        is_error = "error" in (reply.get("object"), reply.get("type"), reply.get("status"))
+        if is_error or ("choices" not in reply and not reply.keys().isdisjoint({"detail", "message"}) and _code(reply)):
+            return _failure(reply, reply)
+        return None
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, Mapping) and (error := choice.get("error")):
+            return _failure(error, reply)
+    return None
+
+
+def _failure(error: Any, reply: Mapping[str, Any]) -> ReplyFailureError:
+    if not isinstance(error, Mapping):
+        return ReplyFailureError(excerpt(str(error), _SHOWN_CHARS), status_code=_code(reply), body=str(error))
+    code = _code(error)
+    return ReplyFailureError(
+        excerpt(_words_of(error), _SHOWN_CHARS), status_code=code if code is not None else _code(reply), body=error
+    )
+
+
+def _words_of(error: Mapping[str, Any]) -> str:
+    for name in _WORDS:
+        value = error.get(name)
+        if isinstance(value, str) and value:
+            return value
+        if isinstance(value, Mapping) and value:
+            return _words_of(value)
+    return json.dumps(error, ensure_ascii=False, default=str)
+
+
+def _code(error: Mapping[str, Any]) -> int | None:
+    """Return the HTTP status of an error's fields; None if there is none."""
+    for name in _CODES:
+        value = error.get(name)
+        if isinstance(value, str) and value.isdecimal():
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool) and 400 <= value < 600:
+            return value
+    return None
