@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -178,12 +179,16 @@ async def test_no_call_runs_if_a_fragment_cannot_be_assigned(form: str) -> None:
     assert results
 
 
-@pytest.mark.parametrize("way", ["astream_events", "messages"])
+@pytest.mark.parametrize("way", ["run", "callbacks", "astream_events", "messages"])
 async def test_fragments_are_assigned_however_the_agent_is_called(way: str) -> None:
     ledger = Ledger()
     agent = ledger.agent(*CERTAIN["an index on the opening only"])
 
     match way:
+        case "run":
+            await Session(agent, "s1").run("go")
+        case "callbacks":
+            await agent.ainvoke(says("go"), {**thread(), "callbacks": [BaseCallbackHandler()]})
         case "astream_events":
             _ = [event async for event in agent.astream_events(says("go"), thread(), version="v2")]
         case _:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -20,8 +21,9 @@ from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_age
 from graph_agent.models.retry import ask
 from graph_agent.models.stream_watch import ModelTimeoutError, StreamForwarder
 from graph_agent.models.wire.client_retries import without_client_retries
-from tests.support.agents import at_step_limit, echo
+from tests.support.agents import at_step_limit, echo, says, thread
 from tests.support.openai_stub import Failure, Reply, StubFactory, openai_stub
+from tests.support.raw_chunks import raw_model, reply_of_text
 
 __all__ = ["openai_stub"]
 
@@ -132,31 +134,52 @@ async def test_a_stream_below_a_limit_is_not_cut(openai_stub: StubFactory, clock
     assert (got["read"], got["status"]) == (at_step_limit(1, ANSWER), "ROUND_LIMIT")
 
 
-@pytest.mark.parametrize("steps", [9, 1], ids=["completed", "limit"])
+TOO_LATE = (
+    "The model provider did not answer as it should ({} token came for 120 s (model_timeout_s)); try again later."
+)
+
+
 @pytest.mark.parametrize("chunk", [0, 1], ids=["nothing", "the role"])
-async def test_a_stall_before_the_first_token_is_retried(
-    openai_stub: StubFactory, clock: Clock, steps: int, chunk: int
-) -> None:
+async def test_a_stall_is_not_asked_for_again(openai_stub: StubFactory, clock: Clock, chunk: int) -> None:
     taken: list[None] = []
     stalled = Reply("never read", before=stalls(clock, at=chunk, taken=taken))
-    planned: list[Any] = [Reply(tool_calls=CALL)] if steps == 1 else ["No more actions."]
-    stub = openai_stub(*planned, stalled, ANSWER)
-    slow = {"kind": Slow, "clock": clock, "seconds": 0, "taken": taken}
-
-    got = await streamed(stub, slow, model_timeout_s=120, max_steps=steps, finalize="compose")
-
-    read = at_step_limit(1, ANSWER) if steps == 1 else ANSWER
-    assert (got["read"], got["error"], got["requests"]) == (read, "", [True] * 3)
-
-
-async def test_a_stalled_plan_is_retried_if_nothing_was_streamed(openai_stub: StubFactory, clock: Clock) -> None:
-    taken: list[None] = []
-    stub = openai_stub(Reply(tool_calls=CALL, before=stalls(clock, at=2, taken=taken)), "No more actions.", ANSWER)
+    stub = openai_stub("No more actions.", stalled, "never asked")
     slow = {"kind": Slow, "clock": clock, "seconds": 0, "taken": taken}
 
     got = await streamed(stub, slow, model_timeout_s=120, finalize="compose")
 
-    assert (got["read"], got["status"], len(got["requests"])) == (ANSWER, "COMPLETED", 3)
+    error = TOO_LATE.format("no further" if chunk else "no")
+    assert (got["status"], got["error"], got["requests"]) == ("FAILED", error, [True] * 2)
+
+
+async def test_a_stall_below_a_limit_is_not_asked_for_again(openai_stub: StubFactory, clock: Clock) -> None:
+    stub = openai_stub(Reply(tool_calls=CALL), Reply("never read", before=stalls(clock)), "never asked")
+    slow = {"kind": Slow, "clock": clock, "seconds": 0}
+
+    got = await streamed(stub, slow, model_timeout_s=120, max_steps=1)
+
+    assert (got["status"], "model_timeout_s" in got["read"], len(got["requests"])) == ("ROUND_LIMIT", False, 2)
+
+
+@pytest.mark.parametrize("way", ["run", "stream"])
+async def test_a_stalled_model_is_replaced_by_the_next_fallback(
+    openai_stub: StubFactory, clock: Clock, way: str
+) -> None:
+    stub, other = openai_stub(Reply("never read", before=stalls(clock)), "never asked"), openai_stub("Hello.")
+    async with stub.chat_model() as model, other.chat_model() as fallback:
+        config = LoopConfig(model_timeout_s=120, fallback_models=[fallback])
+        session = Session(create_graph_agent(model, config=config, checkpointer=InMemorySaver()), "s1")
+
+        result = await outcome_of(session, way)
+
+    assert (result.status, result.answer, len(stub.bodies), len(other.bodies)) == ("COMPLETED", "Hello.", 1, 1)
+
+
+async def outcome_of(session: Session, way: str) -> Any:
+    if way == "run":
+        return await session.run("go")
+    [result] = [part.result async for part in session.stream("go") if part.type == "done"]
+    return result
 
 
 async def test_a_stream_that_stalls_after_its_first_token_ends_there(openai_stub: StubFactory, clock: Clock) -> None:
@@ -168,16 +191,24 @@ async def test_a_stream_that_stalls_after_its_first_token_ends_there(openai_stub
 
     assert (got["status"], got["error"], len(got["requests"])) == (
         "FAILED",
-        "The model provider did not answer as it should (no further token came for 120 s (model_timeout_s)); "
-        "try again later.",
+        TOO_LATE.format("no further"),
         2,
     )
 
 
-async def test_the_timeout_bounds_a_whole_reply_without_streaming(openai_stub: StubFactory, clock: Clock) -> None:
-    late = Reply("never read", before=stalls(clock))
-    stub = openai_stub(late, late, "never asked")
-    async with stub.chat_model() as model:
+@pytest.mark.parametrize("callbacks", [None, [BaseCallbackHandler()]], ids=["unobserved", "observed"])
+async def test_a_slow_reply_without_a_reader_is_no_timeout(clock: Clock, callbacks: Any) -> None:
+    model = raw_model(reply_of_text("one", " two", " three"), before=lambda: clock.move(100))
+    graph = create_graph_agent(model, config=LoopConfig(model_timeout_s=120), checkpointer=InMemorySaver())
+
+    output = await graph.ainvoke(says("go"), {**thread(), "callbacks": callbacks})
+
+    assert (output["status"], output["messages"][-1].text) == ("COMPLETED", "one two three")
+
+
+async def test_the_timeout_bounds_a_whole_reply_if_streaming_is_off(openai_stub: StubFactory, clock: Clock) -> None:
+    stub = openai_stub(Reply("never read", before=stalls(clock)), "never asked")
+    async with stub.chat_model(disable_streaming=True) as model:
         config = LoopConfig(model_timeout_s=120, model_retries=1)
         graph = create_graph_agent(model, config=config, checkpointer=InMemorySaver())
 
@@ -185,8 +216,8 @@ async def test_the_timeout_bounds_a_whole_reply_without_streaming(openai_stub: S
 
     assert (result.status, result.error, [bool(body.get("stream")) for body in stub.bodies]) == (
         "FAILED",
-        "The model provider did not answer as it should (no token came for 120 s (model_timeout_s)); try again later.",
-        [False, False],
+        TOO_LATE.format("no"),
+        [False],
     )
 
 

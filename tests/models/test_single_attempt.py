@@ -121,7 +121,7 @@ async def test_a_request_of_gemini_reaches_its_server_once() -> None:
 
     assert (result["status"], [path.partition(":")[2].partition("?")[0] for path in paths]) == (
         "FAILED",
-        ["generateContent"],
+        ["streamGenerateContent"],
     )
 
 

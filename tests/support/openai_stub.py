@@ -61,9 +61,17 @@ class Failure:
     """Sent instead of OpenAI's error body where it is not None; a string is sent as it stands."""
 
 
+@dataclass(frozen=True)
+class Body:
+    """The bytes of an answer with status 200, as they stand."""
+
+    data: bytes
+    content_type: str = "text/event-stream"
+
+
 _ERROR_EVENT = {"error": {"message": "The engine is overloaded.", "type": "server_error", "code": "overloaded"}}
 
-StubReply = str | Reply | Failure
+StubReply = str | Reply | Failure | Body
 StubFactory = Callable[..., "OpenAIStub"]
 
 
@@ -168,6 +176,9 @@ class OpenAIStub:
             reply = Failure(404, f"Unknown path {handler.path}.")
         if callable(reply):
             reply = reply(body)
+        if isinstance(reply, Body):
+            handler.send_body(reply)
+            return
         if isinstance(reply, Failure):
             error = {"message": reply.message, "type": reply.type, "param": reply.param, "code": reply.code}
             handler.send_json(reply.status, {"error": error} if reply.body is None else reply.body, reply.headers)
@@ -220,6 +231,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._head(status, {"content-type": "application/json", "content-length": str(len(data)), **headers})
         self.wfile.write(data)
 
+    def send_body(self, body: Body) -> None:
+        self._head(200, {"content-type": body.content_type, "content-length": str(len(body.data))})
+        self.wfile.write(body.data)
+
     def send_events(self, chunks: list[dict[str, Any]], reply: Reply) -> None:
         # A stream that is cut is one whose announced length never arrives.
         cut = {} if reply.cut_after is None else {"content-length": "1000000"}
@@ -251,6 +266,8 @@ def _deltas(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"role": "assistant", "content": ""}
     for word in re.findall(r"\s*\S+|\s+", message["content"] or ""):
         yield {"content": word}
+    for word in re.findall(r"\s*\S+", message.get("refusal") or ""):
+        yield {"refusal": word}
     for index, call in enumerate(message.get("tool_calls", [])):
         function = call["function"]
         half = len(function["arguments"]) // 2

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Self
 
 from langchain_openai import ChatOpenAI
@@ -13,8 +14,9 @@ Chunk = dict[str, Any]
 class _Stream:
     """An answer of the `openai` package to a streamed request."""
 
-    def __init__(self, chunks: Sequence[Chunk]) -> None:
+    def __init__(self, chunks: Sequence[Chunk], before: Callable[[], object]) -> None:
         self._chunks = chunks
+        self._before = before
 
     async def __aenter__(self) -> Self:
         return self
@@ -24,25 +26,28 @@ class _Stream:
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         for chunk in self._chunks:
+            self._before()
+            await asyncio.sleep(0)
             yield chunk
 
 
 class RawClient:
     """Answers each streamed request with the next list of chunks, and records the requests."""
 
-    def __init__(self, replies: Sequence[Sequence[Chunk]]) -> None:
+    def __init__(self, replies: Sequence[Sequence[Chunk]], before: Callable[[], object]) -> None:
         self.requests: list[dict[str, Any]] = []
         self._replies = list(replies)
+        self._before = before
 
     async def create(self, **request: Any) -> _Stream:
         self.requests.append(request)
-        return _Stream(self._replies.pop(0))
+        return _Stream(self._replies.pop(0), self._before)
 
 
-def raw_model(*replies: Sequence[Chunk]) -> ChatOpenAI:
-    """Return a `ChatOpenAI` that converts these chunks, one list for each request."""
+def raw_model(*replies: Sequence[Chunk], before: Callable[[], object] = lambda: None) -> ChatOpenAI:
+    """Return a `ChatOpenAI` that converts these chunks, one list for each request; `before` is called before each."""
     model = ChatOpenAI(model="raw", api_key="none")  # type: ignore[arg-type]  # converted by Pydantic
-    return model.model_copy(update={"async_client": RawClient(replies)})
+    return model.model_copy(update={"async_client": RawClient(replies, before)})
 
 
 def delta(fields: dict[str, Any], finish: str | None = None, **more: Any) -> Chunk:
@@ -67,6 +72,6 @@ def reply_of_calls(*chunks: Chunk) -> list[Chunk]:
     return [delta({"role": "assistant", "content": ""}), *chunks, delta({}, "tool_calls")]
 
 
-def reply_of_text(text: str) -> list[Chunk]:
-    """Return a whole reply that is a text."""
-    return [delta({"role": "assistant", "content": text}), delta({}, "stop")]
+def reply_of_text(*pieces: str) -> list[Chunk]:
+    """Return a whole reply that is a text in these pieces."""
+    return [*(delta({"role": "assistant", "content": piece}) for piece in pieces), delta({}, "stop")]

@@ -65,6 +65,8 @@ class _Adapter:
         made: ChatGenerationChunk | None = super()._convert_chunk_to_generation_chunk(chunk, *args, **kwargs)  # type: ignore[misc]  # as above
         if made is not None and isinstance(message := made.message, AIMessageChunk) and delta:
             _keep_fields(message, delta, calls or ())
+            if refusal := delta.get("refusal"):
+                message.additional_kwargs["refusal"] = refusal
         return made
 
     def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:

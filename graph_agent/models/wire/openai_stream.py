@@ -30,6 +30,8 @@ _DELTA: dict[str, Any] = {"content": None, "function_call": None, "refusal": Non
 _END = "[DONE]"
 _LONGEST_REST_S = 0.05
 """Maximum seconds of waiting for the end of an answer behind its last event."""
+_BLANK = b"\xef\xbb\xbf \t\r\n"
+"""A byte order mark, and white space."""
 _decode = json.JSONDecoder().raw_decode
 _ONE_EVENT = re.compile(rb"data: \{[^\r\n]*\n\n\Z").match
 _DATA = (b"data", b"error")
@@ -197,8 +199,8 @@ class EventBuffer:
         if self._is_json is False and not self._rest and not self._lines and _ONE_EVENT(part):
             return [part[6:-2].decode(errors="replace")]
         self._rest += part
-        if self._is_json is None and (begin := self._rest.lstrip(b"\xef\xbb\xbf \t\r\n")):
-            self._is_json = begin[:1] in b"{["
+        if self._is_json is None and (begin := self._rest.lstrip(_BLANK)):
+            self._rest, self._is_json = begin, begin[:1] in b"{["
         if self._is_json is not False:
             return []
         if b"\r" in self._rest:
@@ -211,7 +213,7 @@ class EventBuffer:
 
     def rest(self) -> list[str]:
         """Return the data behind the last line's end: of a JSON body, or of an event that was not ended."""
-        rest, self._rest = self._rest.strip(b"\xef\xbb\xbf \t\r\n"), b""
+        rest, self._rest = self._rest.strip(_BLANK), b""
         if self._is_json:
             return [rest.decode(errors="replace")] if rest else []
         return self._events([rest, b""])
