@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import AIMessageChunk
+from langchain_google_genai import ChatGoogleGenerativeAI
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, Session, create_graph_agent
@@ -203,3 +205,53 @@ async def test_input_and_output_that_are_reported_apart_add_up() -> None:
     reply = (await session.driver.state()).values["messages"][-1]
     assert reply.usage_metadata == metadata_of(25, 15, 20, 6)
     assert done.result.usage["total_tokens"] == 40
+
+
+def anthropic_events(start: dict[str, Any], end: dict[str, Any]) -> bytes:
+    """Return the events of a streamed message with this usage at its start and at its end."""
+    message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": start}
+    texts: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Rain."}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": end},
+        {"type": "message_stop"},
+    ]
+    return "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in texts).encode()
+
+
+@pytest.mark.parametrize("way", ["run", "stream"])
+@pytest.mark.parametrize(
+    "end",
+    [{"output_tokens": 15}, {"input_tokens": 25, "cache_read_input_tokens": 20, "output_tokens": 15}],
+    ids=["output alone", "all"],
+)
+async def test_the_input_at_the_start_of_anthropics_stream_counts(
+    openai_stub: StubFactory, end: dict[str, Any], way: str
+) -> None:
+    body = anthropic_events({"input_tokens": 25, "cache_read_input_tokens": 20, "output_tokens": 1}, end)
+    stub = openai_stub(Body(body))
+    model = ChatAnthropic(model="m", api_key="k", base_url=stub.base_url.removesuffix("/v1"))  # type: ignore[call-arg]  # aliases
+
+    result = await outcome(model, way)
+
+    assert result.usage == {"input_tokens": 45, "output_tokens": 15, "total_tokens": 60, "model_calls": 1}
+
+
+@pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")  # of Google's package
+@pytest.mark.parametrize("way", ["run", "stream"])
+async def test_the_differences_that_googles_package_reports_are_summed(openai_stub: StubFactory, way: str) -> None:
+    chunks = [
+        {
+            "candidates": [{"index": 0, "content": {"role": "model", "parts": [{"text": "x"}]}, **end}],
+            "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": at, "totalTokenCount": 9 + at},
+        }
+        for at, end in ((4, {}), (5, {}), (8, {"finishReason": "STOP"}))
+    ]
+    stub = openai_stub(Body("".join(f"data: {json.dumps(chunk)}\r\n\r\n" for chunk in chunks).encode()))
+    model = ChatGoogleGenerativeAI(model="gemini-2.5-flash", api_key="k", base_url=stub.base_url.removesuffix("/v1"))
+
+    result = await outcome(model, way)
+
+    assert (result.answer, result.usage["input_tokens"], result.usage["output_tokens"]) == ("xxx", 9, 8)

@@ -167,12 +167,12 @@ class OpenAIStub:
         request = StubRequest(handler.path, {key.lower(): value for key, value in handler.headers.items()}, body)
         with self._lock:
             self.requests.append(request)
-            if "messages" not in body:
+            if body.keys().isdisjoint({"messages", "contents"}):
                 # As at a provider; a readiness probe sends such a request.
                 reply: Any = Failure(400, "The request has no messages.")
             else:
                 reply = self._replies.pop(0) if self._replies else Failure(400, "The stub has no reply left.")
-        if handler.path != "/v1/chat/completions":
+        if handler.path != "/v1/chat/completions" and not isinstance(reply, Body):
             reply = Failure(404, f"Unknown path {handler.path}.")
         if callable(reply):
             reply = reply(body)

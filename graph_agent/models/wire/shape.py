@@ -13,19 +13,28 @@ M = TypeVar("M", bound=BaseChatModel)
 
 
 def adapted_copy(model: M, given: BaseChatModel) -> M:
-    """Return a model that keeps what LangChain's client of OpenAI's API drops; the same object for other clients.
+    """Return a model that keeps what LangChain's clients of OpenAI's and Anthropic's APIs drop.
+
+    A model of another client is returned unchanged.
 
     Args:
         model: A copy of the given model, or the model itself.
         given: The model of the user, which is not changed.
     """
-    if not any(client_package(cls) == "langchain_openai" for cls in type(model).__mro__):
+    packages = {client_package(cls) for cls in type(model).__mro__}
+    if packages.isdisjoint({"langchain_openai", "langchain_anthropic"}):
         return model
-    # Imported here: the client loads slowly, and other models do not need it.
+    copy = model.model_copy() if model is given else model
+    # Imported here: a client loads slowly, and other models do not need it.
+    if "langchain_anthropic" in packages:
+        from graph_agent.models.wire.anthropic_family import adapted as adapted_to_anthropic
+
+        copy.__class__ = adapted_to_anthropic(type(model))
+        return copy
     from graph_agent.models.wire.openai_family import adapted
     from graph_agent.models.wire.openai_stream import direct_streams
 
-    copy = direct_streams(model.model_copy() if model is given else model)
+    copy = direct_streams(copy)
     copy.__class__ = adapted(type(model))  # type: ignore[arg-type]  # a class of OpenAI's client, as tested above
     return copy
 

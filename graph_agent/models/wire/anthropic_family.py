@@ -1,0 +1,51 @@
+"""Adapts LangChain's client of Anthropic's API: the usage at the start of a stream, which LangChain drops.
+
+LangChain counts on the input tokens at the end of the stream, where many compatible servers report the output alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+
+def adapted(cls: type[Any]) -> type[Any]:
+    """Return a subclass, of the same name, whose first chunk has the usage so far; the same class if it is one."""
+    return cls if issubclass(cls, _Adapter) else _adapted(cls)
+
+
+class _Adapter:
+    """Overrides a method of `ChatAnthropic`, before which it stands in the bases of a class."""
+
+    def _make_message_chunk_from_anthropic_event(self, event: Any, **kwargs: Any) -> tuple[Any, Any]:
+        chunk, block = super()._make_message_chunk_from_anthropic_event(event, **kwargs)  # type: ignore[misc]  # of ChatAnthropic
+        if chunk is not None and event.type == "message_start" and chunk.usage_metadata is None:
+            chunk.usage_metadata = _usage_of(getattr(event.message, "usage", None))
+        return chunk, block
+
+
+@functools.cache
+def _adapted(cls: type[Any]) -> type[Any]:
+    # Instances are never validated: their class is replaced.
+    fields = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "model_config": {"defer_build": True},
+    }
+    made: type[Any] = type(cls)(cls.__name__, (_Adapter, cls), fields)
+    return made
+
+
+def _usage_of(reported: Any) -> dict[str, Any] | None:
+    """Return usage in LangChain's form; None if the server reports none. Cached tokens are a part of the input."""
+    read, written = (getattr(reported, f"cache_{kind}_input_tokens", None) or 0 for kind in ("read", "creation"))
+    asked = (getattr(reported, "input_tokens", None) or 0) + read + written
+    answered = getattr(reported, "output_tokens", None) or 0
+    if not asked + answered:
+        return None
+    # LangChain names the tokens written to the cache by their lifetime where the server does.
+    kept = 0 if getattr(reported, "cache_creation", None) else written
+    details = {name: count for name, count in (("cache_read", read), ("cache_creation", kept)) if count}
+    usage = {"input_tokens": asked, "output_tokens": answered, "total_tokens": asked + answered}
+    return {**usage, "input_token_details": details} if details else usage
