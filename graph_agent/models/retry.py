@@ -1,8 +1,8 @@
 """Sends model requests: without callbacks where nothing observes them, and again after transient errors.
 
-A request is never repeated after its first token. LangChain's callbacks cost more than the rest of a request: metadata,
-ids and a copy of the messages for tracing are made, whether or not a handler exists, and each token makes a coroutine
-for each handler.
+A request is never repeated after a token that has reached a reader. LangChain's callbacks cost more than the rest of a
+request: metadata, ids and a copy of the messages for tracing are made, whether or not a handler exists, and each token
+makes a coroutine for each handler.
 
 Model calls of user code, such as middleware, are counted, and kept out of the run's message stream.
 """
@@ -35,13 +35,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs, set_config_context, var_child_runnable_config
 from langchain_core.utils.uuid import uuid7
 
-from graph_agent._compat import (
-    generate_reply,
-    has_own_entry_point,
-    message_handlers,
-    reads_stream,
-    traced_parameters,
-)
+from graph_agent._compat import has_own_entry_point, message_handlers, traced_parameters
+from graph_agent._compat.replies import generate_reply, reads_stream
 from graph_agent._internal.blocking_replies import BlockingReplies
 from graph_agent._internal.failure_log import get_logger, log_failure
 from graph_agent._internal.sync_bridge import await_in_task, call_in_thread
@@ -238,7 +233,7 @@ async def ask(
 
     Args:
         options: Keyword arguments of the call, e.g. `tools`.
-        settings: The retries, and the time limits of each attempt. A timeout is a transient error.
+        settings: The retries, and the time limits of each attempt. There is no retry after a timeout.
         config: The call's config. `QUIET` keeps its tokens out of the run's message stream; with None they are
             streamed, and there is no retry after the first token.
         watch: Records whether a token has reached the reader; None if the caller does not need it.

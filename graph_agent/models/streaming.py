@@ -1,4 +1,4 @@
-"""Decides which model requests are streamed: each one to a provider, so that a slow model's reply is no timeout."""
+"""Selects the model requests that are streamed: all to a provider, so that a slow model's reply is no timeout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 from langchain_core.language_models import BaseChatModel
 
-from graph_agent._compat import can_stream
+from graph_agent._compat.replies import can_stream
 from graph_agent.models.wire.openai_stream import reads_directly
 
 M = TypeVar("M")

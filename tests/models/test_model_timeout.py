@@ -201,7 +201,8 @@ async def test_a_slow_reply_without_a_reader_is_no_timeout(clock: Clock, callbac
     model = raw_model(reply_of_text("one", " two", " three"), before=lambda: clock.move(100))
     graph = create_graph_agent(model, config=LoopConfig(model_timeout_s=120), checkpointer=InMemorySaver())
 
-    output = await graph.ainvoke(says("go"), {**thread(), "callbacks": callbacks})
+    config: Any = {**thread(), "callbacks": callbacks}
+    output = await graph.ainvoke(says("go"), config)
 
     assert (output["status"], output["messages"][-1].text) == ("COMPLETED", "one two three")
 

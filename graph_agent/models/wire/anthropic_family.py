@@ -8,8 +8,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from langchain_core.language_models import BaseChatModel
 
-def adapted(cls: type[Any]) -> type[Any]:
+
+def adapted(cls: type[BaseChatModel]) -> type[Any]:
     """Return a subclass, of the same name, whose first chunk has the usage so far; the same class if it is one."""
     return cls if issubclass(cls, _Adapter) else _adapted(cls)
 
@@ -25,15 +27,16 @@ class _Adapter:
 
 
 @functools.cache
-def _adapted(cls: type[Any]) -> type[Any]:
+def _adapted(cls: type[BaseChatModel]) -> type[Any]:
     # Instances are never validated: their class is replaced.
+    parent: Any = cls
     fields = {
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__,
+        "__module__": parent.__module__,
+        "__qualname__": parent.__qualname__,
+        "__doc__": parent.__doc__,
         "model_config": {"defer_build": True},
     }
-    made: type[Any] = type(cls)(cls.__name__, (_Adapter, cls), fields)
+    made: type[Any] = type(parent)(parent.__name__, (_Adapter, parent), fields)
     return made
 
 
