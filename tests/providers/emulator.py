@@ -130,6 +130,11 @@ class Emulator:
                 outcome = self.row.fault(outcome.kind)
             if isinstance(outcome, Refusal):
                 exchange.refusal = outcome
+                if outcome.status == 200:
+                    # Some servers send the body of an error in a stream, or in place of a reply.
+                    text = json.dumps(outcome.body).encode()
+                    outcome = Raw((b"data: " + text + b"\n\n",), text)
+            if isinstance(outcome, Refusal):
                 body = outcome.body if isinstance(outcome.body, str) else json.dumps(outcome.body)
                 answer = Answer(outcome.status, body.encode(), headers=outcome.headers)
             elif isinstance(outcome, Raw):

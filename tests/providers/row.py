@@ -54,6 +54,8 @@ class Row:
     """What it refuses; the first that applies counts."""
     faults: Mapping[str, Rule] = field(default_factory=dict)
     """Failures that no request causes, by `FaultKind`, and `overflow`."""
+    other_overflows: tuple[Rule, ...] = ()
+    """Further forms of the refusal of a request that is too long."""
     shape: Any = None
     """The variant of the protocol's replies."""
     answers: tuple[str, ...] = ()

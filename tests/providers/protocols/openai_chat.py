@@ -26,10 +26,12 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning")
 class ChatShape:
     """The form of the replies of one provider."""
 
-    calls: Literal["fragments", "whole", "bare", "empty_ids", "no_index", "index_zero", "opened_only"] = "fragments"
+    calls: Literal["fragments", "whole", "bare", "empty_ids", "no_index", "index_zero", "index_one", "opened_only"] = (
+        "fragments"
+    )
     """Pieces of a streamed call: an opening, later `index` and `arguments`; one piece; one piece without index
     and type, with the finish reason; later pieces with id `''`; pieces without index; one piece with index 0 for each
-    call; an index in the opening only."""
+    call; indexes from 1 on; an index in the opening only."""
     reasoning: Literal["reasoning_content", "reasoning", "reasoning_details", "thinking_parts", "think_tags"] | None = (
         None
     )
@@ -262,7 +264,7 @@ def _deltas(reply: Reply, request: Request, form: ChatShape) -> Iterator[dict[st
         yield {"content": None, "tool_calls": bare}
         return
     for call in whole:
-        yield from _call_deltas(call, form)
+        yield from _call_deltas({**call, "index": call["index"] + (form.calls == "index_one")}, form)
 
 
 def _call_deltas(call: dict[str, Any], form: ChatShape) -> Iterator[dict[str, Any]]:

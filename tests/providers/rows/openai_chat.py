@@ -272,6 +272,7 @@ _TOGETHER = _provider(
     host="api.together.xyz",
     suffix="/v1",
     answers=("together-01",),
+    other_overflows=gateways.TOGETHER_OVERFLOWS,
     limits=_WITHOUT_DOCUMENTS,
 )
 _FIREWORKS = _provider(
@@ -391,6 +392,7 @@ _ALONE = (
         servers.VLLM_FAULTS,
         ChatShape(reasoning="reasoning", usage_unasked=False),
         answers=("vllm-09",),
+        other_overflows=servers.VLLM_OVERFLOWS,
         limits={**_WITHOUT_DOCUMENTS},
         learned={"vllm-08": "the server takes no documents"},
     ),
@@ -425,6 +427,7 @@ _ALONE = (
         servers.SGLANG,
         servers.SGLANG_FAULTS,
         ChatShape(reasoning="reasoning_content", usage_unasked=False),
+        other_overflows=servers.SGLANG_OVERFLOWS,
     ),
     _alone(
         "llama.cpp",
@@ -435,6 +438,7 @@ _ALONE = (
             reasoning="reasoning_content", object_arguments=True, extra={"timings": {"prompt_n": 10, "predicted_n": 5}}
         ),
         answers=("llama.cpp-05", "llama.cpp-06"),
+        other_overflows=servers.LLAMA_CPP_OVERFLOWS,
         odd=odd_chat.LLAMA_CPP,
     ),
     _alone(
@@ -464,6 +468,7 @@ _ALONE = (
         servers.TGI,
         servers.TGI_FAULTS,
         ChatShape(calls="whole", usage="with_finish"),
+        other_overflows=servers.TGI_OVERFLOWS,
         limits={"reasoning": "The model does not reason."},
         learned={"tgi-01": "user and assistant take turns"},
     ),
@@ -517,6 +522,15 @@ _ALONE = (
         openai.FAULTS,
         ChatShape(calls="index_zero"),
         answers=("openai-39",),
+    ),
+    _alone(
+        "gateway (first call at index 1)",
+        "any-model",
+        openai.BASIC,
+        openai.FAULTS,
+        ChatShape(calls="index_one"),
+        answers=("openai-38",),
+        other_overflows=gateways.COPILOT_OVERFLOWS,
     ),
     _alone(
         "gateway (JSON for a stream)",

@@ -186,3 +186,23 @@ GEMINI_FAULTS: dict[str, Rule] = {
     ),
     "auth": Rule("google-gemini-key", None, 400, _google_error("API key not valid. Please pass a valid API key.")),
 }
+
+TOGETHER_OVERFLOWS = (
+    overflow(
+        "together-03",
+        400,
+        openai_error("The input ({given} tokens) is longer than the model's context length ({limit} tokens)."),
+    ),
+)
+COPILOT_OVERFLOWS = (
+    overflow(
+        "github-copilot-01",
+        400,
+        {
+            "error": {
+                "message": "prompt token count of {given} exceeds the limit of {limit}",
+                "code": "model_max_prompt_tokens_exceeded",
+            }
+        },
+    ),
+)

@@ -445,3 +445,57 @@ OLLAMA_FAULTS = {
         '"you (name) have reached your session usage limit, please wait or upgrade to continue"',
     ),
 }
+
+# Further words for a request that is too long
+VLLM_OVERFLOWS = (
+    overflow(
+        "vllm-11",
+        400,
+        vllm_error(
+            "'max_tokens' or 'max_completion_tokens' is too large: 64000. This model's maximum context length is "
+            "{limit} tokens and your request has {given} input tokens (64000 > {limit} - {given})."
+        ),
+    ),
+    overflow(
+        "vllm-12",
+        400,
+        vllm_error(
+            "This model's maximum context length is {limit} tokens. However, you requested 64000 output tokens and "
+            "your prompt contains at least {given} input tokens."
+        ),
+    ),
+)
+SGLANG_OVERFLOWS = (
+    overflow(
+        "sglang-07",
+        400,
+        _sglang_error(
+            "Requested token count exceeds the model's maximum context length of {limit} tokens. You requested a total "
+            "of {given} tokens: {given} tokens from the input messages and 0 tokens for the completion. Please reduce "
+            "the number of tokens in the input messages or the completion to fit within the limit.",
+            "BadRequest",
+        ),
+    ),
+)
+LLAMA_CPP_OVERFLOWS = (
+    overflow(
+        "llama.cpp-08",
+        200,
+        _llama_error(
+            "the request exceeds the available context size. try increasing the context size or enable context shift",
+            kind="exceed_context_size_error",
+            n_prompt_tokens="{given}",
+            n_ctx="{limit}",
+        ),
+    ),
+)
+TGI_OVERFLOWS = (
+    overflow(
+        "tgi-03",
+        422,
+        {
+            "error": "Input validation error: `inputs` must have less than {limit} tokens. Given: {given}",
+            "error_type": "validation",
+        },
+    ),
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from graph_agent.persistence import open_saver
@@ -48,6 +49,21 @@ async def overflow(lab: Lab) -> None:
 
     assert answers == ["Noted.", "It is sunny."] * 4
     assert lab.emulator.refusals != []
+
+
+@situation("overflow", needs="overflow_error")
+async def overflow_in_other_words(lab: Lab) -> None:
+    row = lab.row
+    for rule in row.other_overflows:
+        lab.emulator.row = replace(row, faults={**row.faults, "overflow": rule})
+        lab.emulator.window = 1_200
+        lab.emulator.exchanges.clear()
+        lab.expected.add(rule.id)
+
+        answers = await _long_conversation(lab)
+
+        refused = [refusal.rule for refusal in lab.emulator.refusals]
+        assert (rule.id, answers, rule.id in refused) == (rule.id, ["Noted.", "It is sunny."] * 4, True)
 
 
 @situation("reopened")
