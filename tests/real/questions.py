@@ -105,7 +105,9 @@ class Score:
     @property
     def quiet(self) -> int:
         """Questions that need no tool, and that were answered without a call."""
-        return sum(not each.calls for each in self.outcomes if each.question.tool is None)
+        return sum(
+            each.status == "COMPLETED" and not each.calls for each in self.outcomes if each.question.tool is None
+        )
 
     def __str__(self) -> str:
         needing = sum(each.question.tool is not None for each in self.outcomes)
@@ -136,4 +138,6 @@ async def ask(question: Question, model: str, config: LoopConfig | None = None) 
         if each["type"] == "tool_call" and each["name"] in names
     ]
     warnings = [str(each["message"]) for each in events if each["type"] == "warning"]
-    return Outcome(question, calls, result.answer, str(result.status), seconds, result.usage["output_tokens"], warnings)
+    return Outcome(
+        question, calls, result.answer, result.status.value, seconds, result.usage["output_tokens"], warnings
+    )

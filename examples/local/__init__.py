@@ -1,0 +1,1 @@
+"""Four small tools behind a small model on this machine."""
