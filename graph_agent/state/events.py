@@ -369,6 +369,8 @@ class WarningEvent(_Event):
     """What happened, and the fix if there is one."""
     hint: NotRequired[str]
     """Same as in a `limit` event."""
+    commentary: NotRequired[str]
+    """Text that readers received of a reply which is no answer; absent if there was none."""
 
 
 class ErrorEvent(_Event):
