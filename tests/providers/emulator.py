@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -147,6 +147,8 @@ class Emulator:
                     return
                 answer = Answer(200, outcome.body)
             else:
+                if not self.row.can("reasoning"):
+                    outcome = replace(outcome, reasoning="")
                 exchange.reply = outcome
                 if request.stream and not getattr(self.row.shape, "json_for_stream", False):
                     events = self.row.protocol.stream(outcome, request, self.row.shape)

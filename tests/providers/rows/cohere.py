@@ -26,6 +26,7 @@ def _row(name: str, model: str, limits: dict[Any, str] | None = None) -> Row:
         limits={
             "images": _NO_MEDIA,
             "documents": _NO_MEDIA,
+            "stream_usage": "A streamed reply reports the tokens that are billed, not those that the model read.",
             **(limits or {}),
         },
         host="api.cohere.com",
