@@ -93,10 +93,11 @@ def agent_schema() -> dict[str, Any]:
     schema = _schema_of(AgentSpec, definitions)
     keys = schema["properties"]
     del keys["path"]
-    single, several = keys["model"]["anyOf"]
+    single, endpoint, several = keys["model"]["anyOf"]
     single |= _MODEL
     several["minItems"] = 1
-    several["items"] |= _MODEL
+    several["items"] = {"anyOf": [{"type": "string", **_MODEL}, endpoint]}
+    definitions["ModelEndpoint"]["properties"]["model"] |= _MODEL
     keys["db"] |= _DATABASE
     keys["prompts"]["propertyNames"] = {"enum": sorted(VARIABLES)}
     keys["cache"]["anyOf"][0]["pattern"] = "^(memory|sqlite:///.+)$"
@@ -149,6 +150,7 @@ def _one_of(*names: str) -> list[dict[str, Any]]:
 def _config(definitions: dict[str, Any]) -> dict[str, Any]:
     schema = _schema_of(LoopConfig, definitions)
     fields = schema["properties"]
+    fields["fallback_models"]["items"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/ModelEndpoint"}]}
     for alias, name in CONFIG_ALIASES.items():
         fields[alias] = {**fields[name], "description": f"Alias of `{name}`."}
     both = [{"not": {"required": [alias, name]}} for alias, name in CONFIG_ALIASES.items()]

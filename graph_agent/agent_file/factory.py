@@ -46,6 +46,7 @@ from graph_agent.checkpoints.open import open_cache, open_saver, open_store
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError, located
 from graph_agent.hooks.loop_hooks import sort_hooks
+from graph_agent.models.endpoints import ModelEndpoint, endpoint_in
 from graph_agent.models.resolve import resolve_model
 from graph_agent.models.scripted import MockChatModel, mock_model_from_env
 from graph_agent.prompts import PromptTemplate, read_prompt_file
@@ -246,13 +247,19 @@ def _approve_located(spec: AgentSpec) -> Iterator[None]:
         raise ConfigError(f"config.{error}") from error
 
 
-def model_candidates(spec: AgentSpec) -> Iterator[tuple[str, BaseChatModel | ConfigError]]:
-    """Yield each model that a file names, in order, with the model itself or the reason why it cannot be built."""
-    for name in [spec.model] if isinstance(spec.model, str) else spec.model:
+def model_candidates(
+    spec: AgentSpec, *, fallbacks: bool = False
+) -> Iterator[tuple[str | ModelEndpoint, BaseChatModel | ConfigError]]:
+    """Yield each model that a file names, in order, with the model itself or the reason why it cannot be built.
+
+    Args:
+        fallbacks: Yield those of `config.fallback_models` in place of those of `model`.
+    """
+    for given in spec.fallback_models if fallbacks else spec.models:
         try:
-            yield name, _candidate(name, spec)
+            yield given, _candidate(given, spec)
         except ConfigError as error:
-            yield name, error
+            yield given, error
 
 
 def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any]:
@@ -313,7 +320,10 @@ def _response_format(spec: AgentSpec) -> type[Any] | dict[str, Any] | None:
 
 
 def _resolver(spec: AgentSpec) -> Callable[[Any], BaseChatModel]:
-    """Return the resolver of model names; dotted names resolve only if the file has them, as a run's are untrusted."""
+    """Return the resolver of model names.
+
+    Dotted names, and names with an address, resolve only if the file has them, because a run's names are untrusted.
+    """
     config = spec.loop_config()
     own = [config.model, *config.fallback_models]
     return lambda given: _candidate(given, spec) if isinstance(given, str) and given in own else resolve_model(given)
@@ -324,11 +334,15 @@ def _model(spec: AgentSpec) -> BaseChatModel:
     for name, found in model_candidates(spec):
         if not isinstance(found, ConfigError):
             return found
-        refusals.append(f"Agent file {spec.path}: model={name!r}: {found}")
+        refusals.append(f"Agent file {spec.path}: model={str(name)!r}: {found}")
     raise ConfigError("\n".join(refusals))
 
 
-def _candidate(name: str, spec: AgentSpec) -> BaseChatModel:
+def _candidate(given: str | ModelEndpoint, spec: AgentSpec) -> BaseChatModel:
+    name = given if isinstance(given, str) else given.model
+    endpoint = endpoint_in(name) if isinstance(given, str) else given
+    if endpoint is not None:
+        return resolve_model(endpoint)
     factory = load_attribute(name, spec.folder, missing_ok=True)
     if factory is None:
         return resolve_model(name)

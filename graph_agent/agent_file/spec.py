@@ -25,6 +25,7 @@ from graph_agent.agent_file.delegates import DelegateSpec, SkillSpec
 from graph_agent.agent_file.imports import HookSpec, MiddlewareSpec
 from graph_agent.checkpoints.urls import check_cache
 from graph_agent.errors import ConfigError, did_you_mean, located
+from graph_agent.models.endpoints import ModelEndpoint, read_endpoint
 from graph_agent.settings.config import LoopConfig
 from graph_agent.workspace.shell import Shell
 
@@ -65,8 +66,9 @@ class AgentSpec(BaseModel):
 
     name: str = Field(min_length=1)
     """The agent's name, also its model name in the chat APIs of `graph-agent serve`."""
-    model: str | list[str]
-    """`provider:name` or `module:factory`; in a list, the first one that can be built is used."""
+    model: str | ModelEndpoint | list[str | ModelEndpoint]
+    """`provider:name`, `module:factory`, or a mapping of a `provider:name` and its server: `model`, `base_url`,
+    `headers`, `api_key_env`; in a list, the first one that can be built is used."""
     description: str = ""
     """Purpose of the agent, in one sentence; part of its A2A card."""
     system_prompt: str = "You are a helpful assistant."
@@ -137,10 +139,13 @@ class AgentSpec(BaseModel):
     @field_validator("model", mode="before")
     @classmethod
     def _check_model(cls, given: Any) -> Any:
-        names = [given] if isinstance(given, str) else given
-        if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
-            raise ValueError("name a model as 'provider:name' or 'module:factory', or give a list of these")
-        return given
+        models = [_read_model(each) for each in (given if isinstance(given, list) else [given])]
+        if not models or None in models:
+            raise ValueError(
+                "name a model as 'provider:name' or 'module:factory', or with its address as {model: 'provider:name', "
+                "base_url: 'http://…'}, or give a list of these"
+            )
+        return models if isinstance(given, list) else models[0]
 
     @field_validator("cache")
     @classmethod
@@ -155,14 +160,51 @@ class AgentSpec(BaseModel):
                 raise ValueError(f"{alias} and {name} are two names of one field; give one of them")
         return {CONFIG_ALIASES.get(name, name): value for name, value in config.items()}
 
+    @field_validator("config")
+    @classmethod
+    def _check_fallback_models(cls, config: dict[str, Any]) -> dict[str, Any]:
+        given = config.get("fallback_models")
+        for at, each in enumerate(given if isinstance(given, list | tuple) else ()):
+            if isinstance(each, dict):
+                try:
+                    read_endpoint(each)
+                except ValueError as error:
+                    raise ValueError(f"fallback_models.{at}: {error}") from None
+        return config
+
     @property
     def folder(self) -> Path:
         """The folder that the file's relative names start from."""
         return self.path.parent
 
+    @property
+    def models(self) -> list[str | ModelEndpoint]:
+        """The models of the key `model`, in order."""
+        return self.model if isinstance(self.model, list) else [self.model]
+
+    @property
+    def fallback_models(self) -> list[Any]:
+        """The models of `config.fallback_models`, in order."""
+        given = self.config.get("fallback_models") or ()
+        return [read_endpoint(each) if isinstance(each, dict) else each for each in given]
+
+    def endpoint_of(self, name: str) -> ModelEndpoint | None:
+        """Return the endpoint of the file whose `model` has a name; None if there is none."""
+        endpoints = [each for each in (*self.models, *self.fallback_models) if isinstance(each, ModelEndpoint)]
+        return next((each for each in endpoints if each.model == name), None)
+
     def loop_config(self) -> LoopConfig:
-        """Return the file's `config` as a validated `LoopConfig`."""
+        """Return the file's `config` as a validated `LoopConfig`; each mapping of a model becomes a `ModelEndpoint`."""
+        if any(isinstance(each, dict) for each in self.config.get("fallback_models") or ()):
+            return LoopConfig(**{**self.config, "fallback_models": self.fallback_models})
         return LoopConfig(**self.config)
+
+
+def _read_model(given: Any) -> str | ModelEndpoint | None:
+    """Return the name or the endpoint of a model; None if it is neither."""
+    if isinstance(given, dict | ModelEndpoint):
+        return read_endpoint(given)
+    return given if isinstance(given, str) and given else None
 
 
 def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> AgentSpec:
@@ -234,6 +276,8 @@ def with_keys(spec: AgentSpec, keys: Mapping[str, str], where: str) -> AgentSpec
         if first not in AgentSpec.model_fields:
             first, field = "config", name
         value = parse_yaml(text, f"{where} {name}")
+        if name == "model" and isinstance(value, str) and (endpoint := spec.endpoint_of(value)) is not None:
+            value = endpoint.model_dump(exclude_unset=True)
         if field and isinstance(content.setdefault(first, {}), dict):
             content[first][field] = value
         else:

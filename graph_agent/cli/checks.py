@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from graph_agent.agent_file.delegates import DelegateSpec
     from graph_agent.agent_file.spec import AgentSpec
     from graph_agent.delegates.a2a_delegate import A2ADelegate
+    from graph_agent.models.endpoints import ModelEndpoint
 
 _SHOWN = ("langgraph", "langchain-core", "langchain-openai", "mcp")
 _STATES = {"auth": "there, and refuses the key", "permission": "there, and forbids it", "unreachable": "unreachable"}
@@ -44,6 +45,7 @@ _KEYS = {
     "xai": ["XAI_API_KEY"],
 }
 """Provider → the environment variables of which it needs one."""
+_BUILD_FIX = "Set the key of the provider, install its package, or name another model in the agent file."
 _READ_S = 20.0
 """Seconds for reading the histories of sessions."""
 
@@ -81,11 +83,11 @@ def check_keys(spec: AgentSpec) -> Iterator[CheckResult]:
             if kind.endswith("_env"):
                 variables[variable] = f"delegate {delegate.name}"
     # Of a list, the first model that can be built is used; each fallback model must be there when it is needed.
-    needed_models = [spec.model] if isinstance(spec.model, str) else []
-    for name in [*needed_models, *spec.config.get("fallback_models", ())]:
-        if isinstance(name, str) and (needed := _keys_of(name)) and not _is_scripted():
+    needed_models = [] if isinstance(spec.model, list) else spec.models
+    for model in [*needed_models, *spec.fallback_models]:
+        if (needed := _keys_of(model)) and not _is_scripted():
             given = [each for each in needed if os.environ.get(each, "").strip()]
-            variables.setdefault((given or needed)[0], f"model {name}")
+            variables.setdefault((given or needed)[0], f"model {model}")
     for variable, user in variables.items():
         if os.environ.get(variable, "").strip():
             yield CheckResult("keys", "ok", f"{variable} is set, for the {user}")
@@ -123,16 +125,20 @@ async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResul
     models = [(name, model) for name, model in candidates if not isinstance(model, ConfigError)]
     for name, model in candidates:
         if isinstance(model, ConfigError):
-            fix = "Set the key of the provider, install its package, or name another model in the agent file."
-            yield CheckResult("model", "warning" if models else "problem", f"{name}: {model}", fix)
+            yield CheckResult("model", "warning" if models else "problem", f"{name}: {model}", _BUILD_FIX)
+    for name, model in await asyncio.to_thread(lambda: list(model_candidates(spec, fallbacks=True))):
+        if isinstance(model, ConfigError):
+            yield CheckResult("model", "problem", f"fallback model {name}: {model}", _BUILD_FIX)
+        else:
+            yield await _endpoint(f"fallback model {name}", model)
     if models:
         name, first = models[0]
-        if (missing := _missing_key(name)) and not isinstance(spec.model, str):
+        if (missing := _missing_key(name)) and isinstance(spec.model, list):
             yield CheckResult("keys", "problem", f"{missing} is not set, for the model {name}", f"export {missing}=…")
         if not ask:
-            yield await _endpoint(name, first)
+            yield await _endpoint(str(name), first)
             return
-        async for check_result in ask_with_tool(name, first, spec.config):
+        async for check_result in ask_with_tool(str(name), first, spec.config):
             yield check_result
 
 
@@ -141,7 +147,7 @@ async def _endpoint(name: str, model: BaseChatModel) -> CheckResult:
 
     state, remark = await endpoint_state(model)
     if state != OK:
-        fix = "Check the key and the network; OPENAI_BASE_URL selects another server."
+        fix = "Check the key and the network; `base_url` in the agent file, or OPENAI_BASE_URL, selects another server."
         # Without a network, the agent may still be right; --ask-model makes it a problem.
         status: Status = "warning" if state == "unreachable" else "problem"
         why = f"; {remark}" if remark else ""
@@ -258,12 +264,19 @@ async def check_sessions(address: str) -> AsyncIterator[CheckResult]:
         yield CheckResult("sessions", "warning", f"{unread} older sessions were not read, to save time")
 
 
-def _keys_of(model: str) -> list[str]:
-    return _KEYS.get(model.partition(":")[0].strip(), [])
+def _keys_of(model: str | ModelEndpoint) -> list[str]:
+    """Return the environment variables of which a model needs one; empty if it needs none, or if none is known."""
+    from graph_agent.models.endpoints import endpoint_in
+
+    endpoint = endpoint_in(model) if isinstance(model, str) else model
+    if endpoint is not None and (endpoint.api_key_env is not None or endpoint.base_url is not None):
+        return [endpoint.api_key_env] if endpoint.api_key_env is not None else []
+    name = model if isinstance(model, str) else model.model
+    return _KEYS.get(name.partition(":")[0].strip(), [])
 
 
-def _missing_key(model: str) -> str | None:
-    """Return the variable of the key that a model's provider needs, if it is not set; None otherwise."""
+def _missing_key(model: str | ModelEndpoint) -> str | None:
+    """Return the variable of the key that a model needs, if it is not set; None otherwise."""
     variables = _keys_of(model)
     return variables[0] if variables and not any(os.environ.get(each, "").strip() for each in variables) else None
 

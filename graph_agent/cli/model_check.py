@@ -81,7 +81,7 @@ async def ask_with_tool(name: str, model: BaseChatModel, config: Mapping[str, An
 def _no_answer(name: str, error: Exception) -> CheckResult:
     from graph_agent.models.errors import describe_model_error
 
-    fix = "Check the key, the model's name and the network; OPENAI_BASE_URL selects another server."
+    fix = "Check the key, the model's name and the network; `base_url` in the agent file selects another server."
     return CheckResult("model", "problem", f"{name} did not answer: {describe_model_error(error)}", fix)
 
 

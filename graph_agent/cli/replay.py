@@ -175,7 +175,7 @@ def _changed(spec: AgentSpec, model: str | None, prompt: Path | None, keys: Sequ
     fields = {f"config.{name}" if name in LoopConfig.model_fields else name: value for name, value in pairs.items()}
     spec = with_keys(spec, fields, "--set") if fields else spec
     if model is not None:
-        spec = spec.model_copy(update={"model": model})
+        spec = with_keys(spec, {"model": model}, "--model")
     if prompt is None:
         return spec
     if not prompt.is_file():

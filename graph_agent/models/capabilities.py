@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
 
+from graph_agent.models.endpoints import ModelEndpoint
+
 ToolCalling = Literal["native", "text", "wave"]
 
 _WRAPPERS = 10
@@ -129,15 +131,15 @@ _PREFIX = "langchain_"
 _NOT_CLIENTS = frozenset({"core", "classic", "tests"})
 
 
-def may_download_images(model: BaseChatModel | str) -> bool:
+def may_download_images(model: BaseChatModel | ModelEndpoint | str) -> bool:
     """Whether the client of a model, or of its name, may download images by URL from this process.
 
     LangChain's clients for OpenAI, Anthropic and compatible providers send the URL to the provider. Others, such as
     Google's, download it in this process, where the URL may point to the internal network. A client outside LangChain's
     packages is assumed to send it.
     """
-    if isinstance(model, str):
-        provider = model.partition(":")[0].strip()
+    if isinstance(model, str | ModelEndpoint):
+        provider = (model if isinstance(model, str) else model.model).partition(":")[0].strip()
         is_factory = "." in provider
         return not is_factory and provider not in _PASS_ON
     packages = [cls.__module__.partition(".")[0] for cls in type(model).__mro__]

@@ -1,11 +1,12 @@
 """Resolves a configured model to a chat model, and probes its endpoint.
 
-A configured model is a name such as `openai:gpt-4o-mini`, an object, or a list of candidates.
+A configured model is a name such as `openai:gpt-4o-mini`, a `ModelEndpoint`, an object, or a list of candidates.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,25 +14,31 @@ from urllib.parse import urlsplit
 import httpx
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable
+from pydantic import SecretStr
 
 from graph_agent._internal.extras import needs_extra
 from graph_agent._internal.failure_log import mask_secrets
-from graph_agent.errors import ConfigError, did_you_mean
+from graph_agent._internal.text import excerpt
+from graph_agent.errors import ConfigError
+from graph_agent.models.endpoints import ModelEndpoint, endpoint_in
+from graph_agent.models.providers import provider_of_model, unknown_provider
 
-ModelSpec = BaseChatModel | str | Sequence[BaseChatModel | str]
+ModelSpec = BaseChatModel | str | ModelEndpoint | Sequence[BaseChatModel | str | ModelEndpoint]
 
 _OPENAI_URL = "https://api.openai.com/v1"
-# Common providers, for the hint; LangChain supports more.
-_PROVIDERS = ("anthropic", "azure_openai", "bedrock_converse", "google_genai", "groq", "mistralai", "ollama", "openai")
+_GPT = re.compile(r"gpt-(\d{1,3})(?:\.(\d{1,3}))?(?![\d.])")
+_NEEDS_RESPONSES = (5, 6)
+"""Version of GPT from which OpenAI takes tools only in the Responses API."""
 
 
 def resolve_model(model: ModelSpec) -> BaseChatModel:
     """Return the chat model for `model`; sends no request.
 
     Args:
-        model: a chat model, returned unchanged; a `provider:name`; or a sequence of these, of which the first that can
-            be built is used. `openai:` reads `OPENAI_API_KEY` and `OPENAI_BASE_URL`; other providers need the extra
-            `langchain` and their own package.
+        model: a chat model, returned unchanged; a `provider:name`; a `ModelEndpoint`; or a sequence of these, of which
+            the first that can be built is used. `openai:` reads `OPENAI_API_KEY` and `OPENAI_BASE_URL`; other providers
+            need the extra `langchain` and their own package. A name with an address is refused, because the names of
+            runs may come from clients.
 
     Returns:
         A chat model. The client's own retries are off for `openai:`, because the loop retries.
@@ -42,8 +49,15 @@ def resolve_model(model: ModelSpec) -> BaseChatModel:
     """
     if isinstance(model, BaseChatModel):
         return model
+    if isinstance(model, ModelEndpoint):
+        return _from_endpoint(model)
     if isinstance(model, str):
-        return _from_name(model)
+        if endpoint_in(model) is not None:
+            raise ConfigError(
+                f"The model {excerpt(mask_secrets(repr(model)))} has an address, which only an agent's file and the "
+                "command line may give; pass a chat model such as ChatOpenAI(model=..., base_url=...) in Python."
+            )
+        return _from_endpoint(ModelEndpoint(model=model or " "))
     given: object = model
     if not isinstance(given, Sequence):
         fix = "Write for example 'openai:gpt-4o-mini', or give a BaseChatModel."
@@ -65,28 +79,29 @@ def resolve_model(model: ModelSpec) -> BaseChatModel:
     raise ConfigError("None of the models can be built:\n" + "\n".join(refusals))
 
 
-def _from_name(spec: str) -> BaseChatModel:
+def _from_endpoint(endpoint: ModelEndpoint) -> BaseChatModel:
+    spec = endpoint.model
     provider, colon, name = (part.strip() for part in spec.partition(":"))
     if not colon:
+        meant = f"{provider_of_model(provider)}:{provider}" if provider else "openai:gpt-4o-mini"
         raise ConfigError(
-            f"The model {spec!r} names no provider; did you mean 'openai:{provider or 'gpt-4o-mini'}'? "
-            "Write it as 'provider:name'."
+            f"The model {spec.strip()!r} names no provider; did you mean {meant!r}? Write it as 'provider:name'."
         )
     if not provider or not name:
         raise ConfigError(
             f"The model {spec!r} is incomplete; write it as 'provider:name', such as 'openai:gpt-4o-mini'."
         )
-    return _openai(spec, name) if provider == "openai" else _other(spec, provider, name)
+    return (_openai if provider == "openai" else _other)(endpoint, provider, name)
 
 
-def _openai(spec: str, name: str) -> BaseChatModel:
-    if not os.environ.get("OPENAI_API_KEY", "").strip():
+def _openai(endpoint: ModelEndpoint, provider: str, name: str) -> BaseChatModel:
+    base_url, key = endpoint.address(), endpoint.key()
+    if key is None and not os.environ.get("OPENAI_API_KEY", "").strip():
         raise ConfigError(
-            f"The model {spec!r} needs a key: set the environment variable OPENAI_API_KEY "
+            f"The model {endpoint.model!r} needs a key: set the environment variable OPENAI_API_KEY "
             "(to any text for a local server that is named by OPENAI_BASE_URL and asks for none)."
         )
-    base_url = os.environ.get("OPENAI_BASE_URL")
-    if base_url is not None:
+    if base_url is None and (base_url := os.environ.get("OPENAI_BASE_URL")) is not None:
         # Passed explicitly, because the client uses a blank variable as an address.
         base_url = base_url.strip() or _OPENAI_URL
         if urlsplit(base_url).scheme not in {"http", "https"}:
@@ -97,24 +112,65 @@ def _openai(spec: str, name: str) -> BaseChatModel:
     # Imported here: the client loads slowly, and other models do not need it.
     from langchain_openai import ChatOpenAI
 
-    return ChatOpenAI(model=name, base_url=base_url, max_retries=0, stream_usage=True)
+    options: dict[str, Any] = {"api_key": SecretStr(key)} if key is not None else {}
+    if headers := endpoint.sent_headers():
+        options["default_headers"] = headers
+    if needs_responses(name, base_url):
+        options["use_responses_api"] = True
+    return ChatOpenAI(model=name, base_url=base_url, max_retries=0, stream_usage=True, **options)
 
 
-def _other(spec: str, provider: str, name: str) -> BaseChatModel:
+def needs_responses(name: str, base_url: str | None) -> bool:
+    """Whether OpenAI takes tools of a model only in the Responses API, by its name; False at other addresses.
+
+    From `gpt-5.6` on, the models reason by default, and chat completions refuse tools together with reasoning.
+    """
+    found = _GPT.match(name.strip().lower())
+    if found is None or (base_url is not None and urlsplit(base_url).hostname != urlsplit(_OPENAI_URL).hostname):
+        return False
+    return (int(found[1]), int(found[2] or 0)) >= _NEEDS_RESPONSES
+
+
+def _other(endpoint: ModelEndpoint, provider: str, name: str) -> BaseChatModel:
+    spec = endpoint.model
+    base_url, headers, key = endpoint.address(), endpoint.sent_headers(), endpoint.key()
     with needs_extra(f"The model {spec!r}", "langchain"):
         from langchain.chat_models import init_chat_model
+    options = _headers_option(provider, headers)
+    if base_url is not None:
+        options["base_url"] = base_url
+    if key is not None:
+        options["api_key"] = key
     try:
-        return init_chat_model(name, model_provider=provider)
+        model: BaseChatModel = init_chat_model(name, model_provider=provider, **options)
     except ImportError as error:
         raise ConfigError(f"The model {spec!r} needs a package that is not installed. {error}") from error
     except Exception as error:
         if isinstance(error, ValueError) and "Unsupported provider" in str(error):
             raise ConfigError(
-                f"Unknown model provider {provider!r} in {spec!r}; {did_you_mean(provider, _PROVIDERS)} "
-                "A factory of your own is written 'module:factory' in an agent's file."
+                f"{unknown_provider(provider, name)} A factory of your own is written 'module:factory' in an agent's "
+                "file."
             ) from error
         # A provider's constructor may raise anything, e.g. for a missing key: name the model.
         raise ConfigError(f"The model {spec!r} cannot be built: {mask_secrets(str(error))}") from error
+    # LangChain's classes ignore options that they lack, or send them to the model.
+    values = [getattr(model, field, None) for field in type(model).model_fields if field != "model_kwargs"]
+    if base_url is not None and base_url not in values:
+        raise ConfigError(f"The model {spec!r}: provider {provider!r} takes no base_url; {_INSTEAD}")
+    if headers and headers not in values and {"headers": headers} not in values:
+        raise ConfigError(f"The model {spec!r}: provider {provider!r} takes no headers; {_INSTEAD}")
+    return model
+
+
+_INSTEAD = "name a factory 'module:factory' that builds the model, or 'openai:NAME' for a server with OpenAI's API."
+
+
+def _headers_option(provider: str, headers: dict[str, str]) -> dict[str, Any]:
+    if not headers:
+        return {}
+    if provider == "ollama":
+        return {"client_kwargs": {"headers": headers}}
+    return {"additional_headers" if provider.startswith("google_") else "default_headers": headers}
 
 
 OK = "ok"

@@ -11,6 +11,7 @@ from scripts.reference.markdown import code, default_of, document, table, type_o
 
 _HEADER = ("Key", "Type", "Default", "Description")
 _SECTIONS = {
+    "ModelEndpoint": "[endpoint](#model)",
     "DelegateSpec": "[delegate](#delegates)",
     "SkillSpec": "[skill](#skills)",
     "HookSpec": "[hook](#hooks)",
@@ -37,6 +38,10 @@ def page() -> str:
         "line at the top of an agent file selects it in editors with the YAML language server:",
         "```yaml\n# yaml-language-server: $schema=agent.schema.json\n```",
         "```console\ngraph-agent schema > agent.schema.json\n```",
+        "## model",
+        _text(definitions["ModelEndpoint"])
+        + " An entry of `config.fallback_models` may be one, too; `provider:name@http://…` is the short form.",
+        _keys(definitions["ModelEndpoint"]),
         "## config",
         "Every field of [`LoopConfig`](config.md), with `null` for `None`. `max_rounds` is an alias of `max_steps`.",
         "## prompts",

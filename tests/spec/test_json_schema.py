@@ -26,7 +26,12 @@ SCHEMA: dict[str, Any] = json.loads(TEXT)
 
 FULL: dict[str, Any] = {
     "name": "a",
-    "model": ["openai:gpt-4o-mini", "offline_model:make_model"],
+    "model": [
+        "openai:gpt-4o-mini",
+        "offline_model:make_model",
+        {"model": "openai:qwen3", "base_url": "http://h/v1", "headers": {"A": "${B}"}, "api_key_env": "KEY"},
+        "openai:qwen3@http://h/v1",
+    ],
     "description": "Finds rooms.",
     "system_prompt": "prompts/system.yaml",
     "prompts": {"planner": "prompts/planner.yaml"},
@@ -50,7 +55,13 @@ FULL: dict[str, Any] = {
     "middleware": ["TodoListMiddleware", "my_module.My", {"use": "ModelRetryMiddleware", "with": {"max_retries": 2}}],
     "approve": ["write_*", "policies:needs_approval"],
     "response_format": {"type": "object"},
-    "config": {"max_steps": 8, "deadline_s": 1.5, "max_cost": 1, "prices": {"gpt": {"input": 1, "output": 2}}},
+    "config": {
+        "max_steps": 8,
+        "deadline_s": 1.5,
+        "max_cost": 1,
+        "prices": {"gpt": {"input": 1, "output": 2}},
+        "fallback_models": ["openai:gpt-4o", {"model": "openai:qwen3", "base_url": "http://h/v1"}],
+    },
     "credentials": {"token": {"env": "TOKEN"}},
     "credential_headers": {"token": "X-User-Token"},
     "db": "sqlite:///a.db",

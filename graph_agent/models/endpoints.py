@@ -1,0 +1,125 @@
+"""Defines a model with the address, the headers and the key variable of its server."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from graph_agent._internal.failure_log import SECRET_HEADERS, clause
+from graph_agent._internal.validation_text import describe_fields, explain
+from graph_agent._internal.yaml_files import expand
+from graph_agent.errors import ConfigError
+
+NO_KEY = "not-needed"
+"""Sent where a server needs no key: clients require some text."""
+_SECRET = SECRET_HEADERS | {"api-key", "x-goog-api-key", "x-auth-token"}
+_SHORT = re.compile(r"(?P<model>[^@\s].*?)@(?P<url>(?:https?://|\$\{).*)")
+
+
+class ModelEndpoint(BaseModel):
+    """A model on a server of its own. The secret key is never here, only the name of its environment variable."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True, json_schema_extra=describe_fields
+    )
+
+    model: str = Field(min_length=1)
+    """The model as `provider:name`, such as `openai:qwen3` for a server with OpenAI's API."""
+    base_url: str | None = Field(default=None, min_length=1)
+    """Address of the server, such as `http://localhost:8080/v1`; `${NAME}` or `${NAME:-default}` is read from the
+    environment. None for the provider's own."""
+    headers: dict[str, str] = {}
+    """Headers of every request; values may refer to variables, as `base_url`, and those of secrets must."""
+    api_key_env: str | None = Field(default=None, min_length=1)
+    """Environment variable that holds the key. Without it, a server at `base_url` receives no key; None without
+    `base_url` for the provider's own variable."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _check_base_url(cls, url: str | None) -> str | None:
+        if url is not None and "${" not in url:
+            _check_address(url)
+        return url
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if name.casefold() in _SECRET and "${" not in value:
+                raise ValueError(f"{name} is a secret, which does not belong here; write '${{NAME}}' of a variable")
+        return headers
+
+    def __str__(self) -> str:
+        return self.model if self.base_url is None else f"{self.model} at {self.base_url}"
+
+    def address(self) -> str | None:
+        """Return the base URL with its variables replaced; raise `ConfigError` if one is not set."""
+        if self.base_url is None:
+            return None
+        url = self._expanded(self.base_url)
+        try:
+            _check_address(url)
+        except ValueError as error:
+            raise ConfigError(f"base_url of {self.model!r}: {error}.") from None
+        return url
+
+    def sent_headers(self) -> dict[str, str]:
+        """Return the headers with their variables replaced; raise `ConfigError` if one is not set."""
+        return {name: self._expanded(value) for name, value in self.headers.items()}
+
+    def key(self) -> str | None:
+        """Return the key; None for the one of the provider's own variable.
+
+        Raises `ConfigError` if the variable of the key is not set.
+        """
+        if self.api_key_env is None:
+            return None if self.base_url is None else NO_KEY
+        if not (key := os.environ.get(self.api_key_env, "").strip()):
+            raise ConfigError(
+                f"The model {self.model!r} needs a key: set the environment variable {self.api_key_env}, which "
+                "api_key_env names, or leave api_key_env out for a server without keys."
+            )
+        return key
+
+    def _expanded(self, text: str) -> str:
+        try:
+            return expand(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"The model {self.model!r}: {clause(error)}; set it, or write a default: '${{NAME:-default}}'."
+            ) from None
+
+
+def _check_address(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError(f"{url!r} is no http or https address; write for example 'http://localhost:8080/v1'")
+    if parts.username or parts.password:
+        raise ValueError("a password does not belong in the address; name the variable of the key with api_key_env")
+
+
+def read_endpoint(given: Any) -> ModelEndpoint:
+    """Return the endpoint in a mapping of a file; raise `ValueError`, which names each fault, if it is not valid."""
+    try:
+        return ModelEndpoint.model_validate(given)
+    except ValidationError as error:
+        lines = explain(error, "endpoint", ModelEndpoint).splitlines()
+        raise ValueError(" ".join(line.removeprefix("endpoint: ") for line in lines).removesuffix(".")) from None
+
+
+def endpoint_in(name: str) -> ModelEndpoint | None:
+    """Return the endpoint in the short form `provider:name@http://…`; None for a name without an address.
+
+    Raises `ConfigError` if the address is not valid.
+    """
+    found = _SHORT.fullmatch(name.strip())
+    if found is None:
+        return None
+    try:
+        return read_endpoint({"model": found["model"], "base_url": found["url"]})
+    except ValueError as error:
+        raise ConfigError(f"The model {found['model']!r} with an address: {error}.") from None

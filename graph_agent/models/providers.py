@@ -1,0 +1,127 @@
+"""Names the providers of models, for the errors about names that are not known."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+PROVIDERS = {
+    "anthropic": "langchain-anthropic",
+    "anthropic_bedrock": "langchain-aws",
+    "azure_ai": "langchain-azure-ai",
+    "azure_openai": "langchain-openai",
+    "baseten": "langchain-baseten",
+    "bedrock": "langchain-aws",
+    "bedrock_converse": "langchain-aws",
+    "bedrock_mantle_anthropic": "langchain-aws",
+    "bedrock_mantle_openai": "langchain-aws",
+    "cohere": "langchain-cohere",
+    "deepseek": "langchain-deepseek",
+    "fireworks": "langchain-fireworks",
+    "google_anthropic_vertex": "langchain-google-vertexai",
+    "google_genai": "langchain-google-genai",
+    "google_vertexai": "langchain-google-vertexai",
+    "groq": "langchain-groq",
+    "huggingface": "langchain-huggingface",
+    "ibm": "langchain-ibm",
+    "langsmith": "langchain-openai",
+    "litellm": "langchain-litellm",
+    "meta": "langchain-meta",
+    "mistralai": "langchain-mistralai",
+    "nvidia": "langchain-nvidia-ai-endpoints",
+    "ollama": "langchain-ollama",
+    "openai": "langchain-openai",
+    "openrouter": "langchain-openrouter",
+    "perplexity": "langchain-perplexity",
+    "together": "langchain-together",
+    "upstage": "langchain-upstage",
+    "xai": "langchain-xai",
+}
+"""Name of each provider of LangChain's `init_chat_model` → the package of its chat model."""
+_OTHER_NAMES = {
+    "anthropic": "claude anthropicai",
+    "azure_openai": "azure azureopenai openaiazure",
+    "azure_ai": "azureai azureaifoundry foundry azurefoundry azureinference",
+    "bedrock_converse": "aws awsbedrock amazon amazonbedrock bedrockconverse nova",
+    "cohere": "command commandr",
+    "fireworks": "fireworksai",
+    "google_genai": "gemini google googleai googlegemini googlegenai genai googleaistudio aistudio googlegenerativeai",
+    "google_vertexai": "vertex vertexai googlevertex gcp googlecloud",
+    "groq": "groqcloud",
+    "huggingface": "hf huggingfacehub hub",
+    "ibm": "watson watsonx watsonxai ibmwatsonx",
+    "litellm": "lite",
+    "meta": "llama metallama",
+    "mistralai": "mistral magistral codestral",
+    "nvidia": "nim nvidianim nvidiaaiendpoints",
+    "ollama": "ollamalocal ollamacloud",
+    "openai": "gpt chatgpt openaichat oai",
+    "openrouter": "router openrouterai",
+    "perplexity": "pplx sonar perplexityai",
+    "together": "togetherai",
+    "upstage": "solar",
+    "xai": "grok",
+}
+_COMPATIBLE = {
+    "cerebras": "https://api.cerebras.ai/v1",
+    "dashscope": "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+    "glm": "https://api.z.ai/api/paas/v4",
+    "kimi": "https://api.moonshot.ai/v1",
+    "llamacpp": "http://localhost:8080/v1",
+    "llamaserver": "http://localhost:8080/v1",
+    "lmstudio": "http://localhost:1234/v1",
+    "local": "http://localhost:8080/v1",
+    "localai": "http://localhost:8080/v1",
+    "minimax": "https://api.minimax.io/v1",
+    "moonshot": "https://api.moonshot.ai/v1",
+    "qwen": "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+    "sambanova": "https://api.sambanova.ai/v1",
+    "sglang": "http://localhost:30000/v1",
+    "tgi": "http://localhost:8080/v1",
+    "vllm": "http://localhost:8000/v1",
+    "zai": "https://api.z.ai/api/paas/v4",
+    "zhipu": "https://api.z.ai/api/paas/v4",
+}
+"""Servers with OpenAI's API → the usual address."""
+_ALIASES = {name: provider for provider, names in _OTHER_NAMES.items() for name in names.split()}
+_MODELS = {
+    "claude": "anthropic",
+    "command": "cohere",
+    "deepseek": "deepseek",
+    "gemini": "google_genai",
+    "grok": "xai",
+    "ministral": "mistralai",
+    "mistral": "mistralai",
+    "sonar": "perplexity",
+}
+"""First part of a model's name → its provider."""
+
+
+def provider_of_model(name: str) -> str:
+    """Return the provider of a model that is named without one, by the family that its name begins with."""
+    return _MODELS.get(re.split(r"[-_.:/\d]", name.strip().lower(), maxsplit=1)[0], "openai")
+
+
+def unknown_provider(provider: str, name: str) -> str:
+    """Return the error for a provider that is not known, with the nearest one and its package.
+
+    Args:
+        provider: The given provider.
+        name: The name of the model behind it.
+    """
+    plain = re.sub(r"[^a-z0-9]", "", provider.casefold())
+    known = f"Known: {', '.join(sorted(PROVIDERS))}."
+    what = f"Unknown model provider {provider!r} in '{provider}:{name}'."
+    if (url := _COMPATIBLE.get(plain)) is not None:
+        return (
+            f"{what} This server has OpenAI's API: write 'openai:{name}' with a base URL, "
+            f"such as {{model: 'openai:{name}', base_url: '{url}'}} in an agent's file. {known}"
+        )
+    by_plain = {each.replace("_", ""): each for each in PROVIDERS}
+    meant = _ALIASES.get(plain) or by_plain.get(plain)
+    if meant is None:
+        near = difflib.get_close_matches(plain, {**by_plain, **_ALIASES}, n=1, cutoff=0.7)
+        meant = {**by_plain, **_ALIASES}[near[0]] if near else None
+    if meant is None:
+        return f"{what} {known}"
+    return f"{what} Did you mean {meant!r}? Write '{meant}:{name}'; its package is {PROVIDERS[meant]}. {known}"
