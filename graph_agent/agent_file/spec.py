@@ -141,10 +141,7 @@ class AgentSpec(BaseModel):
     def _check_model(cls, given: Any) -> Any:
         models = [_read_model(each) for each in (given if isinstance(given, list) else [given])]
         if not models or None in models:
-            raise ValueError(
-                "name a model as 'provider:name' or 'module:factory', or with its address as {model: 'provider:name', "
-                "base_url: 'http://…'}, or give a list of these"
-            )
+            raise ValueError("name a model as 'provider:name' or 'module:factory', or give a list of these")
         return models if isinstance(given, list) else models[0]
 
     @field_validator("cache")
@@ -202,7 +199,9 @@ class AgentSpec(BaseModel):
 
 def _read_model(given: Any) -> str | ModelEndpoint | None:
     """Return the name or the endpoint of a model; None if it is neither."""
-    if isinstance(given, dict | ModelEndpoint):
+    if isinstance(given, ModelEndpoint) or (
+        isinstance(given, dict) and given.keys() & ModelEndpoint.model_fields.keys()
+    ):
         return read_endpoint(given)
     return given if isinstance(given, str) and given else None
 

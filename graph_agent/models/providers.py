@@ -110,12 +110,11 @@ def unknown_provider(provider: str, name: str) -> str:
         name: The name of the model behind it.
     """
     plain = re.sub(r"[^a-z0-9]", "", provider.casefold())
-    known = f"Known: {', '.join(sorted(PROVIDERS))}."
-    what = f"Unknown model provider {provider!r} in '{provider}:{name}'."
+    what = f"Unknown model provider {provider!r} in '{provider}:{name}'; known: {', '.join(sorted(PROVIDERS))}."
     if (url := _COMPATIBLE.get(plain)) is not None:
         return (
             f"{what} This server has OpenAI's API: write 'openai:{name}' with a base URL, "
-            f"such as {{model: 'openai:{name}', base_url: '{url}'}} in an agent's file. {known}"
+            f"such as {{model: 'openai:{name}', base_url: '{url}'}} in an agent's file."
         )
     by_plain = {each.replace("_", ""): each for each in PROVIDERS}
     meant = _ALIASES.get(plain) or by_plain.get(plain)
@@ -123,5 +122,5 @@ def unknown_provider(provider: str, name: str) -> str:
         near = difflib.get_close_matches(plain, {**by_plain, **_ALIASES}, n=1, cutoff=0.7)
         meant = {**by_plain, **_ALIASES}[near[0]] if near else None
     if meant is None:
-        return f"{what} {known}"
-    return f"{what} Did you mean {meant!r}? Write '{meant}:{name}'; its package is {PROVIDERS[meant]}. {known}"
+        return what
+    return f"{what} Did you mean {meant!r}? Write '{meant}:{name}'; its package is {PROVIDERS[meant]}."

@@ -9,11 +9,13 @@ import sys
 from typing import Any
 
 import pytest
+from langchain.chat_models.base import _BUILTIN_PROVIDERS
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_openai import ChatOpenAI
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.errors import ConfigError
+from graph_agent.models.providers import PROVIDERS, unknown_provider
 from graph_agent.models.resolve import resolve_model
 from graph_agent.models.scripted import mock_model_from_env
 from tests.support.agents import says
@@ -94,6 +96,70 @@ def test_nothing_is_sent_when_a_model_is_named(monkeypatch: pytest.MonkeyPatch, 
 def test_an_unbuildable_model_reports_the_cause_and_the_fix(spec: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve_model(spec)
+
+
+NAMES = {
+    "gemini": "google_genai",
+    "google": "google_genai",
+    "Google-GenAI": "google_genai",
+    "azure": "azure_openai",
+    "vertexai": "google_vertexai",
+    "vertex": "google_vertexai",
+    "aws": "bedrock_converse",
+    "claude": "anthropic",
+    "grok": "xai",
+    "x-ai": "xai",
+    "mistral": "mistralai",
+    "hf": "huggingface",
+    "watsonx": "ibm",
+    "nim": "nvidia",
+    "pplx": "perplexity",
+    "togetherai": "together",
+    "antropic": "anthropic",
+    "deepseak": "deepseek",
+    "opnrouter": "openrouter",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unknown_provider_is_answered_with_the_right_name_and_its_package(name: str) -> None:
+    meant = NAMES[name]
+
+    text = unknown_provider(name, "m")
+
+    assert (text.partition("known: ")[0], text.partition(" Did you mean ")[2]) == (
+        f"Unknown model provider {name!r} in '{name}:m'; ",
+        f"{meant!r}? Write '{meant}:m'; its package is {PROVIDERS[meant]}.",
+    )
+
+
+@pytest.mark.parametrize("name", ["vllm", "lmstudio", "LM-Studio", "llama.cpp", "llama_cpp", "sglang", "cerebras"])
+def test_a_server_with_the_api_of_openai_is_answered_with_its_form(name: str) -> None:
+    assert "write 'openai:m' with a base URL, such as {model: 'openai:m', base_url: 'http" in unknown_provider(
+        name, "m"
+    )
+
+
+def test_the_known_providers_are_those_of_langchain() -> None:
+    # Older versions of langchain have fewer, newer ones may have more.
+    assert len({*PROVIDERS} & {*_BUILTIN_PROVIDERS}) > 20
+
+
+@pytest.mark.parametrize(
+    ("model", "meant"),
+    [
+        ("claude-sonnet-4-5", "anthropic"),
+        ("gemini-2.5-pro", "google_genai"),
+        ("grok-4", "xai"),
+        ("deepseek-chat", "deepseek"),
+        ("mistral-large", "mistralai"),
+        ("gpt-4o", "openai"),
+        ("qwen3", "openai"),
+    ],
+)
+def test_a_model_without_a_provider_is_answered_with_that_of_its_family(model: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean '{meant}:{model}'"):
+        resolve_model(model)
 
 
 def test_an_address_without_http_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

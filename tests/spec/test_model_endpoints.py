@@ -131,7 +131,7 @@ def test_a_wrong_endpoint_is_refused_with_its_fix(tmp_path: Path, model: Any, me
 
 @pytest.mark.parametrize("model", [[], ["openai:x", 3], 3, ""])
 def test_a_value_that_is_no_model_is_refused(tmp_path: Path, model: Any) -> None:
-    with pytest.raises(ConfigError, match=r"name a model as 'provider:name'.*base_url: 'http"):
+    with pytest.raises(ConfigError, match="name a model as 'provider:name'"):
         load_spec(written(tmp_path, model))
 
 
