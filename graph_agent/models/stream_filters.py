@@ -9,7 +9,7 @@ import re
 
 from graph_agent._internal.text import REASONING, after_reasoning
 from graph_agent.models.stream_watch import Visibility
-from graph_agent.parsing.tags import TAG, code_language
+from graph_agent.parsing.tags import FAMILY, FUNCTION_START, TAG, code_language
 from graph_agent.parsing.turns import MARK, ProseEnd
 
 SENTINEL = "No more actions."
@@ -30,13 +30,16 @@ _LONGEST = 80
 """Maximum characters of a line with the sentinel, including surrounding punctuation."""
 
 
-_CANDIDATE = re.compile(r"[{\[<◁]|`+|~{2,}|~\Z|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z|\bfunctools\[")
-_NOT_PLAIN = re.compile(r"[\n{\[<◁`~]|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z")
+_CANDIDATE = re.compile(
+    r"[{\[<◁]|\](?=<\]m|<?\Z|<\]\Z)|`+|~{2,}|~\Z|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z|\bfunctools\["
+)
+_NOT_PLAIN = re.compile(r"[\n{\[\]<◁`~]|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z")
 """A line end, or a character of each `_CANDIDATE`, in the text that completes it."""
 _BRACE = re.compile(r"\{\s*+(?:[\"'“A-Za-z_/#}]|(?P<open>\Z))")
-_BRACKET = re.compile(r"\[(?:TOOL_CALLS\]|\s*+(?:[{\"'\[]|[^\W\d][\w.]*+\s*+\(|(?P<open>(?:[^\W\d][\w.]*+)?\s*+\Z)))")
+_BRACKET = re.compile(
+    r"\[(?:TOOL_CALLS\]|unused11\]|\s*+(?:[{\"'\[]|[^\W\d][\w.]*+\s*+\(|(?P<open>(?:[^\W\d][\w.]*+)?\s*+\Z)))"
+)
 _FENCE = re.compile(r"(?P<marks>`{3,}|~{3,})[ \t]*+(?P<language>[A-Za-z][\w.+#-]*+)?(?P<open>\Z)?")
-_FUNCTION = re.compile(r"<(?:[a-z]{1,16}:|｜DSML｜)?(?:function|invoke)[= ]")
 _OPEN_TAG = re.compile(r"[<◁](?:[|｜A-Za-z][^>\n]*+)?+\Z")
 _LONGEST_TAG = 80
 """Maximum characters of a tag; a longer unclosed one is text."""
@@ -154,7 +157,7 @@ class CallOpening:
         start, first = candidate.start(), candidate[0][0]
         if first in "{[":
             return None if (_BRACE if first == "{" else _BRACKET).match(text, start) else start + 1
-        if first == "f":
+        if first in "f]":
             return None
         if first in "`~":
             return self._past_fence(text, candidate)
@@ -177,7 +180,7 @@ def may_begin_with_call(text: str) -> bool:
 
 
 def _may_be_tag(text: str) -> bool:
-    if TAG.match(text) or _FUNCTION.match(text):
+    if TAG.match(text) or FUNCTION_START.match(text) or FAMILY.match(text):
         return True
     return len(text) < _LONGEST_TAG and _OPEN_TAG.match(text) is not None
 

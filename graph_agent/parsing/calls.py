@@ -11,17 +11,28 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from graph_agent.parsing.call import with_unique_ids
+from graph_agent.parsing.call import known_name, with_unique_ids
+from graph_agent.parsing.families import (
+    HARMONY,
+    HARMONY_TAIL,
+    KIMI_CALL,
+    REASONING_BLOCKS,
+    WRAPPER,
+    harmony_end,
+    read_kimi,
+)
 from graph_agent.parsing.payload import (
     PYTHONIC_LIST,
     Payload,
     after_closing_tags,
+    payload_of,
     pythonic_calls,
     read_function,
     read_payload,
 )
 from graph_agent.parsing.shapes import ParseContext, ParsedCall, calls_in, content_of, is_envelope
-from graph_agent.parsing.tags import FUNCTION, TAG, Fence, Page, code_end, read_fence
+from graph_agent.parsing.tags import FAMILY, FUNCTION, FUNCTION_START, TAG, Fence, Page, code_end, read_fence
+from graph_agent.parsing.tolerant import ParsedValue, arguments_of, read_json
 from graph_agent.parsing.turns import SPEAKER, TURN, ProseEnd, in_quotation, line_end_before
 from graph_agent.types import Call
 
@@ -30,7 +41,8 @@ _OPENER = re.compile(
     # A bracket only where a value may follow: runs of brackets are skipped at once.
     r"|(?P<brace>\{(?=\s*+[\"'“A-Za-z_/#}]))"
     rf"|(?P<tag>{TAG.pattern})"
-    r"|(?P<function><function(?:=|\ name=)|<(?:[a-z]{1,16}:|｜DSML｜)?invoke\ name=)"
+    rf"|(?P<function>{FUNCTION_START.pattern})"
+    rf"|(?P<family>{FAMILY.pattern})"
     # Reasoning, and tool results that a model repeats or invents.
     r"|(?P<quoted><(?:seed:)?(?:think|thinking|thought|reasoning)>|◁think▷|\[THINK\]"
     r"|<(?:tool_response|tool_results?|function_results?)>|\[TOOL_RESULTS\]|\[AVAILABLE_TOOLS\])"
@@ -96,6 +108,8 @@ class Scanner:
                     position = self._tag(opener)
                 case "function":
                     position = self._function(opener)
+                case "family":
+                    position = self._family(opener)
                 case "quoted":
                     position = self._quoted(opener)
                 case _:
@@ -170,6 +184,42 @@ class Scanner:
             return opener.end()
         name = named["function"] or named["invoke"]
         return self._record_payload(opener, read_function(self._page, name, named.end()))
+
+    def _family(self, opener: re.Match[str]) -> int:
+        page, start = self._page, opener.start()
+        if (message := HARMONY.match(self._text, start)) is not None:
+            return self._harmony(message)
+        if (named := KIMI_CALL.match(self._text, start)) is not None:
+            return self._record_payload(opener, payload_of(page, read_kimi(page, named)))
+        wrapper = WRAPPER.match(self._text, start)
+        if wrapper is None:
+            return opener.end()
+        end, closing = wrapper.end(), REASONING_BLOCKS.get(wrapper[0])
+        if closing is not None:
+            closed = self._text.find(closing, end)
+            end = len(self._text) if closed < 0 else closed + len(closing)
+        return self._record(start, end, ())
+
+    def _harmony(self, message: re.Match[str]) -> int:
+        """Read a message of gpt-oss: a call, reasoning, or text for the user, of which only the header is cut."""
+        page, start, end = self._page, message.start(), message.end()
+        to = message["to"] or message["before"]
+        if to is None and message["channel"] != "analysis":
+            return self._record(start, end, ())
+        body_end = harmony_end(page, end)
+        tail = HARMONY_TAIL.match(self._text, body_end)
+        after = tail.end() if tail else body_end
+        if to is None:
+            return self._record(start, after, ())
+        body = self._text[end:body_end].strip()
+        read = read_json(body, page.work) if body else ParsedValue({}, complete=True)
+        arguments = None if read is None else arguments_of(read.value, page.work, strict=True)
+        if read is None or arguments is None:
+            self._called = True
+            return end
+        if not read.complete or body_end == len(self._text):
+            page.note_unclosed(start, body_end, partial=read.partial)
+        return self._record(start, after, [ParsedCall(known_name(to, page.tools), arguments)])
 
     def _quoted(self, opener: re.Match[str]) -> int:
         self._reasoned = True

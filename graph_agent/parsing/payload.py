@@ -18,12 +18,14 @@ import warnings
 from typing import Any, NamedTuple
 
 from graph_agent.parsing.call import known_name
+from graph_agent.parsing.families import GEMMA_CALL, FamilyCall, read_gemma
 from graph_agent.parsing.shapes import ParsedCall, calls_in
 from graph_agent.parsing.tags import (
     ARGUMENT_END,
     ARGUMENT_PAIR,
     CLOSE,
     DEEPSEEK_TYPE,
+    FUNCTION,
     PARAMETER,
     PARAMETER_END,
     SEPARATOR,
@@ -192,13 +194,23 @@ def read_payload(page: Page, start: int) -> Payload | None:
     """Parse the calls that begin at ``start``; None if there are none."""
     opening = _FENCE.match(page.text, start)
     position = opening.end() if opening else start
-    if PYTHONIC_LIST.match(page.text, position):
+    if (gemma := GEMMA_CALL.match(page.text, position)) is not None:
+        payload = payload_of(page, read_gemma(page, gemma))
+    elif PYTHONIC_LIST.match(page.text, position):
         payload = _pythonic_list(page, position)
     elif page.text.startswith(("{", "["), position):
         payload = _values(page, position, delegate=False)
     else:
         payload = _named(page, position)
     return None if payload is None else Payload(payload.calls, after_closing_tags(page, payload.end))
+
+
+def payload_of(page: Page, call: FamilyCall | None) -> Payload | None:
+    """Return a family's call with the closing tags behind it; None if its arguments are damaged."""
+    if call is None or call.arguments is None:
+        return None
+    parsed = ParsedCall(known_name(call.name, page.tools), call.arguments)
+    return Payload([parsed], after_closing_tags(page, call.end))
 
 
 def read_function(page: Page, name: str, start: int) -> Payload | None:
@@ -213,7 +225,11 @@ def read_function(page: Page, name: str, start: int) -> Payload | None:
         end = page.next(PARAMETER_END, parameter.end())
         partial = end is None
         value = text[parameter.end() : end.start() if end else len(text)]
-        arguments[parameter["key"].strip()] = value if parameter["string"] == "true" else _typed(value)
+        if value.startswith("<![CDATA[") and value.endswith("]]>"):
+            value = value[9:-3]
+        arguments[(parameter["key"] or parameter["name"]).strip()] = (
+            value if parameter["string"] == "true" else _typed(value)
+        )
         position = end.end() if end else len(text)
     if position == start:
         space = _SPACE.match(text, start)
@@ -261,6 +277,8 @@ def _pythonic_list(page: Page, start: int) -> Payload | None:
 def _named(page: Page, start: int) -> Payload | None:
     """Parse a name and its arguments: an object, GLM's pairs, Python's parentheses, or none."""
     kind = DEEPSEEK_TYPE.match(page.text, start)
+    if kind and (invoked := FUNCTION.match(page.text, kind.end())) is not None:
+        return read_function(page, invoked["function"] or invoked["invoke"], invoked.end())
     name = _NAME.match(page.text, kind.end() if kind else start)
     if name is None:
         return None

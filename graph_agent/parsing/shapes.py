@@ -133,7 +133,7 @@ def _object_call(item: dict[str, Any], context: ParseContext) -> ParsedCall | No
     name_key = next((key for key in _NAME_KEYS if isinstance(item.get(key), str) and item[key]), None)
     argument_key = next((key for key in _ARGUMENT_KEYS if key in item), None)
     if name_key is None or (argument_key is None and (context.delegate or item[name_key] in _DELEGATE_NAMES)):
-        return _delegation(item, context)
+        return _delegation(item, context) or _keyed(item, context)
     name = known_name(item[name_key], context.tools)
     if name_key == "recipient_name":
         name = name.removeprefix("functions.")
@@ -179,6 +179,15 @@ def _delegation(item: dict[str, Any], context: ParseContext) -> ParsedCall | Non
     if not context.trusted and (context.tools is None or name not in context.tools):
         return None
     return ParsedCall(name, _others(item, key), _id_of(item))
+
+
+def _keyed(item: dict[str, Any], context: ParseContext) -> ParsedCall | None:
+    """Return a call of Apertus, an object whose one key is the name and whose value are the arguments."""
+    if not context.trusted or len(item) != 1:
+        return None
+    ((name, arguments),) = item.items()
+    is_known = context.tools is None or name in context.tools
+    return ParsedCall(name, arguments) if is_known and isinstance(arguments, dict) else None
 
 
 def _others(item: dict[str, Any], name_key: str) -> dict[str, Any]:

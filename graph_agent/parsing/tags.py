@@ -3,8 +3,11 @@
 =====================================  ======================================================================
 ``<tool_call>``                        Hermes (Nous Research), Qwen 2.5 and 3 and Qwen3-Coder (Alibaba), GLM 4.5
                                        (Z.ai), Granite 3.1 and later (IBM); ``<function_call>`` Granite 20B
-``<tool_calls>``                       Hunyuan (Tencent), MiniMax M1, Jamba (AI21); ``<TOOLCALL>`` Nemotron
-``<function_calls>``, ``<invoke>``     Anthropic; prefixed by MiniMax M2 and, with ``｜DSML｜``, DeepSeek V3.2
+``<tool_calls>``                       Hunyuan (Tencent), Hy3 with ``<tool_sep>``, MiniMax M1, Jamba (AI21);
+                                       ``<TOOLCALL>`` Nemotron, ``<longcat_tool_call>`` LongCat (Meituan)
+``<function_calls>``, ``<invoke>``     Anthropic; prefixed by MiniMax M2, Step 3 (StepFun) and, with ``｜DSML｜`` or
+                                       ``|DSML|``, DeepSeek V3.2 and V4; ``]<]minimax[>[`` before each tag: MiniMax M3
+``<function name="…"><param …>``       MiniCPM 5 (OpenBMB)
 ``<function=name>``                    Llama 3.1 (Meta), Qwen3-Coder, Seed-OSS (ByteDance)
 ``[TOOL_CALLS]``                       Mistral: a list up to tokenizer v7, ``name[ARGS]{…}`` or ``name{…}`` since v11
 ``<|python_tag|>``                     Llama 3 (Meta)
@@ -12,11 +15,15 @@
 ``<|tool_calls_section_begin|>``       Kimi K2 (Moonshot AI), docs/tool_call_guidance.md of the model
 ``<|tool_call|>``                      Granite 3.0 (IBM), Phi-4-mini (Microsoft), which also writes ``functools[…]``
 ``<|tool_call_start|>``                LFM2 (Liquid AI)
-``<|action_start|>``                   InternLM 2 (Shanghai AI Laboratory); ``<|START_ACTION|>`` Command R7B (Cohere)
+``<|action_start|>``                   InternLM 2 (Shanghai AI Laboratory); ``<|START_ACTION|>`` Command A (Cohere)
+``<|tool_call>call:name{…}``           Gemma 4 (Google); ``<start_function_call>`` FunctionGemma
+``<|channel|>commentary to=…``         gpt-oss (OpenAI, the harmony format)
+``<|open|>call tool="…"<|sep|>``       Kimi K3 (Moonshot AI)
+``<|tools_prefix|>[{"name": {…}}]``    Apertus (Swiss AI); ``<|python_start|>`` Llama 4; ``[unused11]`` openPangu
 =====================================  ======================================================================
 
 The forms are those of the models' chat templates on huggingface.co, cross-checked with the tool parsers of vLLM
-(docs.vllm.ai, "Tool Calling") and SGLang.
+(docs.vllm.ai, "Tool Calling") and SGLang (``python/sglang/srt/function_call``).
 """
 
 from __future__ import annotations
@@ -227,54 +234,70 @@ _TOKEN_START, _TOKEN_END, _GAP = "<[|｜]", "[|｜]>", "[▁_ ]"
 
 TOOL_NAME = r"[^\W\d][\w.:/-]{0,127}"
 
-_WORDS = r"(?:tool_?calls?|function_?calls?|tool_use|tool_code)"
+_WORDS = r"(?:(?:longcat_)?tool_?calls?|function_?calls?|tool_use|tool_code)(?::[\w-]{1,24})?"
+_NAMESPACE = r"(?:\]<\]minimax\[>\[\s*+)?"
+"""The token that MiniMax M3 writes before each tag."""
+_PREFIX = r"(?:[a-z]{1,16}:|[｜|]DSML[｜|])"
 TAG = re.compile(
-    rf"<(?:[a-z]{{1,16}}:|｜DSML｜)?(?i:{_WORDS})>"
-    rf"|{_TOKEN_START}(?:tool_calls?|tool_call_start|python_tag|function_call|action_start|START_ACTION"
-    rf"|tool{_GAP}calls?(?:_section)?{_GAP}begin){_TOKEN_END}(?:<\|plugin\|>)?"
-    r"|\[TOOL_CALLS\]|functools(?=\[)"
+    rf"{_NAMESPACE}<{_PREFIX}?(?i:{_WORDS})>"
+    rf"|{_TOKEN_START}(?:tool_calls?|tool_call_start|python_tag|python_start|function_call|action_start|START_ACTION"
+    rf"|tools_prefix|tool{_GAP}calls?(?:_section)?{_GAP}begin){_TOKEN_END}(?:<\|plugin\|>)?"
+    r"|<\|tool_call>|<start_function_call>|\[TOOL_CALLS\]|\[unused11\]|functools(?=\[)"
 )
 """Opens a region that holds calls in one of several notations, or a nested tag."""
 
 FUNCTION = re.compile(
     rf"""<function(?:=|\ name=)["']?(?P<function>{TOOL_NAME})["']?\s*+>?
-    | <(?P<prefix>[a-z]{{1,16}}:|｜DSML｜)?invoke\ name=["']?(?P<invoke>{TOOL_NAME})["']?\s*+>""",
+    | {_NAMESPACE}<{_PREFIX}?invoke\ name=["']?(?P<invoke>{TOOL_NAME})["']?\s*+>""",
     re.VERBOSE,
 )
 """Opens one call with its name; parameters or an object follow."""
 
+FUNCTION_START = re.compile(rf"<function(?:=|\ name=)|{_NAMESPACE}<{_PREFIX}?invoke\ name=")
+"""The begin of ``FUNCTION``."""
+
 SEPARATOR = re.compile(
     rf"\s*+(?:\[CALL_ID\](?P<id>[\w-]+))?\s*+(?:(?P<kimi><\|tool_call_argument_begin\|>)"
+    r"|<tool_sep(?::[\w-]{1,24})?>"
     rf"|{_TOKEN_START}tool{_GAP}sep{_TOKEN_END}|\[ARGS\])\s*+"
 )
-"""Separates a name from its arguments: Kimi, DeepSeek, Mistral."""
+"""Separates a name from its arguments: Kimi, Hunyuan, DeepSeek, Mistral."""
 
-DEEPSEEK_TYPE = re.compile(rf"\s*+(?:function|tool)\s*+{_TOKEN_START}tool{_GAP}sep{_TOKEN_END}\s*+(?=[^\W\d])")
+DEEPSEEK_TYPE = re.compile(rf"\s*+(?:function|tool)\s*+{_TOKEN_START}tool{_GAP}sep{_TOKEN_END}\s*+(?=[^\W\d]|<)")
 """The type that DeepSeek V3 and R1 write before the name."""
 
 _CLOSER = (
-    rf"(?:</(?:[a-z]{{1,16}}:|｜DSML｜)?(?i:{_WORDS}|function|invoke|tool|s)>"
+    rf"(?:{_NAMESPACE}</{_PREFIX}?(?i:{_WORDS}|function|invoke|tool|s)>"
     rf"|{_TOKEN_START}(?:/tool_calls?|tool{_GAP}calls?(?:_section)?{_GAP}end|eom_id|eot_id|im_end|end|action_end"
-    rf"|END_ACTION|end▁of▁sentence){_TOKEN_END})"
+    rf"|END_ACTION|tools_suffix|python_end|end▁of▁sentence){_TOKEN_END}|<tool_call\|>|<end_function_call>"
+    r"|\[unused12\])"
 )
 CLOSE = re.compile(rf"(?:[\s}}\],;]*+(?:```\s*+)?(?={_CLOSER}))?(?:\s*+{_CLOSER})*+")
 """The closing tags after a call, with a surplus bracket or inner fence before them; also matches the empty string."""
 
 PARAMETER = re.compile(
-    r"""\s*+<(?:[a-z]{1,16}:|｜DSML｜)?parameter(?:=|\ name=)["']?(?P<key>(?:(?!\ string=)[^<>"'\n]){1,200}+)"""
+    rf"""\s*+<{_PREFIX}?param(?:eter)?(?:=|\ name=)["']?(?P<key>(?:(?!\ string=)[^<>"'\n]){{1,200}}+)"""
     r"""["']?(?:\ string="(?P<string>true|false)")?\s*+>"""
+    r"""|\s*+\]<\]minimax\[>\[\s*+<(?!invoke\b)(?P<name>[^\W\d][\w.$-]{0,200})>"""
 )
 """Opens one parameter of a ``FUNCTION``."""
 
 PARAMETER_END = re.compile(
-    r"</(?:[a-z]{1,16}:|｜DSML｜)?parameter>"
-    r"|(?=<(?:[a-z]{1,16}:|｜DSML｜)?parameter[= ]|</(?:[a-z]{1,16}:|｜DSML｜)?(?:function|invoke|tool_call)>)"
+    rf"</{_PREFIX}?param(?:eter)?>|\]<\]minimax\[>\[\s*+</(?!invoke>|tool_call>)[\w.$-]{{1,200}}>"
+    rf"|(?=<{_PREFIX}?param(?:eter)?[= ]|{_NAMESPACE}</{_PREFIX}?(?:function|invoke|tool_call)>)"
 )
 """Ends a parameter's value, even if its closing tag is missing."""
 
-ARGUMENT_PAIR = re.compile(r"\s*+<arg_key>(?P<key>[^<]{1,200})</arg_key>\s*+<arg_value>")
-ARGUMENT_END = re.compile(r"</arg_value>|(?=<arg_key>|</tool_call>)")
-"""Start and end of one argument in GLM's notation."""
+_SUFFIX = r"(?::[\w-]{1,24})?"
+ARGUMENT_PAIR = re.compile(rf"\s*+<arg_key{_SUFFIX}>(?P<key>[^<]{{1,200}})</arg_key{_SUFFIX}>\s*+<arg_value{_SUFFIX}>")
+ARGUMENT_END = re.compile(rf"</arg_value{_SUFFIX}>|(?=<arg_key{_SUFFIX}>|</tool_call{_SUFFIX}>)")
+"""Start and end of one argument in the notation of GLM and Hunyuan."""
+
+FAMILY = re.compile(
+    r"<\|(?:channel|start|end|call|return|open|close)\|>|<\|channel>|<channel\|>"
+    r"|<\|(?:START|END)_(?:THINKING|RESPONSE|TEXT)\|>|<\|message_sep\|>"
+)
+"""Opens a message of a family that writes its answer and its reasoning between tokens too; see ``families``."""
 
 
 _CODE = re.compile(

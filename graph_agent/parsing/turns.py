@@ -80,6 +80,8 @@ _AT_LINE = re.compile(
 )
 MARK = re.compile(r"[<\[\]`~\n]")
 """The end of a line, or the first character of a marker that is no word."""
+_HARMONY_GOES_ON = "<|start|>assistant"
+"""Follows `<|end|>` between two messages of one reply of gpt-oss."""
 _AFTER_GLUED = re.compile(r"[ \t]*+(?:\n|\Z|<[|｜])")
 _ONLY_ENDS = re.compile(rf"(?:\s|</s>|{_any_of(_ENDS)})*+")
 
@@ -174,6 +176,12 @@ class ProseEnd:
 
     def _counts(self, text: str, found: re.Match[str], *, final: bool) -> bool | None:
         """Whether a marker ends the reply; None while that is unknown."""
+        if "<|end|>" in (found["glued"], found["turn"]):
+            following = text[found.end() : found.end() + len(_HARMONY_GOES_ON)]
+            if following == _HARMONY_GOES_ON:
+                return False
+            if not final and _HARMONY_GOES_ON.startswith(following):
+                return None
         if found["glued"]:
             after = _AFTER_GLUED.match(text, found.end())
             if after is None:
