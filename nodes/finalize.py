@@ -35,6 +35,7 @@ from graph_agent.models.errors import (
     public_text,
 )
 from graph_agent.models.finish import LONGER, answer_cut_off, cut_off_warning
+from graph_agent.models.reply_end import REPEATED, repetition_at_end, repetition_warning
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import has_no_answer, is_blank
 from graph_agent.models.stream_watch import StreamWatch
@@ -563,6 +564,8 @@ class AnswerUpdate:
         if self.truncated is not None and self.truncated != "content_filter":
             message = cut_off_warning(self.truncated, answer, self.settings.max_output_tokens)
             hint = {"hint": LONGER} if self.truncated == "length" else {}
+            if self.truncated == "length" and (repeated := repetition_at_end(answer.text)) is not None:
+                message, hint = f"{message} {repetition_warning(repeated)}", {"hint": REPEATED}
             self.events.append(event("warning", self.step, message=message, **hint))
 
     def update(self) -> dict[str, Any]:

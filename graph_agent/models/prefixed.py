@@ -76,7 +76,7 @@ class PrefixedChatModel(BaseChatModel):
                 model_call = self._recover(error)
                 continue
             body, head = reply.content, f"{self.prefix}\n\n"
-            content: Any = [head, *body] if isinstance(body, list) else head + body
+            content: Any = [head, *body] if isinstance(body, list) else head + body.lstrip()
             # The id is set by this run, so that the whole message and its streamed tokens have the same id.
             whole = reply.model_copy(update={"content": content, "id": None})
             break
@@ -114,15 +114,16 @@ class PrefixedChatModel(BaseChatModel):
                         message = AIMessageChunk(**message.model_dump(exclude={"type"}))
                     reader.receive(message)
                     received.append(message)
-                    if not started and not message.content:
+                    if not started and not _lstripped(message).content:
                         # The request may still be retried.
                         continue
-                    for piece in [message] if started else [AIMessageChunk(content="\n\n"), *received]:
+                    before = [AIMessageChunk(content="\n\n"), *map(_lstripped, received[:-1])]
+                    for piece in [message] if started else [*before, _lstripped(message)]:
                         yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
                     started = True
             except StopAsyncIteration:
                 timed.end(add_ai_message_chunks(*received) if received else None)
-                for piece in [] if started else received:
+                for piece in [] if started else map(_lstripped, received):
                     yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
                 return
             except asyncio.CancelledError:
@@ -155,3 +156,10 @@ class PrefixedChatModel(BaseChatModel):
         model_call = self.recover(error)
         self.failure = error if model_call is None else None
         return model_call
+
+
+def _lstripped(chunk: AIMessageChunk) -> AIMessageChunk:
+    """Return a chunk before the first text of a reply, or with it, without white space before the text."""
+    content = chunk.content
+    blank = isinstance(content, str) and content != content.lstrip()
+    return chunk.model_copy(update={"content": chunk.text.lstrip()}) if blank else chunk

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage
 
+from graph_agent._internal.text import excerpt
 from graph_agent.models.finish import UNENDED, cut_off
 from graph_agent.models.sanitize import with_text
+from graph_agent.parsing.tags import MARKUP
 from graph_agent.parsing.turns import ProseEnd, invented_length
 
 
@@ -33,18 +35,67 @@ def ended_at(reply: AIMessage, end: int | None) -> EndedReply:
     return EndedReply(message, invented)
 
 
-def ended_prose(reply: AIMessage, begin: int = 0) -> EndedReply:
-    """Cut a reply whose text is no call at the first invented turn behind an index."""
-    end = ProseEnd().end(reply.text[begin:])
+def ended_prose(reply: AIMessage, begin: int = 0, *, turns: bool, markup: bool) -> EndedReply:
+    """Cut a reply at the first invented turn, or markup of a call, behind an index.
+
+    Args:
+        turns: Whether invented turns are sought.
+        markup: Whether markup is sought.
+    """
+    if not turns and not markup:
+        return EndedReply(reply)
+    end = ProseEnd(turns=turns, markup=MARKUP if markup else "").end(reply.text[begin:])
     return ended_at(reply, None if end is None else begin + end)
 
 
 def invention_warning(model: str, invented: int) -> str:
     """Return the warning about an invention that was dropped."""
     return (
-        f"The model {model} wrote on after its reply, as a tool or a user would; these {invented:,} characters were "
-        "dropped, and no call in them was run."
+        f"The model {model} wrote on after its reply, with a call, or as a tool or a user would; these {invented:,} "
+        "characters were dropped, and no call in them was run."
     )
+
+
+_TAIL = 6_000
+"""Characters at the end of a reply in which a repetition is sought."""
+_LEAST_TIMES, _LEAST_CHARS = 6, 300
+
+
+class Repetition(NamedTuple):
+    """A text that a reply repeats up to its end."""
+
+    text: str
+    times: int
+
+
+def repetition_at_end(text: str) -> Repetition | None:
+    """Return the shortest text that a reply repeats to its end, at least 6 times and over 300 characters.
+
+    Only for a reply that was cut off at its longest length: a list, a table or a song repeats itself and ends. The
+    last 6,000 characters are read, in linear time.
+    """
+    tail = text[-_TAIL:].rstrip()[::-1]
+    # The failure function of Knuth, Morris and Pratt gives the period of each beginning of the reversed text.
+    border, length, period = [0] * (len(tail) + 1), 0, 0
+    best = 0
+    for at in range(1, len(tail)):
+        while length and tail[at] != tail[length]:
+            length = border[length]
+        length += tail[at] == tail[length]
+        border[at + 1] = length
+        size, repeated = at + 1, at + 1 - length
+        if size >= max(_LEAST_CHARS, _LEAST_TIMES * repeated):
+            best, period = size, repeated
+    return Repetition(tail[:period][::-1], best // period) if period and tail[:period].strip() else None
+
+
+def repetition_warning(repetition: Repetition) -> str:
+    """Return the warning about an answer that repeats itself."""
+    shown = excerpt(" ".join(repetition.text.split()), 80)
+    return f"The answer repeats the same text {repetition.times} times at its end: {shown!r}. {REPEATED}"
+
+
+REPEATED = "A higher temperature, a repetition penalty or another model avoids it."
 
 
 def _reports_cut_off(key: str, value: Any) -> bool:

@@ -134,8 +134,26 @@ def with_text(message: AIMessage, text: str) -> AIMessage:
     content = message.content
     if isinstance(content, str):
         return message.model_copy(update={"content": text})
+    if text and (begin := message.text.find(text)) >= 0:
+        return message.model_copy(update={"content": _cut_blocks(content, begin, begin + len(text))})
     others = [block for block in content if isinstance(block, dict) and block.get("type") != "text"]
-    return message.model_copy(update={"content": [*others, {"type": "text", "text": text}]})
+    return message.model_copy(update={"content": [*others, *([{"type": "text", "text": text}] if text else ())]})
+
+
+def _cut_blocks(content: list[Any], begin: int, end: int) -> list[Any]:
+    """Keep a part of the text of content blocks, with the fields of each text block, and all other blocks."""
+    kept: list[Any] = []
+    position = 0
+    for block in content:
+        if isinstance(block, dict) and block.get("type") != "text":
+            kept.append(block)
+            continue
+        text = block if isinstance(block, str) else str(block.get("text", ""))
+        part = text[max(0, begin - position) : max(0, end - position)]
+        position += len(text)
+        if part:
+            kept.append(part if isinstance(block, str) else {**block, "text": part})
+    return kept
 
 
 def without_calls(reply: AIMessage) -> AIMessage:

@@ -9,8 +9,8 @@ import re
 
 from graph_agent._internal.text import REASONING, after_reasoning
 from graph_agent.models.stream_watch import Visibility
-from graph_agent.parsing.tags import FAMILY, FUNCTION_START, TAG, code_language
-from graph_agent.parsing.turns import MARK, ProseEnd
+from graph_agent.parsing.tags import FAMILY, FUNCTION_START, MARKUP, TAG, code_language
+from graph_agent.parsing.turns import MARK, ProseEnd, leading_length, without_leading
 
 SENTINEL = "No more actions."
 
@@ -30,6 +30,19 @@ _LONGEST = 80
 """Maximum characters of a line with the sentinel, including surrounding punctuation."""
 
 
+_NOTICES = (
+    "[Notice from the agent framework",
+    "[A notice of the framework",
+    "While you were working, the user said:",
+    "Now provide your final response to the user",
+    *(f"Reached {limit} (" for limit in ("maximum reasoning steps", "maximum model turns", "the token budget")),
+)
+"""The beginnings of the framework's notices, which a small model repeats in place of an answer."""
+_RESULTS = ("<tool_result ", "<tool_result>", "<tool_response>")
+_ECHO = re.compile(
+    rf"\s*+(?:(?:{'|'.join(map(re.escape, _NOTICES))})(?:[^\n]++|\n(?![ \t]*+\n))*+(?:\n[ \t]*+\n|\Z)"
+    r"|<(?P<tag>tool_result|tool_response)[ >](?:[^<]++|<(?!/(?P=tag)>))*+(?:</(?P=tag)>|\Z))"
+)
 _CANDIDATE = re.compile(
     r"[{\[<◁]|\](?=<\]m|<?\Z|<\]\Z)|`+|~{2,}|~\Z|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z|\bfunctools\["
 )
@@ -56,13 +69,21 @@ def is_sentinel(text: str) -> bool:
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text is only white space and reasoning in `<think>`."""
-    return not after_reasoning(text).strip()
+    """Whether a text is only white space, reasoning in `<think>`, and a header of the assistant's turn."""
+    return not without_leading(after_reasoning(text))
 
 
 def has_no_answer(text: str) -> bool:
-    """Whether a text holds no answer: it is blank, or the sentinel."""
-    return is_blank(text) or is_sentinel(text)
+    """Whether a text holds no answer: it is blank, the sentinel, or an echo of the framework's notices or results."""
+    return is_blank(text[_echo_length(text) :]) or is_sentinel(text)
+
+
+def _echo_length(text: str) -> int:
+    """Return the length of the notices and results at the beginning of a text that repeat those of the request."""
+    at = 0
+    while (echo := _ECHO.match(text, at)) is not None:
+        at = echo.end()
+    return at
 
 
 def without_sentinel(text: str) -> str:
@@ -79,19 +100,25 @@ def without_sentinel(text: str) -> str:
 def visible_begin(text: str) -> int | None:
     """Return the index where the visible part of an incomplete reply starts; None while it may be the sentinel.
 
-    Reasoning in `<think>` is withheld until text follows it. More text does not change an index once found.
+    Reasoning in `<think>` is withheld until text follows it. White space, and an echo of the request, are left out.
+    More text does not change an index once found.
     """
+    echo = _echo_length(text)
+    whole, text = text, text[echo:]
     rest = after_reasoning(text).lstrip()
     line, ended, following = rest.partition("\n")
     if not ended and (REASONING.startswith(line) or _may_become_sentinel(line)):
         return None
+    if any(echoed.startswith(rest[: len(echoed)]) for echoed in (*_NOTICES, *_RESULTS)):
+        return None
     if not ended or not _WHOLE.fullmatch(line[: _LONGEST + 1]):
-        return 0
+        leading = leading_length(text)
+        return None if leading is None else echo + leading
     begin = visible_begin(following)
     if begin is None:
         return None
     shown = following[begin:].lstrip()
-    return len(text) - len(shown)
+    return len(whole) - len(shown)
 
 
 def visible_end(text: str) -> int:
@@ -292,12 +319,14 @@ class TurnFilter:
     Args:
         inner: The filter of the reply.
         start: Length of a fixed beginning of the reply, in which no turn is sought.
+        turns: Whether invented results and turns are sought.
+        markup: Whether the markup of a call ends the reply too.
     """
 
-    def __init__(self, inner: Visibility, start: int = 0) -> None:
+    def __init__(self, inner: Visibility, start: int = 0, *, turns: bool = True, markup: bool = True) -> None:
         self._inner = inner
         self._start = start
-        self._prose = ProseEnd()
+        self._prose = ProseEnd(turns=turns, markup=MARKUP if markup else "")
 
     def part(self, text: str) -> tuple[int, int]:
         """See `Visibility`."""
@@ -308,8 +337,15 @@ class TurnFilter:
         return MARK.search(text) is None and self._inner.extends(text)
 
 
+class MarkupFilter(TurnFilter):
+    """Shows a reply at once, except the sentinel, up to the markup of a call."""
+
+    def __init__(self) -> None:
+        super().__init__(SentinelFilter(), turns=False)
+
+
 class TextCallFilter(TurnFilter):
     """Shows a reply in text mode: up to the first possible call, or invented turn, except the sentinel."""
 
     def __init__(self) -> None:
-        super().__init__(CallFilter())
+        super().__init__(CallFilter(), markup=False)

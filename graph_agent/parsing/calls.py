@@ -54,6 +54,9 @@ _SEPARATORS = re.compile(r"[\s,;]*+")
 # Marks a bracket as part of a program or of other JSON: an assignment, a call, a return, a key.
 _CODE_BEFORE = re.compile(r"(?:=>?|\breturn|[\w)\]]\(|[\"']\s*:)\s*\Z")
 _LOOK_BACK = 40
+_ENVELOPE = re.compile(r"""\{\s*+["'“]?tool_calls["'”]?\s*+:\s*+\[""")
+_TOKEN = re.compile(r"<[|｜]|<start_|\[TOOL|\[unused|\]<\]")
+_QUOTES = ("`", '"', "'", "“", "«")
 
 
 class Cut(NamedTuple):
@@ -85,6 +88,9 @@ class Scanner:
         self._lead = (0, -1)
         self._reasoned = False
         self._data_end = 0
+        self.damage: list[Cut] = []
+        """Calls that cannot be read, each up to the next call or the end."""
+        self._damaged_at = -1
         # Whether a call, readable or not, has begun; a marker of a turn may follow it.
         self._called = False
         self._call_end = -1
@@ -118,6 +124,7 @@ class Scanner:
             while (after := self._turn_before(position, len(self._text))) is not None and self.end is None:
                 position = after
         end = len(self._text) if self.end is None else self.end
+        self._close_damage(end)
         self._close_fence(end, end)
 
     def _turn_before(self, start: int, stop: int) -> int | None:
@@ -152,6 +159,7 @@ class Scanner:
         begin, end = self._with_backticks(begin if expected == start else start, end)
         self.found += calls
         if calls:
+            self._close_damage(begin)
             self._called, self._call_end = True, end
         self.cuts.append(Cut(begin, end, prose))
         return end
@@ -163,9 +171,20 @@ class Scanner:
 
     def _record_payload(self, opener: re.Match[str], payload: Payload | None) -> int:
         if payload is None:
-            self._called = self._called or self._begins_line(opener.start())
+            start = opener.start()
+            if self._begins_line(start) or (_TOKEN.match(opener[0]) and not self._text.endswith(_QUOTES, 0, start)):
+                self._note_damage(start)
             return opener.end()
         return self._record(opener.start(), payload.end, payload.calls)
+
+    def _note_damage(self, start: int) -> None:
+        self._called = True
+        self._damaged_at = start if self._damaged_at < 0 else self._damaged_at
+
+    def _close_damage(self, end: int) -> None:
+        if 0 <= self._damaged_at < end:
+            self.damage.append(Cut(self._damaged_at, end))
+        self._damaged_at = -1
 
     def _begins_line(self, at: int) -> bool:
         return not self._text[max(0, at - _LOOK_BACK) : at].rpartition("\n")[2].strip()
@@ -190,7 +209,10 @@ class Scanner:
         if (message := HARMONY.match(self._text, start)) is not None:
             return self._harmony(message)
         if (named := KIMI_CALL.match(self._text, start)) is not None:
-            return self._record_payload(opener, payload_of(page, read_kimi(page, named)))
+            payload = payload_of(page, read_kimi(page, named))
+            if payload is None:
+                self._note_damage(start)
+            return self._record_payload(opener, payload)
         wrapper = WRAPPER.match(self._text, start)
         if wrapper is None:
             return opener.end()
@@ -214,8 +236,8 @@ class Scanner:
         body = self._text[end:body_end].strip()
         read = read_json(body, page.work) if body else ParsedValue({}, complete=True)
         arguments = None if read is None else arguments_of(read.value, page.work, strict=True)
-        if read is None or arguments is None:
-            self._called = True
+        if read is None or arguments is None or (read.partial and after > body_end):
+            self._note_damage(start)
             return end
         if not read.complete or body_end == len(self._text):
             page.note_unclosed(start, body_end, partial=read.partial)
@@ -237,7 +259,8 @@ class Scanner:
             self._reasoned = True
             self.found.clear()
             self.cuts.clear()
-            self._called = False
+            self.damage.clear()
+            self._called, self._damaged_at = False, -1
             self.unclosed = self.partial = False
             self._fence = None
         return closing.end()
@@ -279,11 +302,17 @@ class Scanner:
         if not trusted and (end := page.end_without_call(start)) is not None:
             return end
         at = page.value_at(start, region=fence is not None)
+        is_own = _ENVELOPE.match(self._text, start) is not None and self._begins_line(start)
         if at is None:
+            if is_own:
+                self._note_damage(start)
             return start + 1
         value, complete = at.read.value, at.read.complete
         delegate = fence is not None and fence.is_delegation
         calls = calls_in(value, page.context(trusted=trusted, delegate=delegate, complete=complete))
+        if is_own and not calls and not complete:
+            self._note_damage(start)
+            return max(at.end, start + 1)
         if calls is not None and (trusted or is_envelope(value) or self._is_standalone(start, at.end)):
             return self._record(start, after_closing_tags(page, at.end), calls, content_of(value))
         if not self._called and page.next(TURN, at.end) is not None and self._begins_line(start):
@@ -292,8 +321,6 @@ class Scanner:
             self._called = calls_in(value, of_any_tool) is not None
         if complete and at.read.certain:
             return at.end
-        if is_envelope(value) and self._begins_line(start):
-            self._called = True
         # A truncated or guessed value may be prose that starts like a value; a bare object in it is more likely data
         # than a call, but an envelope still counts.
         self._data_end = max(self._data_end, at.end if at.read.certain else 0)
@@ -359,6 +386,10 @@ class TextCalls(NamedTuple):
     """Whether the text ends inside a value of a call: such a call must not be run."""
     end: int | None = None
     """Index where the reply ends, because it goes on with an invented result or turn; None for the text's end."""
+    visible: str = ""
+    """The prose without calls that cannot be read."""
+    damaged: bool = False
+    """Whether the text holds a call that cannot be read: the markup of a known family, or a damaged envelope."""
 
 
 def split_tool_calls(text: str, tools: list[str] | None = None) -> tuple[list[Call], str]:
@@ -374,12 +405,15 @@ def split_tool_calls(text: str, tools: list[str] | None = None) -> tuple[list[Ca
 def read_text_calls(text: str, tools: list[str] | None = None) -> TextCalls:
     """Return what ``split_tool_calls`` does, and whether the text ends inside a call."""
     if _ANY_OPENER.search(text) is None:
-        return TextCalls([], text.strip())
+        return TextCalls([], text.strip(), visible=text.strip())
     scanner = Scanner(Page(text, None if tools is None else frozenset(tools)))
     scanner.run()
-    prose = _prose(text[: scanner.end], scanner.cuts)
+    whole, damage = text[: scanner.end], scanner.damage
+    prose = _prose(whole, scanner.cuts)
+    visible = _FENCE.sub("", _prose(whole, sorted([*scanner.cuts, *damage]))).rstrip() if damage else prose
     calls = [Call(id=call.id or "", name=call.name, arguments=call.arguments) for call in scanner.found]
-    return TextCalls(with_unique_ids(calls), prose, scanner.unclosed, scanner.partial, scanner.end)
+    ids = with_unique_ids(calls)
+    return TextCalls(ids, prose, scanner.unclosed, scanner.partial, scanner.end, visible, bool(damage))
 
 
 def plan_end(text: str) -> int | None:
@@ -399,8 +433,9 @@ def _prose(text: str, cuts: Sequence[Cut]) -> str:
     parts: list[str] = []
     position = 0
     for cut in cuts:
-        parts += (text[position : cut.start], cut.prose)
-        position = cut.end
+        if cut.start >= position:
+            parts += (text[position : cut.start], cut.prose)
+        position = max(position, cut.end)
     kept = [part for part in (*parts, text[position:]) if part]
     # Two words separated by a call must not become one.
     joined = [after if before[-1].isspace() or after[0].isspace() else f" {after}" for before, after in pairwise(kept)]

@@ -136,7 +136,9 @@ def read_kimi(page: Page, named: re.Match[str]) -> FamilyCall | None:
         position = closing.end() if closing else len(text)
         if opening["json"]:
             read = read_json(value.strip(), page.work)
-            arguments = read.value if read is not None and isinstance(read.value, dict) else None
+            partial = partial or (read is not None and read.partial)
+            is_read = read is not None and isinstance(read.value, dict) and not (read.partial and closing)
+            arguments = read.value if read is not None and is_read else None
         else:
             is_text = 'type="string"' in opening["rest"]
             read = None if is_text else read_json(f"[{value}]", page.work)

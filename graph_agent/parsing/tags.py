@@ -256,6 +256,9 @@ FUNCTION = re.compile(
 FUNCTION_START = re.compile(rf"<function(?:=|\ name=)|{_NAMESPACE}<{_PREFIX}?invoke\ name=")
 """The begin of ``FUNCTION``."""
 
+MARKUP = rf"{TAG.pattern}|{FUNCTION_START.pattern}|<\|open\|>(?:tools|call)\b|<\|channel\|>commentary\ to="
+"""Begins a call in the markup of a model family, which is no part of an answer."""
+
 SEPARATOR = re.compile(
     rf"\s*+(?:\[CALL_ID\](?P<id>[\w-]+))?\s*+(?:(?P<kimi><\|tool_call_argument_begin\|>)"
     r"|<tool_sep(?::[\w-]{1,24})?>"

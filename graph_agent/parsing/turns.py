@@ -9,6 +9,7 @@ The tokens are those of the models' chat templates on huggingface.co.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from graph_agent._internal.text import REASONING
@@ -73,11 +74,21 @@ _ENDS = (
 )
 """Tokens that end a turn directly behind its last word."""
 
-_AT_LINE = re.compile(
-    rf"^[ \t]{{0,{_INDENT}}}+(?:(?P<fence>`{{3,}}+|~{{3,}}+)|(?P<turn>{_any_of(_STRONG)}))"
-    rf"|(?<=\S)(?P<glued>{_any_of(_ENDS)})",
-    re.MULTILINE,
-)
+_NEVER = r"(?!)"
+
+
+@functools.cache
+def _at_line(*, turns: bool, markup: str) -> re.Pattern[str]:
+    strong, ends = (_any_of(_STRONG), _any_of(_ENDS)) if turns else (_NEVER, _NEVER)
+    return re.compile(
+        rf"^[ \t]{{0,{_INDENT}}}+(?:(?P<fence>`{{3,}}+|~{{3,}}+)|(?P<turn>{strong}|{markup or _NEVER}))"
+        rf"|(?<=\S)(?P<glued>{ends})",
+        re.MULTILINE,
+    )
+
+
+_OPEN_MARKUP = re.compile(r"[<\[\]][^>\n]{0,60}\Z")
+"""The last line of a text that may become markup."""
 MARK = re.compile(r"[<\[\]`~\n]")
 """The end of a line, or the first character of a marker that is no word."""
 _HARMONY_GOES_ON = "<|start|>assistant"
@@ -120,9 +131,17 @@ def invented_length(text: str, end: int) -> int:
 
 
 class ProseEnd:
-    """Finds the first strong marker in a growing text, outside fenced blocks and quotations."""
+    """Finds the first strong marker in a growing text, outside fenced blocks and quotations.
 
-    def __init__(self) -> None:
+    Args:
+        turns: Whether invented results and turns are sought.
+        markup: A pattern that also ends the text at the beginning of a line; empty for none.
+    """
+
+    def __init__(self, *, turns: bool = True, markup: str = "") -> None:
+        self._at_line = _at_line(turns=turns, markup=markup)
+        self._turns = turns
+        self._markup = bool(markup)
         self._at = -1
         """Index up to which the text holds no marker; -1 before the reply begins."""
         self._fence: re.Pattern[str] | None = None
@@ -147,7 +166,7 @@ class ProseEnd:
                     self._at = max(self._at, text.rfind("\n") + 1)
                     return len(text)
                 self._fence, self._at = None, closing.end()
-            if (found := _AT_LINE.search(text, self._at)) is None:
+            if (found := self._at_line.search(text, self._at)) is None:
                 return self._without_partial(text)
             if found["fence"]:
                 self._fence = re.compile(rf"^[ \t]*+{found['fence']}", re.MULTILINE)
@@ -200,8 +219,12 @@ class ProseEnd:
         whole = len(tail) == len(text) - line
         # The line's beginning is decided once it is longer than each marker; behind it only a glued end may follow.
         self._at = max(self._at, line if whole else len(text) - _LONGEST)
-        if whole and (not word or any(marker.startswith(word) for marker in _STRONG)):
+        if whole and self._turns and (not word or any(marker.startswith(word) for marker in _STRONG)):
             return line
+        if whole and self._markup and (not word or _OPEN_MARKUP.match(word)):
+            return line
+        if not self._turns:
+            return len(text)
         mark = max(text.rfind("<", len(text) - _LONGEST), text.rfind("[", len(text) - _LONGEST))
         rest = text[mark:] if mark >= 0 else ""
         return mark if rest and any(end.startswith(rest) for end in _ENDS) else len(text)

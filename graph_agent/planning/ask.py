@@ -218,7 +218,7 @@ async def ask_for_calls(
         )
         may_answer = deps.may_answer_while_planning(settings) and deps.response is None
         # Calls that a content filter cut off get error results, so that the model can try again.
-        may_refuse = not planned.calls or cut_off(reply) is None
+        may_refuse = not (planned.calls or planned.unread) or cut_off(reply) is None
         if may_refuse and (text := refusal_text(reply, visible=may_answer)) is not None:
             raise await finish_refusal(stream, reply, text, usage_of(reply, settings.prices))
         return planned

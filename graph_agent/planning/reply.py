@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ from graph_agent.models.sanitize import with_text, without_call_blocks, without_
 from graph_agent.models.stream_filters import is_blank, may_begin_with_call, without_sentinel
 from graph_agent.models.wire.fragments import UNASSIGNED
 from graph_agent.parsing.call import calls_of, canonical_calls, checked_call, known_name, with_unique_ids
+from graph_agent.parsing.tags import FAMILY, FUNCTION_START, TAG
+from graph_agent.parsing.turns import without_leading
 from graph_agent.settings.config import Price
 from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.events import StoredEvent, event
@@ -36,6 +39,8 @@ _FIXES: dict[CutOff, str] = {
     "interrupted": "Call it again.",
 }
 """The advice to the model for a call of a reply that was cut off."""
+_UNREADABLE = "The call is no valid JSON of the form described there."
+_MARKUP = re.compile(rf"{TAG.pattern}|{FUNCTION_START.pattern}|{FAMILY.pattern}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,8 @@ class Planned(HookResponse):
     """Whether `message` is the answer for any configuration; no calls are run."""
     ended: bool = False
     """Whether the loop ends here, with `calls` not run."""
+    unread: str = ""
+    """What became of a call in the text that cannot be read, as a sentence for the model; empty without one."""
     invented: int = 0
     """Characters of an invented result or turn that were dropped from the end of the reply."""
 
@@ -81,8 +88,8 @@ class Planned(HookResponse):
 def plan_of_calls(message: AIMessage, calls: list[Call], usage: Usage, raw_text: str) -> Planned:
     """Build the plan of a reply that is not a structured plan; without calls, planning is over."""
     answer = "" if calls else without_sentinel(message.text)
-    if answer:
-        message = with_text(message, answer)
+    if answer or calls:
+        message = with_text(message, answer or without_leading(message.text))
     reasoning = message.text
     empty = not calls and is_blank(reasoning)
     return Planned(
@@ -144,17 +151,22 @@ def read_reply(
     cut = cut_off(reply)
     names, message = frozenset(tools), reply
     requested: list[Call] = [{**call, "name": known_name(call["name"], names)} for call in calls_of(reply)]
-    invented = 0
+    invented, unread = 0, ""
     if text and not requested:
         found = read_text_calls(reply.text, tools)
         reply, invented = ended_at(reply, found.end)
-        prose = found.prose
+        prose = found.visible
         cut = text_cut_off(reply, unclosed=found.unclosed, partial=found.partial)
         requested = [checked_call(call["id"], call["name"], call["arguments"]) for call in found.calls]
-        if not requested and cut is not None and (unfinished := unfinished_call(reply.text, tools)) is not None:
-            name, prose = unfinished
+        if not requested and cut is not None and (begun := unfinished_call(reply.text, tools)) and begun[0] in names:
+            name, prose = begun
             requested = [Call(id="", name=name, arguments={})]
-        message = reply.model_copy(update={"content": clean(prose)}) if requested else reply
+        if requested:
+            message = reply.model_copy(update={"content": clean(prose)})
+        else:
+            message = reply if prose == reply.text.strip() else with_text(reply, clean(prose))
+            if found.damaged:
+                unread = f"It was cut off {cause_of(cut, reply, max_tokens)}. {_FIXES[cut]}" if cut else _UNREADABLE
     calls = with_unique_ids(requested)
     unassigned = reply.response_metadata.get(UNASSIGNED)
     if cut is not None or unassigned:
@@ -171,7 +183,8 @@ def read_reply(
             # The provider's own blocks hold the replaced ids and the damaged arguments, which it refuses in a history.
             bare = without_call_blocks(message)
             message = bare.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
-    return replace(plan_of_calls(message, calls, usage_of(reply, prices), reply.text), invented=invented)
+    planned = plan_of_calls(message, calls, usage_of(reply, prices), reply.text)
+    return replace(planned, invented=invented, unread=unread, empty=planned.empty and not unread)
 
 
 def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool = False) -> Planned:
@@ -203,6 +216,8 @@ class WrittenCall(NamedTuple):
     """Whether the reply may be an answer with an example call: text precedes it, and it has no tag or envelope."""
     end: int | None = None
     """Index where the reply ends, because an invented result or turn follows its calls; None for the text's end."""
+    prose: str | None = None
+    """The text before markup of a model family, which is no answer; None if the calls are JSON."""
 
 
 def written_call(text: str, tools: Sequence[str], conversation: Iterable[AnyMessage]) -> WrittenCall | None:
@@ -216,14 +231,20 @@ def written_call(text: str, tools: Sequence[str], conversation: Iterable[AnyMess
         tools: Names of the available tools and delegations.
     """
     read = read_text_calls(text, list(tools))
-    whole = text[: read.end].strip()
-    if not read.calls or not whole.startswith(read.prose):
+    whole, prose = text[: read.end].strip(), read.visible
+    if not (read.calls or read.damaged) or not whole.startswith(prose):
         return None
-    written = _core(whole[len(read.prose) :])
+    written = _core(whole[len(prose) :])
     outside = [message for message in conversation if isinstance(message, HumanMessage | ToolMessage)]
     quoted = any(written in _compact(message.text) for message in outside)
-    may_be_answer = bool(read.prose) and not split_tool_calls(whole, [])[0]
-    return None if quoted else WrittenCall(may_be_answer, read.end)
+    may_be_answer = bool(prose) and not read.damaged and not split_tool_calls(whole, [])[0]
+    is_markup = _MARKUP.search(whole, len(prose)) is not None
+    return None if quoted else WrittenCall(may_be_answer, read.end, prose if is_markup else None)
+
+
+def with_answer(planned: Planned, answer: str) -> Planned:
+    """Return a plan without calls with another answer; an empty one leaves the answer to a request of its own."""
+    return replace(planned, message=with_text(planned.message, answer), reasoning=answer, answers=bool(answer))
 
 
 def without_invention(planned: Planned, end: int) -> Planned:
@@ -259,11 +280,13 @@ def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[A
     if mode == "wave" and (planned := answer_of_plans(body)) is not None:
         return without_sentinel(planned)
     names = list(deps.toolbox.names)
-    calls, prose = split_tool_calls(body, names)
-    if calls:
-        return answer if prose or written_call(body, names, history) is None else ""
+    read = read_text_calls(body, names)
+    if read.calls:
+        return answer if read.prose or written_call(body, names, history) is None else ""
     unfinished = unfinished_call(body, names) if cut_off(reply) is not None else None
-    return "" if unfinished is not None and unfinished[0] in names and not unfinished[1] else answer
+    if unfinished is not None and unfinished[0] in names and not unfinished[1]:
+        return ""
+    return answer if read.visible == body else read.visible
 
 
 async def is_better(answer: str, text: str, response: ResponseSchema | None) -> bool:

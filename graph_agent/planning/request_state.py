@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, assert_never
 
-from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 
 from graph_agent._internal.failure_log import IN_HISTORY, get_logger
 from graph_agent._internal.media import estimated_tokens
@@ -31,8 +31,9 @@ from graph_agent.models.errors import (
     window_in,
 )
 from graph_agent.models.finish import REFUSAL_WARNING
-from graph_agent.models.sanitize import SafeMessages, sanitized
+from graph_agent.models.sanitize import SafeMessages, sanitized, without_calls
 from graph_agent.models.wire.traits import traits_of
+from graph_agent.parsing.calls import UNFINISHED
 from graph_agent.planning.compaction import compacted_view, is_kept_note, shorten, summarized_view
 from graph_agent.planning.kept_results import KeptResults, with_kept_results
 from graph_agent.prompts import Prompts
@@ -93,7 +94,7 @@ class PreparedHistory:
         for message in history[known:]:
             # Marked messages are rare.
             is_marked = STEERING_MARK in message.additional_kwargs or FAILURE_MARK in message.response_metadata
-            self._prepared.add(sanitized(_converted(message, prompts) if is_marked else message))
+            self._prepared.add(sanitized(_converted(message, prompts) if is_marked else _as_cut_off_text(message)))
         self._source += history[known:]
         return self._prepared
 
@@ -118,6 +119,15 @@ def _converted(message: AnyMessage, prompts: Prompts) -> AnyMessage:
     if not isinstance(message, HumanMessage) or STEERING_MARK not in message.additional_kwargs:
         return without_failure_report(message)
     return with_text(message, prompts.render("steering", content=message.text))
+
+
+def _as_cut_off_text(message: AnyMessage) -> AnyMessage:
+    """A call without a name, which earlier versions stored for a reply that was cut off, as the text that it was."""
+    if isinstance(message, AIMessage) and any(call["name"] == UNFINISHED for call in message.tool_calls):
+        return without_calls(with_text(message, message.text or "A call that was cut off."))
+    if isinstance(message, ToolMessage) and message.name == UNFINISHED:
+        return HumanMessage(f"[Notice from the agent framework, not from the user: {message.text}]", id=message.id)
+    return message
 
 
 def closing(deps: AgentDeps, mode: Mode) -> list[AnyMessage]:

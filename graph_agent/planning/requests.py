@@ -23,6 +23,7 @@ from graph_agent.models.stream_filters import (
     AnswerFilter,
     CallFilter,
     LeadingCallFilter,
+    MarkupFilter,
     SentinelFilter,
     TextCallFilter,
     TurnFilter,
@@ -52,7 +53,13 @@ from graph_agent.planning.reply import (
 )
 from graph_agent.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.planning.summary import renew_summary, use_summary
-from graph_agent.planning.text_correction import apply_known_drop, plan_in_text, sign_of_ignored_tools
+from graph_agent.planning.text_correction import (
+    apply_known_drop,
+    finished_plan,
+    plan_in_text,
+    sign_of_ignored_tools,
+    without_markup,
+)
 from graph_agent.runs.run import RunHandle
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.events import Purpose, StoredEvent
@@ -265,10 +272,11 @@ class ModelRequests:
         if active.mode == "native":
             if planned.calls:
                 active.record_native_call()
-            elif self.may_correct() and (sign := await sign_of_ignored_tools(self, planned)) is not None:
+            elif not self.may_correct():
+                planned = await without_markup(self, planned)
+            elif (sign := await sign_of_ignored_tools(self, planned)) is not None:
                 return await plan_in_text(self, planned, sign)
-        await finish_stream(self.stream, planned)
-        return planned
+        return await finished_plan(self, planned)
 
     async def plan_once(self, tail: Sequence[AnyMessage] = (), *, quiet: bool = False) -> Planned:
         """Send one planning request.
@@ -306,8 +314,18 @@ class ModelRequests:
         self.warn_of_invention(planned.invented)
         return planned
 
+    @property
+    def seeks_turns(self) -> bool:
+        """Whether a reply without calls ends at a result or turn that the model invents."""
+        return self.active.mode != "native"
+
+    @property
+    def seeks_markup(self) -> bool:
+        """Whether the markup of a call in an answer is one that the model's server has not read."""
+        return bool(self.active.deps.toolbox) and (self.active.mode != "native" or not self.active.model.is_known)
+
     def warn_of_invention(self, invented: int) -> None:
-        """Warn that this many characters of a reply were left out as invented; 0 for none."""
+        """Warn that a number of characters was dropped; 0 is none."""
         if invented:
             self.active.warn(invention_warning(self.active.model.name, invented))
 
@@ -332,7 +350,7 @@ class ModelRequests:
         if self.active.mode == "text":
             return TextCallFilter
         if not self.may_correct():
-            return SentinelFilter
+            return MarkupFilter if self.seeks_markup else SentinelFilter
         return LeadingCallFilter if self.active.model.takes_tools else CallFilter
 
     def _visibility_of_answer(self, prefix: str = "", *, free: bool = True) -> Callable[[], Visibility]:
@@ -346,7 +364,8 @@ class ModelRequests:
         def inner() -> Visibility:
             return AnswerFilter(prefix) if free else SentinelFilter()
 
-        return inner if self.active.mode == "native" else lambda: TurnFilter(inner(), len(prefix))
+        turns, markup = self.seeks_turns, free and self.seeks_markup
+        return lambda: TurnFilter(inner(), len(prefix), turns=turns, markup=markup) if turns or markup else inner()
 
     def may_correct(self) -> bool:
         """Whether a native reply without calls may be requested again in text: once per input, before any work."""
@@ -385,9 +404,8 @@ class ModelRequests:
             reply = await active.deps.client.ask(
                 "answer", request, active.settings, mode=mode, quiet=whole, schema=schema, watch=stream
             )
-            if active.mode != "native":
-                reply, invented = ended_prose(reply)
-                self.warn_of_invention(invented)
+            reply, invented = ended_prose(reply, turns=self.seeks_turns, markup=schema is None and self.seeks_markup)
+            self.warn_of_invention(invented)
             if (refusal := refusal_text(reply, visible=True)) is not None:
                 raise await finish_refusal(stream, reply, refusal, usage_of(reply, active.settings.prices))
             answer = self._answer_in(reply)
@@ -426,9 +444,8 @@ class ModelRequests:
                 self.count(usage_of(message, active.settings.prices), message.usage_metadata)
         if failure is not None and not is_content_refusal(failure):
             return message, failure
-        if active.mode != "native":
-            message, invented = ended_prose(message, len(sentence))
-            self.warn_of_invention(invented)
+        message, invented = ended_prose(message, len(sentence), turns=self.seeks_turns, markup=self.seeks_markup)
+        self.warn_of_invention(invented)
         body = message.text.removeprefix(sentence).strip()
         below = message.model_copy(update={"content": body})
         answer = self._answer_in(below)

@@ -1,4 +1,4 @@
-"""Asks again in text where a reply without calls shows that the model's server ignores native tools, or drops them."""
+"""Asks again where a reply shows that the model's server ignores native tools, or that a call cannot be read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Literal
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from graph_agent.models.dropped_tools import drops_tools, fewest_tokens_of_tools, input_tokens
-from graph_agent.models.stream_filters import is_sentinel
+from graph_agent.models.reply_end import ended_prose
+from graph_agent.models.stream_filters import is_sentinel, without_sentinel
 from graph_agent.planning.ask import finish_stream
-from graph_agent.planning.reply import Planned, WrittenCall, without_invention, written_call
+from graph_agent.planning.reply import Planned, WrittenCall, with_answer, without_invention, written_call
 from graph_agent.planning.request_state import RequestState
 from graph_agent.types import NO_USAGE
 
@@ -74,9 +75,12 @@ async def plan_in_text(requests: ModelRequests, first: Planned, sign: Sign) -> P
     if isinstance(sign, WrittenCall) and sign.end is not None and len(stream.text) <= sign.end:
         first = without_invention(first, sign.end)
         requests.warn_of_invention(first.invented)
+    answer = first
+    if isinstance(sign, WrittenCall) and sign.prose is not None and len(stream.text) <= len(sign.prose):
+        answer = with_answer(first, sign.prose)
     if requests.limit_met(NO_USAGE, first.message) is not None:
-        await finish_stream(stream, first)
-        return first
+        await finish_stream(stream, answer)
+        return answer
     active.record(asked_in_text=True)
     did = "had nothing to do, and has called no tool" if sentinel else "wrote a call as text, which was not run"
     active.warn(f"The model {active.model.name} {did}; it is asked once more, with the tools described in text.")
@@ -87,8 +91,8 @@ async def plan_in_text(requests: ModelRequests, first: Planned, sign: Sign) -> P
         active.use_text_tools()
     elif isinstance(sign, WrittenCall) and (sign.may_be_answer or not second.answers):
         requests.stream = stream
-        await finish_stream(stream, first)
-        return first
+        await finish_stream(stream, answer)
+        return answer
     await finish_stream(requests.stream, second)
     return second
 
@@ -106,8 +110,35 @@ async def _plan_without_native_tools(requests: ModelRequests, first: Planned) ->
     await stream.finish(first.raw_text, None, first.message.id)
     active.warn(_warning_of(active), **({"commentary": stream.text} if stream.text else {}))
     second = await requests.plan_once()
-    if not second.calls and not second.answers:
+    if not second.calls and not second.answers and not second.unread:
         return first
+    return await finished_plan(requests, second)
+
+
+async def without_markup(requests: ModelRequests, planned: Planned) -> Planned:
+    """Cut the markup of a call, which the server has not read, from the end of a native reply without calls."""
+    if not requests.seeks_markup or await requests.fits(planned):
+        return planned
+    message, dropped = ended_prose(planned.message, turns=False, markup=True)
+    requests.warn_of_invention(dropped)
+    return with_answer(planned, without_sentinel(message.text)) if dropped else planned
+
+
+async def finished_plan(requests: ModelRequests, planned: Planned) -> Planned:
+    """Stream the rest of a planning reply; ask again, once per input, if it holds a call that cannot be read."""
+    active, stream = requests.active, requests.stream
+    asked = active.loop.get("recovery", {}).get("asked_again")
+    if not planned.unread or asked or requests.limit_met(NO_USAGE, planned.message) is not None:
+        await finish_stream(stream, planned)
+        return planned
+    active.record(asked_again=True)
+    await stream.finish(planned.raw_text, None, planned.message.id)
+    message = (
+        f"The model {active.model.name} wrote a call that cannot be read; it was not run, and is asked for once more."
+    )
+    active.warn(message, **({"commentary": stream.text} if stream.text else {}))
+    notice = f"{active.deps.prompts.render('written_call')}\n{planned.unread}"
+    second = await requests.plan_once([AIMessage(planned.raw_text), HumanMessage(notice)])
     await finish_stream(requests.stream, second)
     return second
 

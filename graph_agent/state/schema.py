@@ -67,6 +67,8 @@ class Recovery(TypedDict, total=False):
     """Estimated tokens of the shortest request that the model in use refused as too long; absent if there is none."""
     crowded: bool
     """A warning was emitted that the model's context window is nearly full."""
+    asked_again: bool
+    """The model was asked again because a call in its text could not be read."""
     asked_in_text: bool
     """A planning request was repeated with tools in text, because the reply indicated that tools are ignored."""
     free_choice: bool

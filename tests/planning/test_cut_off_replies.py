@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.messages.tool import tool_call
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langgraph.cache.memory import InMemoryCache
@@ -92,9 +92,9 @@ async def test_the_model_may_try_again_in_the_next_step(openai_stub: StubFactory
         (f"{ENVELOPE}{WHOLE}}}]}}", "write"),
         (f"I write.\n{ENVELOPE}{HALF}", "write"),
         (ENVELOPE, "write"),
-        ('{"tool_calls": [{"na', "unfinished_call"),
+        ('{"tool_calls": [{"na', None),
         (f'<tool_call>\n{{"name": "write", "arguments": {HALF}', "write"),
-        ('<tool_call>\n{"na', "unfinished_call"),
+        ('<tool_call>\n{"na', None),
         ("<function=write>\n<parameter=path>\nnotes.txt</parameter>\n<parameter=text>\nAll that", "write"),
         (f'```json\n{{"name": "write", "arguments": {HALF}', "write"),
         (f'[TOOL_CALLS][{{"name": "write", "arguments": {HALF}', "write"),
@@ -102,14 +102,51 @@ async def test_the_model_may_try_again_in_the_next_step(openai_stub: StubFactory
     ],
 )
 async def test_a_call_in_a_text_that_was_cut_off_is_not_run(
-    openai_stub: StubFactory, disk: Disk, streamed: bool, finish: str, text: str, name: str
+    openai_stub: StubFactory, disk: Disk, streamed: bool, finish: str, text: str, name: str | None
 ) -> None:
     stub = openai_stub(Reply(text, finish=finish), "No more actions.", "I could not.")
 
     got = await ended(stub, disk, streamed=streamed, tool_calling="text")
 
     results = [(name, status, "was cut off" in content) for name, status, content in got["results"]]
-    assert (got["files"], got["answer"], results, got["requests"]) == ({}, "I could not.", [(name, "skipped", True)], 3)
+    expected = [] if name is None else [(name, "skipped", True)]
+    assert (got["files"], got["answer"], results, got["requests"]) == ({}, "I could not.", expected, 3)
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize(
+    ("second", "files", "answer", "truncated"),
+    [
+        (Reply(f"{ENVELOPE}{WHOLE}}}]}}"), {"notes.txt": "All."}, "Done.", None),
+        (Reply('I write.\n{"tool_calls": [{"na', finish="length"), {}, "I write.", "length"),
+        (Reply('{"tool_calls": [{"na', finish="length"), {}, "Done.", None),
+        (Reply("I cannot."), {}, "I cannot.", None),
+    ],
+    ids=["a call", "cut off again, after text", "cut off again", "an answer"],
+)
+async def test_a_nameless_call_that_was_cut_off_is_asked_for_once_more(
+    openai_stub: StubFactory,
+    disk: Disk,
+    streamed: bool,
+    second: Reply,
+    files: dict[str, str],
+    answer: str,
+    truncated: str | None,
+) -> None:
+    stub = openai_stub(Reply('{"tool_calls": [{"na', finish="length"), second, "Done.")
+
+    got = await ended(stub, disk, streamed=streamed, tool_calling="text", finalize="auto")
+
+    asked = stub.bodies[1]["messages"][-1]["content"].splitlines()[-1]
+    calls = {event["name"] for event in got["events"] if event["type"] == "tool_call"}
+    cut = [event.get("truncated") for event in got["events"] if event["type"] == "agent_response"]
+    assert (got["files"], got["answer"], cut, asked, calls) == (
+        files,
+        answer,
+        [truncated],
+        f"It was cut off {AFTER_7}. {SHORTER}",
+        {"write"} if files else set(),
+    )
 
 
 @pytest.mark.parametrize("finish", ["length", "MAX_TOKENS", "error"])
@@ -227,6 +264,31 @@ async def test_a_call_whose_name_was_not_written_leaves_a_history_that_providers
 
     (sent,) = [call["function"]["name"] for call in stub.bodies[1]["messages"][2]["tool_calls"]]
     assert (got["answer"], sent, [name for name, _, _ in got["results"]]) == ("So.", "unnamed", ["unnamed"])
+
+
+async def test_a_stored_call_without_a_name_is_sent_as_text(openai_stub: StubFactory) -> None:
+    old = [
+        HumanMessage("go"),
+        AIMessage("I write.", tool_calls=[tool_call(id="c1", name="unfinished_call", args={})]),
+        ToolMessage("Not run: it was cut off.", tool_call_id="c1", name="unfinished_call", status="error"),
+        AIMessage("I could not."),
+    ]
+    stub = openai_stub("Fine.")
+    async with stub.chat_model() as model:
+        config = LoopConfig(tool_calling="native")
+        graph = create_graph_agent(model, tools=[echo], config=config, checkpointer=InMemorySaver())
+        await graph.aupdate_state({"configurable": {"thread_id": "s1"}}, {"messages": old}, as_node="finalize")
+
+        await Session(graph, "s1").run("and now?")
+
+    sent = [(message["role"], message["content"], "tool_calls" in message) for message in stub.bodies[0]["messages"]]
+    assert sent[1:] == [
+        ("user", "go", False),
+        ("assistant", "I write.", False),
+        ("user", "[Notice from the agent framework, not from the user: Not run: it was cut off.]", False),
+        ("assistant", "I could not.", False),
+        ("user", "and now?", False),
+    ]
 
 
 async def test_a_delegation_that_was_cut_off_is_not_sent() -> None:

@@ -25,8 +25,8 @@ DOORS = pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "who
 
 def dropped(*lengths: int, model: str = "scripted") -> list[str]:
     return [
-        f"The model {model} wrote on after its reply, as a tool or a user would; these {length} characters were "
-        "dropped, and no call in them was run."
+        f"The model {model} wrote on after its reply, with a call, or as a tool or a user would; these {length} "
+        "characters were dropped, and no call in them was run."
         for length in lengths
     ]
 
