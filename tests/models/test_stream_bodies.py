@@ -16,9 +16,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, Session, create_graph_agent
 from graph_agent.models.wire.openai_stream import EventBuffer
-from tests.models.test_streamed_replies import of_chunks
 from tests.support.openai_stub import Body, StubFactory, openai_stub
-from tests.support.raw_chunks import Chunk, calls_delta, delta, raw_model, reply_of_calls, reply_of_text
+from tests.support.raw_chunks import Chunk, calls_delta, delta, of_chunks, raw_model, reply_of_calls, reply_of_text
 
 __all__ = ["openai_stub"]
 

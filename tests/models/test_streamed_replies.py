@@ -10,25 +10,14 @@ from langchain_core.caches import BaseCache
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
 from langchain_core.messages.tool import tool_call_chunk
-from langchain_core.outputs import ChatGenerationChunk
 from langgraph.checkpoint.memory import InMemorySaver
-from pydantic import Field
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.monitoring import Metrics
 from tests.server.hosting import ask, running, spec_of
 from tests.support.agents import dialogue, echo, says, thread
-
-
-class Chunked(ScriptedChatModel):
-    """Streams prepared chunks, one list a reply."""
-
-    chunks: list[list[AIMessageChunk]] = Field(default_factory=list)
-
-    async def _astream(self, *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
-        for chunk in self.chunks.pop(0):
-            yield ChatGenerationChunk(message=chunk)
+from tests.support.raw_chunks import of_chunks
 
 
 class AlwaysHit(BaseCache):
@@ -45,12 +34,6 @@ class AlwaysHit(BaseCache):
 
     def clear(self, **_: Any) -> None:
         self._stored = None
-
-
-def of_chunks(*replies: list[AIMessageChunk]) -> Chunked:
-    made: Any = Chunked
-    scripted: Chunked = made([""]).model_copy(update={"chunks": list(replies)})
-    return scripted
 
 
 def text(content: Any, **fields: Any) -> AIMessageChunk:

@@ -1,4 +1,4 @@
-"""LangChain's client of OpenAI's chat API over prepared chunks, as dictionaries, without a server."""
+"""Models that stream prepared chunks: LangChain's client of OpenAI's chat API without a server, and a scripted one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Self
 
+from langchain_core.messages import AIMessageChunk
+from langchain_core.outputs import ChatGenerationChunk
 from langchain_openai import ChatOpenAI
+from pydantic import Field
+
+from graph_agent import ScriptedChatModel
 
 Chunk = dict[str, Any]
 
@@ -75,3 +80,20 @@ def reply_of_calls(*chunks: Chunk) -> list[Chunk]:
 def reply_of_text(*pieces: str) -> list[Chunk]:
     """Return a whole reply that is a text in these pieces."""
     return [*(delta({"role": "assistant", "content": piece}) for piece in pieces), delta({}, "stop")]
+
+
+class Chunked(ScriptedChatModel):
+    """Streams prepared chunks, one list a reply."""
+
+    chunks: list[list[AIMessageChunk]] = Field(default_factory=list)
+
+    async def _astream(self, *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
+        for chunk in self.chunks.pop(0):
+            yield ChatGenerationChunk(message=chunk)
+
+
+def of_chunks(*replies: list[AIMessageChunk]) -> Chunked:
+    """Return a scripted model that streams these chunks, one list for each request."""
+    made: Any = Chunked
+    scripted: Chunked = made([""]).model_copy(update={"chunks": list(replies)})
+    return scripted
