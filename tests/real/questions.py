@@ -118,11 +118,11 @@ class Score:
         )
 
 
-async def ask(question: Question, model: str, config: LoopConfig | None = None) -> Outcome:
+async def ask_model(question: Question, model: Any, config: LoopConfig | None = None) -> Outcome:
     """Ask one question in a session of its own, with the tools of this module.
 
     Args:
-        model: The model as a user names it, such as `openai:local`.
+        model: The model, or its name as a user writes it, such as `openai:local`.
         config: The configuration; None for the defaults.
     """
     agent = create_graph_agent(model, tools=list(TOOLS), config=config or LoopConfig(), checkpointer=InMemorySaver())

@@ -15,14 +15,14 @@ import time
 
 from graph_agent import LoopConfig
 from scripts.local_model import model_server
-from tests.real.questions import Score, ask, load_questions
+from tests.real.questions import Score, ask_model, load_questions
 
 
 async def score(model: str, config: LoopConfig | None = None, *, verbose: bool = False, each: int = 1) -> Score:
     """Ask each n-th question, one after another, and return the outcomes."""
     outcomes = []
     for question in load_questions()[::each]:
-        outcome = await ask(question, model, config)
+        outcome = await ask_model(question, model, config)
         outcomes.append(outcome)
         if verbose:
             right = "right" if question.is_right(outcome.calls) else "wrong"
