@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 from tests.providers.exchange import Message, Request
@@ -255,9 +256,14 @@ def calls_without_reasoning_content(request: Request) -> Found | None:
     return _calls_without(request, "reasoning_content")
 
 
-def calls_without_reasoning_details(request: Request) -> Found | None:
-    """An assistant message with calls and without the field `reasoning_details`, in a request that offers tools."""
-    return _calls_without(request, "reasoning_details", "reasoning_content", "reasoning")
+def calls_without_reasoning_details(prefix: str) -> Check:
+    """An assistant message without `reasoning_details`, whose calls have ids of the provider, which begin so."""
+
+    def check(request: Request) -> Found | None:
+        own = [message for message in request.messages if any(call.id.startswith(prefix) for call in message.calls)]
+        return _calls_without(replace(request, messages=tuple(own)), "reasoning_details", "reasoning_content")
+
+    return check
 
 
 def _calls_without(request: Request, *fields: str) -> Found | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -67,6 +68,15 @@ def connect(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
 
+class _ListHandler(logging.Handler):
+    def __init__(self, texts: list[str]) -> None:
+        super().__init__()
+        self._texts = texts
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._texts.append(record.getMessage())
+
+
 class Lab:
     """Builds agents whose model is the row's, and reads what its provider received."""
 
@@ -80,14 +90,19 @@ class Lab:
         self.saver = InMemorySaver()
         """A saver for several agents of the same session."""
         self._monkeypatch = monkeypatch
+        self.log: list[str] = []
+        """What the developer reads in the log."""
+        self._handler = _ListHandler(self.log)
 
     def __enter__(self) -> Lab:
+        logging.getLogger("graph_agent").addHandler(self._handler)
         self.emulator.__enter__()
         self.connect(self.emulator)
         return self
 
     def __exit__(self, *given: Any) -> None:
         self.emulator.__exit__(None, None, None)
+        logging.getLogger("graph_agent").removeHandler(self._handler)
 
     def connect(self, emulator: Emulator) -> None:
         """Let the host name of an emulator's row lead to this machine, and set the row's environment."""

@@ -36,7 +36,7 @@ class OddAnswer:
     """The run gets another reply and completes; fails for good, or ends with a refusal, without another request; leaves
     a call that the reply has; runs that call."""
     words: str = ""
-    """What the error of a run that fails contains."""
+    """What the error or the log of a run that fails contains."""
 
 
 @dataclass(frozen=True)

@@ -252,6 +252,7 @@ _OPENROUTER = _provider(
     ChatShape(
         reasoning="reasoning_details",
         thinks_before_calls=True,
+        call_id=lambda name, number: f"call_or{number:022d}",
         usage_of=_openrouter_usage,
         opening=(b": OPENROUTER PROCESSING\n\n",),
         extra={"provider": "DeepSeek", "system_fingerprint": None},

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.providers import checks
 from tests.providers.rule import Rule
-from tests.providers.rules.bodies import CALLED, FUNCTION, RESULT, USER, openai_error, tool
+from tests.providers.rules.bodies import CALL, CALLED, FUNCTION, RESULT, USER, openai_error, tool
 from tests.providers.rules.compatible import FAULTS, overflow
 
 _UNANSWERED = {"messages": [USER, CALLED, USER]}
@@ -84,13 +84,19 @@ OPENROUTER = (
     ),
     Rule(
         "openrouter-01",
-        checks.calls_without_reasoning_details,
+        checks.calls_without_reasoning_details("call_or"),
         400,
         _openrouter_error(
             "Provider returned error",
             raw="The `reasoning_content` in the thinking mode must be passed back to the API.",
         ),
-        {"messages": [USER, CALLED, RESULT], "tools": [FUNCTION]},
+        {
+            "messages": [
+                USER,
+                {**CALLED, "tool_calls": [{**CALL, "id": "call_or1"}]},
+                {**RESULT, "tool_call_id": "call_or1"},
+            ]
+        },
     ),
     Rule(
         "openrouter-12",
