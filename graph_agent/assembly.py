@@ -109,6 +109,9 @@ def assemble(
         config, prompt = opened.with_limits(config), opened.with_section(prompt)
         warnings = opened.with_warnings(warnings)
     wrappers = _wrappers(admitted, toolbox, templates)
+    response = ResponseSchema(response_format) if response_format is not None else None
+    if response is not None and response.is_enforced and config.structured_output == "auto":
+        config = config.with_values({"structured_output": "schema"})
     models = ModelPool(
         model,
         config=config,
@@ -127,7 +130,7 @@ def assemble(
         planner=models.first.planner,
         tool_calling=models.first.tool_calling,
         system_prompt=prompt,
-        response=ResponseSchema(response_format) if response_format is not None else None,
+        response=response,
         plan_schema=plan_schema,
         cache=cache,
         agentic_loop=agentic_loop_from_env(),

@@ -203,8 +203,10 @@ class AgentDeps:
 
         def make() -> str:
             schema = self.response.json_schema if self.response and answers else None
-            most = settings.max_calls_per_wave
-            sections = [self.prompts.render("planner", style=style, max_calls=most, answers=answers, schema=schema)]
+            most, text = settings.max_calls_per_wave, mode == "text"
+            sections = [
+                self.prompts.render("planner", style=style, max_calls=most, answers=answers, schema=schema, text=text)
+            ]
             if mode != "native":
                 sections.append(tools_in_text(self.prompts, self.toolbox.schemas, plan=mode == "wave"))
             return "\n\n".join(filter(None, sections))

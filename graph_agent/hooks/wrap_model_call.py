@@ -321,7 +321,7 @@ class _WrappedClient(ModelClient):
         options = {**wrapped.model_settings}
         if wrapped.tool_choice is not None:
             options["tool_choice"] = wrapped.tool_choice
-        schemas = self._middleware.schemas(wrapped.tools, self.schemas) if mode == "native" else self.schemas
+        schemas = self._middleware.schemas(wrapped.tools, self.schemas) if mode != "wave" else self.schemas
         if wrapped.model is self.model and schemas is self.schemas and not options:
             return self
         if wrapped.model is self.model:
@@ -332,7 +332,7 @@ class _WrappedClient(ModelClient):
 
 class _WrappedPlanner(StructuredPlanner):
     def __init__(self, planner: StructuredPlanner, middleware: ModelMiddleware) -> None:
-        super().__init__(planner.model, planner.schema, planner.tool)
+        super().__init__(planner.model, planner.schema, planner.tool, planner.endpoint)
         self._middleware = middleware
 
     async def plan(
@@ -347,7 +347,8 @@ class _WrappedPlanner(StructuredPlanner):
             if wrapped.model_settings:
                 planner = planner.with_overrides(wrapped.model_settings)
             sent = self._middleware.update_prompt(messages, wrapped.tools, offered, "wave")
-            reply = await StructuredPlanner.plan(planner, sent, settings)
+            remaining = self._middleware.schemas(wrapped.tools, offered)
+            reply = await StructuredPlanner.plan(planner, sent, settings, offered=remaining)
             shown = _answer_of_plan(reply)
             sent_replies.append((shown or reply, reply))
             return shown or reply

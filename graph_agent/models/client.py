@@ -22,8 +22,6 @@ from graph_agent.models.retry import QUIET
 from graph_agent.models.sanitize import (
     SafeMessages,
     ToolAliases,
-    as_plans,
-    as_text_history,
     sanitized,
     sanitized_all,
     with_traits,
@@ -36,15 +34,21 @@ from graph_agent.models.structured import (
     ResponseFormat,
     SchemaMode,
     StructuredPlanner,
+    reply_form,
+    stop_sequences,
     unwrap_binding,
     with_options,
 )
+from graph_agent.models.text_replies import TextReplies, ignores_schema, read_by_schema, with_result_marker
+from graph_agent.models.wire.answer_decoder import AnswerDecoder
 from graph_agent.models.wire.client_retries import without_client_retries
 from graph_agent.models.wire.clients import bind_tools, choice_of, client_options
+from graph_agent.models.wire.examples import ExampleAnswers
 from graph_agent.models.wire.learn import Attempt, Endpoint, endpoint_of
 from graph_agent.models.wire.render import render, with_source
 from graph_agent.models.wire.rules import WireRules
 from graph_agent.models.wire.shape import adapted_copy, shaped
+from graph_agent.models.wire.text_form import as_plans, as_text_history
 from graph_agent.models.wire.traits import Traits
 from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import name_of_model, with_usage
@@ -135,6 +139,7 @@ class ModelClient:
         self._aliased_schemas: list[dict[str, Any]] | None = None
         self._renames = any(self._aliases.to_alias(name) != name for name in self._names)
         self._bound: BoundedCache[tuple[Any, ...], Binding] = BoundedCache()
+        self._text: TextReplies | None = None
         self._narrower = {}
 
     def with_overrides(
@@ -186,30 +191,43 @@ class ModelClient:
         safe = sanitized_all(request)
         attempt = Attempt(self.endpoint)
         while True:
-            form = self._schema_mode.form(schema) if schema is not None else None
+            form = self._form(phase, settings, attempt.rules, mode, schema)
             bound = self._bound_for(phase, settings, attempt, mode=mode, form=form)
-            rendered = self._rendered(safe, attempt.rules, mode)
+            rendered = self._rendered(safe, attempt.rules, mode, self._example_answers(settings, form, schema))
             silent = quiet or (schema is not None and form is None)
+            by_schema = mode == "text" and bool(self.schemas) and form is not None
+            decoder = AnswerDecoder(self._stop(settings)) if by_schema and schema is None else None
             try:
-                reply = await self._ask(bound, rendered, settings, attempt.rules, quiet=silent, watch=watch)
+                reply = await self._ask(
+                    bound, rendered, settings, attempt.rules, quiet=silent, watch=watch, decoder=decoder
+                )
             except Exception as error:
                 if watch is not None and watch.seen:
                     raise
-                if schema is not None and form is not None and self._schema_mode.refused(schema, form, error):
+                answers = None if by_schema else schema
+                if answers is not None and form is not None and self._schema_mode.refused(answers, form, error):
                     continue
 
                 sent, of_form = (bound.options, vars(bound.runnable), list(rendered)), form
 
                 def changes_request(rules: WireRules, sent: Any = sent, of_form: Any = of_form) -> bool:
-                    other = self._bind(phase, settings, of_form, rules, mode=mode)
+                    changed = of_form and self._form(phase, settings, rules, mode, schema)
+                    other = self._bind(phase, settings, changed, rules, mode=mode)
+                    examples = self._example_answers(settings, changed, schema)
+                    messages = list(self._rendered(safe, rules, mode, examples))
                     # Models are compared by all their attributes, because two are equal if their fields are.
-                    changed = other.options, vars(other.runnable), list(self._rendered(safe, rules, mode))
-                    return bool(changed != sent)
+                    return bool((other.options, vars(other.runnable), messages) != sent)
 
                 if not attempt.learn_from(error, bound.options, changes_request):
                     raise
             else:
                 attempt.confirm()
+                if by_schema:
+                    if not (decoder and decoder.is_answer) and ignores_schema(reply):
+                        self.endpoint.learn_ignored_schema()
+                    reply, is_answer = read_by_schema(reply, decoder or AnswerDecoder(), schema, self._stop(settings))
+                    if watch is not None:
+                        watch.is_answer = is_answer
                 # A model may call a tool in its answer regardless; the call is never run, so it is removed.
                 return reply if phase == "plan" else without_calls(reply)
 
@@ -217,9 +235,47 @@ class ModelClient:
         """Return the options of the configuration that the model's class cannot send, under LangChain's names."""
         return client_options(self.model, with_options(settings, self.options)).unsupported
 
-    def enforces_schema(self, schema: dict[str, Any]) -> bool:
-        """Whether the provider is asked to enforce a schema on the reply; False if it is not known to support it."""
-        return self._schema_mode.form(schema) is not None
+    def enforces_schema(self, schema: dict[str, Any], settings: LoopConfig, mode: Mode) -> bool:
+        """Whether the provider is asked to enforce a schema on a planning reply without calls.
+
+        Args:
+            schema: JSON schema of the answer.
+            mode: How the model returns calls; a structured plan has a schema of its own.
+        """
+        return mode != "wave" and self._form("plan", settings, self.endpoint.rules, mode, schema) is not None
+
+    def _form(
+        self, phase: Phase, settings: LoopConfig, rules: WireRules, mode: Mode, schema: dict[str, Any] | None
+    ) -> ResponseFormat | None:
+        """Return the form of the reply that the provider is asked to enforce; None if there is none."""
+        with_tools = bool(self.schemas) and mode == "native"
+        if mode == "text" and self.schemas:
+            if not self._schema_mode.is_sent_for_calls(settings.structured_output, rules):
+                return None
+            answers = settings.finalize != "compose"
+            whole = self._text_replies.schema(phase, schema, answers=answers, most_calls=settings.max_calls_per_wave)
+            return None if whole is None else reply_form(whole)
+        if schema is None or not self._schema_mode.is_sent(settings.structured_output, rules, with_tools=with_tools):
+            return None
+        return self._schema_mode.form(schema)
+
+    @property
+    def _text_replies(self) -> TextReplies:
+        if self._text is None:
+            self._text = TextReplies(self.schemas, self._tool_choice)
+        return self._text
+
+    def _example_answers(
+        self, settings: LoopConfig, form: ResponseFormat | None, schema: dict[str, Any] | None
+    ) -> ExampleAnswers:
+        """Return how examples of text mode answer."""
+        if settings.finalize == "compose" or schema is not None:
+            return "none"
+        return "prose" if form is None else "object"
+
+    def _stop(self, settings: LoopConfig) -> list[str]:
+        """Return the stop sequences of answers."""
+        return stop_sequences(with_options(settings, self.options))
 
     async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
         """Return an answer that no model gave to the request; middleware overrides this to rewrite it."""
@@ -228,7 +284,8 @@ class ModelClient:
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> ModelCall:
         """Build the model call of the answer; arguments as for `ask`."""
         attempt = Attempt(self.endpoint)
-        rendered = self._rendered(sanitized_all(request), attempt.rules, mode)
+        examples = self._example_answers(settings, None, None)
+        rendered = self._rendered(sanitized_all(request), attempt.rules, mode, examples)
         return ModelCall(*self._bound_for("answer", settings, attempt, mode=mode), list(rendered))
 
     async def answer_after(
@@ -268,6 +325,7 @@ class ModelClient:
         *,
         quiet: bool,
         watch: StreamWatch | None,
+        decoder: AnswerDecoder | None,
     ) -> AIMessage:
         reply = await ask_until_whole(
             bound.runnable,
@@ -276,6 +334,7 @@ class ModelClient:
             settings,
             config=QUIET if quiet else None,
             watch=watch,
+            decoder=decoder,
         )
         if watch is not None:
             watch.sent = rendered, bound.options.get("tools") or ()
@@ -283,10 +342,14 @@ class ModelClient:
         reply = with_usage(reply, rendered, settings, bound.options.get("tools"))
         return _rename_calls(reply, self._aliases.to_name) if self._renames else reply
 
-    def _rendered(self, safe: SafeMessages, rules: WireRules, mode: Mode) -> Sequence[BaseMessage]:
+    def _rendered(
+        self, safe: SafeMessages, rules: WireRules, mode: Mode, examples: ExampleAnswers
+    ) -> Sequence[BaseMessage]:
         """Return a sanitized request in the form that the endpoint accepts."""
         written: SafeMessages | None = None
-        if mode == "text" or (rules.tools_with_calls and not self.schemas and safe.traits & Traits.CALLS):
+        if mode == "text" and self.schemas:
+            written = with_traits(self._text_replies.with_examples(as_text_history(safe), examples))
+        elif mode == "text" or (rules.tools_with_calls and not self.schemas and safe.traits & Traits.CALLS):
             written = with_traits(as_text_history(safe))
         elif mode == "wave":
             written = with_traits(as_plans(safe))
@@ -311,8 +374,11 @@ class ModelClient:
             options.pop(name, None)
         has_tools = bool(self.schemas) and mode == "native"
         if not has_tools:
-            if phase == "plan":
-                options.pop("stop", None)  # it applies to answers and would truncate the JSON of calls
+            if mode == "text" and self.schemas:
+                if form is not None:
+                    options.pop("stop", None)  # it would cut the JSON; the answer is cut afterwards
+                elif "stop" not in rules.left_out:
+                    options["stop"] = with_result_marker(options.get("stop"))
             # Providers refuse a tool choice without tools.
             options.pop("tool_choice", None)
         options = client_options(self.model, options).options
@@ -484,7 +550,7 @@ class ModelPool:
         window = (model.profile or {}).get("max_input_tokens") or endpoint.rules.window
         client, planner = self._wrap(
             ModelClient(model, self._schemas, endpoint=endpoint),
-            StructuredPlanner(model, self._plan_schema, self._plan_tool),
+            StructuredPlanner(model, self._plan_schema, self._plan_tool, endpoint),
         )
         return BoundModel(
             name=name,

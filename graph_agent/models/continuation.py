@@ -12,6 +12,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from graph_agent.models.finish import has_discarded_call, is_paused
 from graph_agent.models.retry import QUIET, ask
 from graph_agent.models.stream_watch import StreamWatch
+from graph_agent.models.wire.answer_decoder import AnswerDecoder
 from graph_agent.settings.config import LoopConfig
 from graph_agent.usage import record_replies
 
@@ -29,17 +30,18 @@ async def ask_until_whole(
     *,
     config: RunnableConfig | None,
     watch: StreamWatch | None,
+    decoder: AnswerDecoder | None = None,
 ) -> AIMessage:
     """Send one request as `ask` does; return its reply, with all parts of a paused turn as one message.
 
     The provider receives each part unchanged. The tokens of the first part are streamed, those of others are not.
     """
-    reply = await ask(runnable, request, options, settings, config=config, watch=watch)
+    reply = await ask(runnable, request, options, settings, config=config, watch=watch, decoder=decoder)
     for _ in range(min(_DISCARDED_RETRIES, settings.model_retries)):
         if not has_discarded_call(reply) or (watch is not None and watch.seen):
             break
         record_replies([reply])
-        reply = await ask(runnable, request, options, settings, config=config, watch=watch)
+        reply = await ask(runnable, request, options, settings, config=config, watch=watch, decoder=decoder)
     for _ in range(MOST_PAUSES):
         # A call of the agent's own tools needs its result before the turn can go on.
         if not is_paused(reply) or reply.tool_calls or reply.invalid_tool_calls:

@@ -55,6 +55,7 @@ from graph_agent.models.streaming import (
     without_refused_stream,
 )
 from graph_agent.models.waits import may_retry, requested_wait_s
+from graph_agent.models.wire.answer_decoder import AnswerDecoder
 from graph_agent.models.wire.openai_stream import joined_text
 from graph_agent.models.wire.usage import reports_differences
 from graph_agent.settings.config import LoopConfig
@@ -228,6 +229,7 @@ async def ask(
     *,
     config: RunnableConfig | None = QUIET,
     watch: StreamWatch | None = None,
+    decoder: AnswerDecoder | None = None,
 ) -> AIMessage:
     """Send one request; retry after transient errors, with exponential and jittered waits.
 
@@ -237,6 +239,7 @@ async def ask(
         config: The call's config. `QUIET` keeps its tokens out of the run's message stream; with None they are
             streamed, and there is no retry after the first token.
         watch: Records whether a token has reached the reader; None if the caller does not need it.
+        decoder: Decodes the text of the reply's chunks; None for a reply that is not decoded.
 
     Raises:
         Exception: The provider's error, if it is not transient or the retries are used up.
@@ -250,6 +253,7 @@ async def ask(
         request,
         settings.model_timeout_s,
         settings.model_total_timeout_s,
+        decoder=decoder,
         sums_usage=reports_differences(runnable),
     )
     watch.is_quiet = watch.is_quiet or config is not None
@@ -294,10 +298,12 @@ class _Attempt(TokenTimeout):
         token_s: float | None,
         total_s: float | None,
         *,
+        decoder: AnswerDecoder | None = None,
         sums_usage: bool = False,
     ) -> None:
         super().__init__(token_s, total_s)
         self._measure = measure
+        self._decoder = decoder
         self._request = request
         self._sums_usage = sums_usage
         self.run_id = ""
@@ -310,6 +316,8 @@ class _Attempt(TokenTimeout):
         self._reader = ReplyReader(sums_usage=self._sums_usage)
         self._readers: dict[UUID | None, ReplyReader] = {}
         self._newest: BaseMessage | None = None
+        if self._decoder is not None:
+            self._decoder.begin()
         self._free_id = str(uuid.uuid4())
         self.streamed = False
         self.timed = self._measure()
@@ -367,6 +375,8 @@ class _Attempt(TokenTimeout):
         self._newest = message
         # In place: LangChain makes the reply from these chunks, and the message stream has queued them.
         self._reader.receive(message)
+        if self._decoder is not None and isinstance(content := message.content, str) and content:
+            message.content = self._decoder(content)
         if self._is_taken(message.id):
             message.id = self._free_id
 

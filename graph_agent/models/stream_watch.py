@@ -187,6 +187,8 @@ class StreamWatch(AsyncCallbackHandler):
         """Whether the reply is withheld from the reader, which receives the answer at its end."""
         self.sent: tuple[Sequence[BaseMessage], Sequence[Any]] = (), ()
         """Messages and tools of the newest request that was answered; both empty before, and without a request."""
+        self.is_answer = False
+        """Whether the reply, to a request with a schema, is an answer, so that its text holds no calls."""
         self.limit = TokenTimeout(None)
         """The time limit of the request, paused while a reader processes a chunk."""
         self._received: list[str] = []

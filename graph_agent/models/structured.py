@@ -10,16 +10,25 @@ from typing import Any, Literal, NamedTuple
 
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
 from langchain_core.runnables import Runnable, RunnableBinding
 
+from graph_agent._compat import uses_responses_api
 from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.lru import BoundedCache
 from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.retry import ask
-from graph_agent.models.sanitize import as_plans, sanitized_all
+from graph_agent.models.sanitize import SafeMessages, alias_of, sanitized_all, with_traits
+from graph_agent.models.text_replies import MOST_TOOLS, ignores_schema
 from graph_agent.models.wire.clients import bind_tools, choice_of, client_options, client_rules, schema_options
-from graph_agent.settings.config import LoopConfig
+from graph_agent.models.wire.learn import Attempt, Endpoint, endpoint_of
+from graph_agent.models.wire.render import render
+from graph_agent.models.wire.rules import WireRules
+from graph_agent.models.wire.shape import shaped
+from graph_agent.models.wire.text_form import as_plans
+from graph_agent.models.wire.toolbox_schema import plan_schema
+from graph_agent.settings.config import LoopConfig, StructuredOutput
 from graph_agent.usage import with_usage
 
 
@@ -46,20 +55,18 @@ def with_options(settings: LoopConfig, further: Mapping[str, Any]) -> dict[str, 
     return {name: value for name, value in options.items() if value is not None}
 
 
+def stop_sequences(options: Mapping[str, Any]) -> list[str]:
+    """Return the stop sequences of a call's options."""
+    given = options.get("stop")
+    return [given] if isinstance(given, str) else list(given or ())
+
+
 def unwrap_binding(runnable: Any) -> Binding:
     """Split a plain binding into model and options: each call would merge its empty config into the run's."""
     plain = isinstance(runnable, RunnableBinding) and type(runnable).ainvoke is RunnableBinding.ainvoke
     if not plain or runnable.config or runnable.config_factories:
         return Binding(runnable, {})
     return Binding(runnable.bound, dict(runnable.kwargs))
-
-
-def openai_response_format(model: BaseChatModel, schema: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the option that enforces a JSON schema on an OpenAI model; None if its profile does not support one."""
-    if not _is_openai(model) or not (model.profile or {}).get("structured_output"):
-        return None
-    # Strict schemas forbid objects with arbitrary keys, such as a tool's arguments.
-    return {"type": "json_schema", "json_schema": {"name": "plan", "schema": schema, "strict": False}}
 
 
 def _is_openai(model: BaseChatModel) -> bool:
@@ -72,24 +79,28 @@ logger = get_logger(__name__)
 PlanMethod = Literal["schema", "tool", "text"]
 
 _TEMPERATURE = re.compile(r"temperature", re.IGNORECASE)
-_SCHEMA = re.compile(r"response_format|json_schema|structured output|guided", re.IGNORECASE)
+_ABOUT_CHOICES = re.compile(r"tool[_ ]?choice|toolchoice", re.IGNORECASE)
+_KEPT_SCHEMAS = 8
 
 
 class StructuredPlanner:
     """Requests plans of a schema from a chat model; `tool` receives a plan in the method `tool`.
 
     The temperature is 0 unless configured. If a model refuses a temperature, later requests omit it. If a provider
-    refuses a schema or a tool, later requests use the next simpler method.
+    refuses a schema or a tool, or ignores the schema, later requests use the next simpler method.
     """
 
-    def __init__(self, model: BaseChatModel, schema: dict[str, Any], tool: str) -> None:
+    def __init__(
+        self, model: BaseChatModel, schema: dict[str, Any], tool: str, endpoint: Endpoint | None = None
+    ) -> None:
         self.model, self.schema, self.tool = model, schema, tool
-        self._response_format = openai_response_format(model, schema)
-        self._methods: list[PlanMethod] = ["text"]
-        if choose_tool_calling(model, "auto") == "native":
-            self._methods.insert(0, "tool")
-        if self._response_format is not None:
-            self._methods.insert(0, "schema")
+        self.endpoint = endpoint or endpoint_of(model, {})
+        """What the model's endpoint accepts, with what was learned of it."""
+        self._schema_mode = SchemaMode(model)
+        self._takes_tools = choose_tool_calling(model, "auto") == "native"
+        self._refused: set[PlanMethod] = set()
+        self._built: list[tuple[Sequence[dict[str, Any]], dict[str, Any]]] = []
+        """Tools of recent requests, and the schemas of their plans; the newest is last."""
         self._zero_temperature = True
         self._options: Mapping[str, Any] = {}
 
@@ -104,21 +115,53 @@ class StructuredPlanner:
     ) -> AIMessage:
         """Request one plan, without tokens in the message stream; raise the error if no simpler method remains.
 
-        `offered` are schemas of the tools in the system prompt, for subclasses that wrap the planner.
+        A plan that is cut off at the length limit is returned, also if the client raises an error for it.
+
+        Args:
+            request: System prompt and history.
+            settings: The options, retries and time limits of the request.
+            offered: The tools in the system prompt, in OpenAI's function format.
         """
-        rendered = as_plans(sanitized_all(request))
+        safe = with_traits(as_plans(sanitized_all(request)))
+        attempt = Attempt(self.endpoint)
         while True:
-            method, zero_temperature = self._methods[0], self._zero_temperature
-            bound = self._bound(method, settings, zero_temperature=zero_temperature)
+            rules, zero_temperature = attempt.rules, self._zero_temperature
+            method = self._method(settings, rules)
+            bound = self._bound(method, settings, offered, rules, zero_temperature=zero_temperature)
+            rendered = self._rendered(safe, rules)
             try:
                 reply = await ask(bound.runnable, rendered, bound.options, settings)
             except Exception as error:
-                if not self._fall_back(
+                if (cut := reply_of_length_error(error)) is not None:
+                    return with_usage(cut, rendered, settings, bound.options.get("tools"))
+                sent = bound.options, vars(bound.runnable), list(rendered)
+
+                def changes_request(other: WireRules, sent: Any = sent, method: PlanMethod = method) -> bool:
+                    changed = self._bound(method, settings, offered, other, zero_temperature=self._zero_temperature)
+                    return bool((changed.options, vars(changed.runnable), list(self._rendered(safe, other))) != sent)
+
+                if not attempt.learn_from(error, bound.options, changes_request) and not self._fall_back(
                     error, method, zero_temperature=zero_temperature and settings.temperature is None
                 ):
                     raise
             else:
+                attempt.confirm()
+                if method == "schema" and ignores_schema(reply):
+                    self.endpoint.learn_ignored_schema()
                 return with_usage(reply, rendered, settings, bound.options.get("tools"))
+
+    def stop_sequences(self, settings: LoopConfig) -> list[str]:
+        """Return the stop sequences of answers, which no request for a plan has, because they would cut its JSON."""
+        return stop_sequences(with_options(settings, self._options))
+
+    def _rendered(self, safe: SafeMessages, rules: WireRules) -> Sequence[BaseMessage]:
+        return render(safe, rules, alias_of) if safe.traits & self.endpoint.concerned(rules) else safe
+
+    def _method(self, settings: LoopConfig, rules: WireRules) -> PlanMethod:
+        by_schema = self._schema_mode.is_sent_for_plans(settings.structured_output, rules)
+        if by_schema and "schema" not in self._refused:
+            return "schema"
+        return "tool" if self._takes_tools and "tool" not in self._refused else "text"
 
     def _fall_back(self, error: Exception, method: PlanMethod, *, zero_temperature: bool) -> bool:
         """Whether the error names an option to omit; if so, omit it from now on."""
@@ -130,32 +173,64 @@ class StructuredPlanner:
             self._zero_temperature = False
             return True
         else:
-            simpler = method == "schema" and _SCHEMA.search(str(error)) is not None
-        # Another session may have removed the method already.
-        if simpler and self._methods[0] == method:
-            logger.info("The model takes no plan by %s; asking by %s from now on", method, self._methods[1])
-            self._methods.pop(0)
+            about = {"schema": _ABOUT_SCHEMAS, "tool": _ABOUT_CHOICES}.get(method)
+            simpler = about is not None and about.search(str(error)) is not None
+        if simpler:
+            logger.info("The model takes no plan by %s; a simpler method is used from now on", method)
+            self._refused.add(method)
         return simpler
 
-    def _bound(self, method: PlanMethod, settings: LoopConfig, *, zero_temperature: bool) -> Binding:
+    def _bound(
+        self,
+        method: PlanMethod,
+        settings: LoopConfig,
+        offered: Sequence[dict[str, Any]],
+        rules: WireRules,
+        *,
+        zero_temperature: bool,
+    ) -> Binding:
         options = with_options(settings, self._options)
-        options.pop("stop", None)  # it applies to answers and would truncate a plan's JSON
+        options.pop("stop", None)  # it would cut the plan's JSON; the answer is cut afterwards
         if zero_temperature:
             options.setdefault("temperature", 0)
+        for name in rules.left_out:
+            options.pop(name, None)
         options = client_options(self.model, options).options
-        if method == "schema" and self._response_format is not None:
-            options |= schema_options(self.model, self._response_format, options) or {}
+        model = shaped(self.model, rules)
+        if method == "schema":
+            options |= self._schema_mode.options(reply_form(self._plan_schema(offered), "plan"), options)
         if method == "tool":
-            function = {"name": self.tool, "description": "Hand the plan over.", "parameters": self.schema}
-            choice = choice_of(self.model, self.tool) or choice_of(self.model, "any")
-            if choice is not None:
+            parameters = self._plan_schema(offered)
+            function = {"name": self.tool, "description": "Hand the plan over.", "parameters": parameters}
+            tools = [{"type": "function", "function": function}]
+            if (choice := self._choice(rules)) is not None:
                 options["tool_choice"] = choice
-            return unwrap_binding(bind_tools(self.model, [{"type": "function", "function": function}], options))
-        return Binding(self.model, options)
+            return unwrap_binding(bind_tools(model, tools, options))
+        return Binding(model, options)
+
+    def _choice(self, rules: WireRules) -> Any:
+        """Return the tool choice that requires the plan's tool, the only one offered; None if the endpoint has none."""
+        if not rules.choice_forced:
+            return None
+        named = choice_of(self.model, self.tool) if rules.choice_named else None
+        return named or choice_of(self.model, "any")
+
+    def _plan_schema(self, offered: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return the schema of plans with these tools."""
+        for tools, schema in self._built:
+            if tools is offered:
+                return schema
+        try:
+            schema = plan_schema(self.schema, offered) if len(offered) <= MOST_TOOLS else self.schema
+        except RecursionError:
+            schema = self.schema
+        self._built = [*self._built[1 - _KEPT_SCHEMAS :], (offered, schema)]
+        return schema
 
 
 _ABOUT_SCHEMAS = re.compile(
-    r"response_?format|json_?schema|structured[ _]outputs?|output_(?:format|config)|response.mime|guided|schema for",
+    r"response_?format|json_?schema|structured[ _]outputs?|output_(?:format|config)|response.mime|guided|schema for"
+    r"|grammar",
     re.IGNORECASE,
 )
 
@@ -175,6 +250,9 @@ _NOT_STRICT = (
 """Keywords that cannot be dropped without a change of meaning."""
 _DEFINITIONS = ("$defs", "definitions")
 
+_TAKE_ALTERNATIVES = frozenset({"unknown", "ollama", "lm-studio", "llama.cpp", "vllm", "sglang"})
+"""Servers whose JSON schemas may have `anyOf` at the root; the rules of most are unknown."""
+
 ResponseFormat = dict[str, Any]
 """OpenAI's `response_format`, which LangChain's other clients convert."""
 
@@ -188,8 +266,38 @@ class SchemaMode:
 
     def __init__(self, model: BaseChatModel) -> None:
         self._model = model
-        self._is_known = bool((model.profile or {}).get("structured_output")) and client_rules(model).schema is not None
+        self._is_openai = _is_openai(model)
+        self._can_send = client_rules(model).schema is not None
         self._forms: BoundedCache[str, list[ResponseFormat]] = BoundedCache()
+
+    def is_sent(self, setting: StructuredOutput, rules: WireRules, *, with_tools: bool = False) -> bool:
+        """Whether the JSON schema of a user's response format is sent.
+
+        Args:
+            setting: `structured_output` of the configuration.
+            rules: The rules of the model's endpoint.
+            with_tools: Whether the request offers tools.
+        """
+        if setting == "prompt" or not self._can_send or (with_tools and not rules.schema_with_tools):
+            return False
+        if setting == "schema":
+            return True
+        profile = self._model.profile or {}
+        if rules.json_schema is False or "structured_output" in profile:
+            return rules.json_schema is not False and bool(profile.get("structured_output"))
+        if rules.json_schema:
+            return not with_tools
+        # Nothing is known: an endpoint of OpenAI's API refuses an unknown option at no cost, or ignores it.
+        return not with_tools and self._is_openai and not rules.is_known and not uses_responses_api(self._model, {})
+
+    def is_sent_for_plans(self, setting: StructuredOutput, rules: WireRules) -> bool:
+        """Whether the JSON schema of a structured plan is sent; other clients than OpenAI's get the plan's tool."""
+        return self.is_sent(setting, rules) and (self._is_openai or setting == "schema")
+
+    def is_sent_for_calls(self, setting: StructuredOutput, rules: WireRules) -> bool:
+        """Whether the JSON schema of calls in text is sent; hosted providers take no alternatives at its root."""
+        is_local = self._is_openai and rules.provider in _TAKE_ALTERNATIVES
+        return self.is_sent(setting, rules) and (is_local or setting == "schema")
 
     def form(self, schema: dict[str, Any]) -> ResponseFormat | None:
         """Return the form in which to send a schema; None if only the prompt can ask for it."""
@@ -212,8 +320,6 @@ class SchemaMode:
         return True
 
     def _remaining(self, schema: dict[str, Any]) -> list[ResponseFormat]:
-        if not self._is_known:
-            return []
         return self._forms.get(json.dumps(schema, sort_keys=True), lambda: self._build_forms(schema))
 
     def _build_forms(self, schema: dict[str, Any]) -> list[ResponseFormat]:
@@ -222,8 +328,34 @@ class SchemaMode:
         return [*forms, _form(schema, strict=False)]
 
 
+def reply_form(schema: dict[str, Any], name: str = "reply") -> ResponseFormat:
+    """Return the response format of a schema that has no strict form, such as one with arguments of arbitrary keys."""
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": False}}
+
+
 def _form(schema: dict[str, Any], *, strict: bool) -> ResponseFormat:
     return {"type": "json_schema", "json_schema": {"name": "response", "schema": schema, "strict": strict}}
+
+
+def reply_of_length_error(error: Exception) -> AIMessage | None:
+    """Return the reply in the error that OpenAI's client raises for one that was cut off at the length limit.
+
+    It has the usage of the request. None for any other error.
+    """
+    completion = getattr(error, "completion", None)
+    choices = getattr(completion, "choices", None)
+    if type(error).__name__ != "LengthFinishReasonError" or not choices:
+        return None
+    usage = getattr(completion, "usage", None)
+    used = [int(getattr(usage, name, None) or 0) for name in ("prompt_tokens", "completion_tokens", "total_tokens")]
+    return AIMessage(
+        getattr(choices[0].message, "content", None) or "",
+        id=getattr(completion, "id", None),
+        response_metadata={"finish_reason": "length"},
+        usage_metadata=UsageMetadata(input_tokens=used[0], output_tokens=used[1], total_tokens=used[2])
+        if usage is not None
+        else None,
+    )
 
 
 class _NotStrictError(Exception):

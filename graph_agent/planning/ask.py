@@ -27,6 +27,9 @@ from graph_agent.models.reply_end import ended_at
 from graph_agent.models.sanitize import without_call_blocks
 from graph_agent.models.stream_filters import has_no_answer, is_blank, without_sentinel
 from graph_agent.models.stream_watch import StreamWatch
+from graph_agent.models.wire.answer_decoder import cut_at_stop
+from graph_agent.models.wire.examples import echoed_values
+from graph_agent.models.wire.text_form import PLAN_STATUS
 from graph_agent.parsing.call import canonical_calls
 from graph_agent.parsing.calls import plan_end
 from graph_agent.planning.reply import Planned, action_of, read_reply, with_free_ids
@@ -212,10 +215,12 @@ async def ask_for_calls(
         planned = read_reply(
             reply,
             deps.toolbox.names,
-            text=mode == "text",
+            text=mode == "text" and not stream.is_answer,
             prices=settings.prices,
             max_tokens=settings.max_output_tokens,
         )
+        if mode == "text":
+            planned = without_echoes(planned, deps.toolbox.schemas, request)
         may_answer = deps.may_answer_while_planning(settings) and deps.response is None
         # Calls that a content filter cut off get error results, so that the model can try again.
         may_refuse = not (planned.calls or planned.unread) or cut_off(reply) is None
@@ -224,6 +229,32 @@ async def ask_for_calls(
         return planned
 
     return await (through_cache(deps, settings, request, mode, ask) if deps.caches_plans(settings) else ask())
+
+
+def without_echoes(planned: Planned, tools: Sequence[dict[str, Any]], request: Sequence[AnyMessage]) -> Planned:
+    """Return a plan in which calls with invented texts of the examples have a fault, so that they do not run.
+
+    A text that the conversation holds is not an echo.
+
+    Args:
+        tools: The offered tools, from which the examples were built.
+        request: The request, without examples.
+    """
+    texts = [message.text for message in request]
+
+    def checked(call: Call) -> Call:
+        echoed = echoed_values(tools, call["name"], call["arguments"]).items()
+        invented = [f"{argument}: {value!r}" for argument, value in echoed if not any(value in text for text in texts)]
+        if not invented:
+            return call
+        fault = (
+            f"Not run: this is the value of the example ({', '.join(invented)}). Take the value from the conversation, "
+            "or ask the user for it."
+        )
+        return Call({**call, "fault": fault, "skipped": True})
+
+    calls = [checked(call) for call in planned.calls]
+    return planned if calls == planned.calls else replace(planned, calls=calls)
 
 
 async def finish_refusal(stream: StreamWatch, reply: AIMessage, text: str, usage: Usage) -> RefusedError:
@@ -301,7 +332,8 @@ async def _ask_with_repair(
         try:
             plan = read_plan(reply, deps.plan_schema)
             calls = check_wave(plan, settings.max_calls_per_wave, answered)
-            answer = _answer_in(plan) if answers and not calls else ""
+            stop = deps.planner.stop_sequences(settings)
+            answer = cut_at_stop(_answer_in(plan), stop) if answers and not calls else ""
             if not calls and not answer and plan.status == "continue" and attempt < REPAIRS:
                 raise PlanError(*_EMPTY)
         except PlanError as fault:
@@ -323,19 +355,20 @@ def _answer_in(plan: PlanningResult) -> str:
 def _planned(
     reply: AIMessage, plan: PlanningResult, calls: list[Call], usage: Usage, planner: Planner, answer: str
 ) -> Planned:
+    last = plan.status == "done" or planner == "dag" or not calls
     message = AIMessage(
         answer or plan.reasoning,
         id=reply.id,
         tool_calls=canonical_calls(calls),
         usage_metadata=reply.usage_metadata,
-        response_metadata=reply.response_metadata if answer else {},
+        response_metadata=reply.response_metadata if answer else {PLAN_STATUS: "done"} if calls and last else {},
     )
     slots = plan.slots.model_dump(mode="json") if isinstance(plan.slots, BaseModel) else to_json_safe(plan.slots)
     return Planned(
         message,
         calls,
         usage,
-        last=plan.status == "done" or planner == "dag" or not calls,
+        last=last,
         action=plan.action or action_of(calls),
         reasoning=plan.reasoning,
         extra={"slots": slots, "planner": planner},

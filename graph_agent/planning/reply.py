@@ -31,7 +31,7 @@ from graph_agent.state.events import StoredEvent, event
 from graph_agent.types import Call, CutOff, Usage
 from graph_agent.usage import usage_of
 from graph_agent.waves.references import renamed
-from graph_agent.waves.reply import answer_of_plans
+from graph_agent.waves.reply import without_plans
 
 _FIXES: dict[CutOff, str] = {
     "length": "Call it again with shorter arguments, or do the work in several smaller calls.",
@@ -194,7 +194,12 @@ def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool 
         taken: Ids that its calls must not have.
         structured: Whether its arguments may hold references to ids, which are then renamed.
     """
-    names = {call["id"]: new_call_id() for call in planned.calls if call["id"] in taken}
+    used = {*taken, *(call["id"] for call in planned.calls)} if structured else set[str]()
+    names = {
+        call["id"]: _numbered_id(call["id"], used) if structured else new_call_id()
+        for call in planned.calls
+        if call["id"] in taken
+    }
     if not names and canonical_calls(planned.calls) == planned.message.tool_calls:
         return planned
     calls: list[Call] = []
@@ -207,6 +212,19 @@ def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool 
         calls.append(fresh)
     message = without_call_blocks(planned.message).model_copy(update={"tool_calls": canonical_calls(calls)})
     return replace(planned, message=message, calls=calls)
+
+
+def _numbered_id(id_: str, used: set[str]) -> str:
+    """Return a free id made of a taken one and a number, and add it to the used ones; plans in a request show ids."""
+    number = 2
+    while (free := f"{id_[:_MOST_ID_CHARS]}-{number}") in used:
+        number += 1
+    used.add(free)
+    return free
+
+
+_MOST_ID_CHARS = 50
+"""Characters of a plan's id that are kept when it is numbered; an id has 64 at most."""
 
 
 class WrittenCall(NamedTuple):
@@ -275,10 +293,10 @@ def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[A
     """
     answer = without_sentinel(reply.text)
     body = after_reasoning(answer).strip()
+    if mode == "wave" and deps.toolbox and (prose := without_plans(body)) != body:
+        return without_sentinel(prose)
     if not deps.toolbox or not may_begin_with_call(body):
         return answer
-    if mode == "wave" and (planned := answer_of_plans(body)) is not None:
-        return without_sentinel(planned)
     names = list(deps.toolbox.names)
     read = read_text_calls(body, names)
     if read.calls:

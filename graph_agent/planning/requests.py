@@ -24,6 +24,7 @@ from graph_agent.models.stream_filters import (
     CallFilter,
     LeadingCallFilter,
     MarkupFilter,
+    PlanFilter,
     SentinelFilter,
     TextCallFilter,
     TurnFilter,
@@ -332,11 +333,10 @@ class ModelRequests:
     def _schema_of_plan(self) -> dict[str, Any] | None:
         """The schema that the provider enforces on a planning reply without calls; None if there is none."""
         active, deps = self.active, self.active.deps
-        # In text mode the provider would enforce it on calls too.
-        if deps.response is None or active.mode != "native" or not deps.may_answer_while_planning(active.settings):
+        if deps.response is None or not deps.may_answer_while_planning(active.settings):
             return None
         schema = deps.response.json_schema
-        return schema if deps.client.enforces_schema(schema) else None
+        return schema if deps.client.enforces_schema(schema, active.settings, active.mode) else None
 
     async def fits(self, planned: Planned) -> bool:
         """Whether a planning reply is an answer on which the provider has enforced the schema."""
@@ -345,10 +345,10 @@ class ModelRequests:
 
     def _visibility(self) -> Callable[[], Visibility]:
         """The rule for the parts of a planning reply that are held back from the reader."""
-        if self._schema_of_plan() is not None:
-            return SentinelFilter
         if self.active.mode == "text":
             return TextCallFilter
+        if self._schema_of_plan() is not None:
+            return SentinelFilter
         if not self.may_correct():
             return MarkupFilter if self.seeks_markup else SentinelFilter
         return LeadingCallFilter if self.active.model.takes_tools else CallFilter
@@ -362,7 +362,9 @@ class ModelRequests:
         """
 
         def inner() -> Visibility:
-            return AnswerFilter(prefix) if free else SentinelFilter()
+            if not free:
+                return SentinelFilter()
+            return PlanFilter(prefix) if self.active.mode == "wave" else AnswerFilter(prefix)
 
         turns, markup = self.seeks_turns, free and self.seeks_markup
         return lambda: TurnFilter(inner(), len(prefix), turns=turns, markup=markup) if turns or markup else inner()
@@ -400,8 +402,10 @@ class ModelRequests:
         async def ask(stream: StreamWatch) -> AIMessage:
             request = [*self.answer_request(), *tail]
             whole = quiet or (schema is not None and self._forwarder is not None)
-            mode = "text" if without_tools and active.mode == "native" else active.mode
-            reply = await active.deps.client.ask(
+            client, mode = active.deps.client, active.mode
+            if without_tools and mode == "native":
+                client, mode = client.with_overrides((), {}), "text"
+            reply = await client.ask(
                 "answer", request, active.settings, mode=mode, quiet=whole, schema=schema, watch=stream
             )
             reply, invented = ended_prose(reply, turns=self.seeks_turns, markup=schema is None and self.seeks_markup)

@@ -16,7 +16,7 @@ from graph_agent._internal.yaml_files import parse_yaml
 from graph_agent.errors import ConfigError, did_you_mean
 
 VARIABLES: dict[str, frozenset[str]] = {
-    "planner": frozenset({"style", "max_calls", "answers", "schema"}),
+    "planner": frozenset({"style", "max_calls", "answers", "schema", "text"}),
     "text_tools": frozenset({"tools", "plan"}),
     "finalize": frozenset({"schema", "plan"}),
     "limit": frozenset({"reason", "limit"}),

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 ToolCalling = Literal["auto", "native", "text", "wave"]
+StructuredOutput = Literal["auto", "schema", "prompt"]
 OnLimit = Literal["answer", "message"]
 OnFailure = Literal["answer", "raise"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -107,6 +108,13 @@ class LoopConfig(CheckedModel):
     """
     tool_calling: ToolCalling = "auto"
     """How the model is asked for calls; `auto` reads the model's profile, offline."""
+    structured_output: StructuredOutput = "auto"
+    """How a reply in JSON is asked for: calls in text, a structured plan, or an answer with a `response_format`.
+
+    `schema`: by a JSON schema, which the model's server enforces. `prompt`: by the instructions alone. `auto`: by a
+    schema where the model's profile or its provider is known to enforce one, and where nothing is known and a refusal
+    costs no tokens. A server that refuses or ignores the schema is asked by the instructions from then on.
+    """
     finalize: Finalize = "auto"
     """Which reply is the answer.
 
@@ -191,7 +199,10 @@ class LoopConfig(CheckedModel):
     top_p: float | None = Field(default=None, ge=0, le=1)
     """Passed to every model call of the loop; None leaves it to the provider."""
     stop: Texts | None = None
-    """Stop sequences, passed to every model call of the loop; None leaves it to the provider."""
+    """Stop sequences of every model call of the loop; None leaves it to the provider.
+
+    They are not sent with a request for JSON by a schema, or for a structured plan: its answer is cut afterwards.
+    """
     planner: Planner = "wave"
     """Structured planning one wave at a time, or all waves up front (`dag`); for `tool_calling="wave"`."""
     rollout: Annotated[float, Unit("share")] | None = Field(default=None, ge=0, le=1)
@@ -328,6 +339,7 @@ class AgentContext(CheckedModel):
     on_limit: OnLimit | None = None
     on_failure: OnFailure | None = None
     tool_calling: ToolCalling | None = None
+    structured_output: StructuredOutput | None = None
     finalize: Finalize | None = None
     max_parallel_calls: PositiveInt | None = None
     tool_timeout_s: PositiveFloat | None = None

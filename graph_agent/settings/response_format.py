@@ -59,6 +59,8 @@ class ResponseSchema:
         self._adapters: dict[str, TypeAdapter[Any]] = {}
         self._tag = ""
         """The field of the JSON that names the class; empty for a single class."""
+        self.is_enforced = _is_provider_strategy(given)
+        """Whether the provider is to enforce the format: it is a `ProviderStrategy`."""
         given, self._handle_errors = _unwrapped(given)
         if isinstance(given, dict):
             # Imported where it is used: jsonschema takes 5 % of the CPU time of a server's start.
@@ -177,6 +179,12 @@ def _is_shape(given: Any) -> bool:
     if is_typeddict(given):
         return True
     return isinstance(given, type) and (issubclass(given, BaseModel) or dataclasses.is_dataclass(given))
+
+
+def _is_provider_strategy(given: Any) -> bool:
+    # Without its module loaded, there is no strategy.
+    strategies = sys.modules.get(_STRATEGIES)
+    return strategies is not None and isinstance(given, strategies.ProviderStrategy)
 
 
 def _unwrapped(given: Any) -> tuple[Any, Any]:

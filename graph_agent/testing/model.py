@@ -22,6 +22,7 @@ from graph_agent._internal.json_schema import SchemaCheck
 from graph_agent.errors import ScriptError
 from graph_agent.models.sanitize import alias_of
 from graph_agent.models.scripted import Script, ScriptedChatModel, ScriptedRequest, read_object
+from graph_agent.models.wire.text_form import EXAMPLE_ID, RESULT_MARKER
 from graph_agent.waves.reply import PLAN_TOOL
 
 _MOST_CANDIDATES = 200
@@ -300,7 +301,7 @@ _CLOSING = "Now provide your final response"
 """How the default prompt asks for the answer."""
 _HEADING = "## "
 _SCHEMA = re.compile(r"must fit this JSON schema:\s*(?=\{)")
-_RESULT = re.compile(r'<tool_result id="([^"]*)" name="[^"]*" status="[^"]*">\n')
+_RESULT = re.compile(rf'{RESULT_MARKER}(?: call="\d+")? name="([^"]*)"(?: status="[^"]*")?>\n')
 _RESULT_END = "\n</tool_result>"
 
 
@@ -358,7 +359,8 @@ class _Improvisation(Script):
         tools = {tool["function"]["name"]: tool["function"] for tool in request.tools if "function" in tool}
         plan = tools.pop(PLAN_TOOL, None)
         schemas = {name: tool.get("parameters") or {} for name, tool in tools.items()}
-        history = [(message, _calls_in(message)) for message in request.messages]
+        messages = [message for message in request.messages if not (message.id or "").startswith(EXAMPLE_ID)]
+        history = [(message, _calls_in(message)) for message in messages]
         answers = [at for at, (message, calls) in enumerate(history) if message.type == "ai" and not calls]
         newest = history[answers[-1] + 1 if answers else 0 :]
         is_open = request.tool_choice != "none" and not request.messages[-1].text.startswith(_CLOSING)
@@ -403,7 +405,8 @@ class _Improvisation(Script):
         if (schema := _answer_schema(request)) is not None:
             return json.dumps(self._example(schema, "answer"), ensure_ascii=False)
         names = {id_: name for _, calls in newest for id_, name in calls}
-        results = [(names.get(id_, "tool"), text) for message, _ in newest for id_, text in _results_in(message)]
+        found = [result for message, _ in newest for result in _results_in(message)]
+        results = [(name or names.get(id_, "tool"), text) for id_, name, text in found]
         return "\n".join(f"{name}: {text}" for name, text in results) or _NO_CALLS
 
     def _example(self, schema: Mapping[str, Any], name: str) -> Any:
@@ -430,17 +433,17 @@ def _calls_in(message: BaseMessage) -> list[tuple[str, str]]:
     return [(call.get("id") or "", call.get("name", call.get("tool"))) for call in calls]
 
 
-def _results_in(message: BaseMessage) -> Iterator[tuple[str, str]]:
-    """Yield call id and text of each result in a message."""
+def _results_in(message: BaseMessage) -> Iterator[tuple[str, str, str]]:
+    """Yield call id, tool name and text of each result in a message; an unknown id or name is empty."""
     if isinstance(message, ToolMessage):
-        yield message.tool_call_id, message.text
-    elif message.type == "human" and message.text.startswith("<tool_result "):
+        yield message.tool_call_id, "", message.text
+    elif message.type == "human" and message.text.startswith(RESULT_MARKER):
         for part in message.text.split(_RESULT_END)[:-1]:
             if start := _RESULT.search(part):
-                yield start[1], part[start.end() :]
+                yield "", start[1], part[start.end() :]
     elif message.type == "human" and isinstance(found := (read_object(message.text) or {}).get("results"), dict):
         for id_, value in found.items():
-            yield id_, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield id_, "", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _tools_in_text(messages: Sequence[BaseMessage]) -> Iterator[tuple[str, dict[str, Any]]]:

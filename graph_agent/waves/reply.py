@@ -19,8 +19,14 @@ from graph_agent.waves.schema import CALL_ID, PlanError, PlanningResult, WaveCal
 
 _STATUS = ("continue", "done")
 _KEYS = {"status", "tools", "action", "slots", "reasoning", "answer"}
-_BEGINS_LIKE_A_STATUS = re.compile(r"""\{\s*["']?status["']?\s*:\s*["'](?:continue|done)["']\s*,""")
+_BEGINS_LIKE_A_PLAN = re.compile(r"""\{\s*["']?(?:status|tools|action|slots|reasoning)["']?\s*:""")
+_HOLDS_A_PLAN = re.compile(
+    r"""(?:(?<=["'])|(?<=[{,\s]))(?:status["']?\s*:\s*["'](?:continue|done)["']|tools["']?\s*:\s*\[)"""
+)
+"""Matches a field that a plan has, also in a damaged one."""
+_NAMES_A_FIELD = re.compile(r'"(?:status|tools)"\s*:')
 _FENCE = re.compile(r"\A(?:`{3,}|~{3,})[\w-]*+\s*+(?=\{)")
+_OPENING = re.compile(r"(?:(?:`{3,}|~{3,})[\w-]*+\s*+)?\{")
 _FENCE_END = re.compile(r"\A(?:`{3,}|~{3,})\s*+")
 _HALF_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*+)\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _HALF_PAIR = re.compile(r"(?<!\\)((?:\\\\)*+)\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
@@ -51,6 +57,16 @@ def answer_of_plans(text: str) -> str | None:
     return "\n\n".join(dict.fromkeys(filter(None, [*parts, rest])))
 
 
+def without_plans(text: str) -> str:
+    """Return the prose of a text without the plans in it, whole, damaged or cut off; the same text without a plan."""
+    for number, opening in enumerate(_OPENING.finditer(text)):
+        if number >= _MOST_TRIES:
+            break
+        if (answer := answer_of_plans(text[opening.start() :])) is not None:
+            return "\n\n".join(filter(None, [text[: opening.start()].strip(), answer]))
+    return text
+
+
 def partial_answer(text: str) -> str | None:
     """Return the answer that a cut-off plan without calls has begun; None if it has begun none.
 
@@ -71,7 +87,7 @@ def _first_plan(text: str) -> tuple[dict[str, Any], int] | None:
         value, end = _decoder.raw_decode(text)
     except (ValueError, RecursionError):
         value, end = _completed(text), len(text)
-        if value is None and _BEGINS_LIKE_A_STATUS.match(text):
+        if value is None and _BEGINS_LIKE_A_PLAN.match(text) and _HOLDS_A_PLAN.search(text):
             return _repaired_start(text)
     return (value, end) if isinstance(value, dict) and _is_plan(value) else None
 
@@ -102,9 +118,11 @@ def _is_plan(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     tools, has_status = value.get("tools"), value.get("status") in _STATUS
+    has_plan_keys = value.keys() <= _KEYS
     if isinstance(tools, list) and all(isinstance(call, dict) and "tool" in call for call in tools):
-        return has_status or value.keys() <= _KEYS
-    return has_status and value.keys() <= _KEYS
+        are_calls = bool(tools) and all(call.keys() & {"id", "args"} for call in tools)
+        return has_status or has_plan_keys or are_calls
+    return has_plan_keys and (has_status or len(_PLAN_KEYS & value.keys()) > 1)
 
 
 PLAN_TOOL = "make_plan"
@@ -112,8 +130,6 @@ PLAN_TOOL = "make_plan"
 
 _MOST_TRIES = 200
 _PLAN_KEYS = {"status", "tools", "action", "slots", "reasoning"}
-_BEGINS_LIKE_A_PLAN = re.compile(r"""\{\s*["']?(?:status|tools|action|slots|reasoning)["']?\s*:""")
-_LOOKS_LIKE_A_PLAN = re.compile(r'"(?:status|tools)"\s*:')
 
 
 def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
@@ -143,7 +159,7 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     if written.calls:
         calls = [(call["id"], call["name"], call["arguments"]) for call in written.calls]
         return _plan_of_calls(calls, written.prose, schema)
-    if _LOOKS_LIKE_A_PLAN.search(text):
+    if _HOLDS_A_PLAN.search(text) or _NAMES_A_FIELD.search(text):
         raise PlanError("The plan is no valid JSON.", " Send the whole plan again, as one JSON object.")
     # Not validated: a user's schema may require slots, and prose provides none.
     return schema.model_construct(status="done", action="", slots={}, tools=[], reasoning=text, answer=text)

@@ -215,12 +215,17 @@ NO_TOOLS = Failure(400, "stub-model does not support tools")
     ("model_name", "replies", "asked"),
     [
         pytest.param("gpt-4o-mini", [json.dumps(PLAN)], ["schema", "text"], id="schema"),
-        pytest.param("stub-model", [("make_plan", PLAN)], ["tool", "text"], id="unknown-model-tool"),
+        pytest.param("stub-model", [json.dumps(PLAN)], ["schema", "text"], id="unknown-model"),
+        pytest.param(
+            "stub-model", [NO_SCHEMA, ("make_plan", PLAN)], ["schema", "tool", "text"], id="unknown-model-tool"
+        ),
         pytest.param("gpt-4o-mini", [NO_SCHEMA, ("make_plan", PLAN)], ["schema", "tool", "text"], id="no-schema"),
         pytest.param(
             "gpt-4o-mini", [NO_SCHEMA, NO_TOOLS, json.dumps(PLAN)], ["schema", "tool", "text", "text"], id="neither"
         ),
-        pytest.param("stub-model", [NO_TOOLS, json.dumps(PLAN)], ["tool", "text", "text"], id="no-tools"),
+        pytest.param(
+            "stub-model", [NO_SCHEMA, NO_TOOLS, json.dumps(PLAN)], ["schema", "tool", "text", "text"], id="no-tools"
+        ),
     ],
 )
 async def test_a_plan_is_asked_for_by_the_best_way_the_provider_takes(

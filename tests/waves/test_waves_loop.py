@@ -69,6 +69,7 @@ async def test_results_are_rendered_by_call_id() -> None:
     assert ([results_of(messages) for messages in asked], calls) == (
         [[], [wave], [wave, {"f": room}]],
         {
+            "status": "continue",
             "tools": [
                 {"id": "a", "tool": "echo", "args": {"text": "x"}},
                 {"id": "sum", "tool": "add", "args": {"a": 1, "b": 2}},

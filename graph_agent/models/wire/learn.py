@@ -110,6 +110,9 @@ _LESSONS: tuple[tuple[re.Pattern[str], Callable[[WireRules], Changes]], ...] = (
     (_about("(?:video|video_url)"), _without_media(frozenset({"video"}))),
     *((_about(name), _without_reasoning(name)) for name in ("reasoning_content", "reasoning_details", "reasoning")),
     (_about("cache_control"), lambda _: {"cache_control": False}),
+    (re.compile(r"response_?format|json_?schema|structured[ _]outputs?|guided_?(?:json|decoding)|grammar",
+                re.IGNORECASE),
+     lambda _: {"json_schema": False}),
     (_about("(?:stream_options|include_usage)"), lambda _: {"stream_usage": False}),
     (_about("(?:stream|streaming)"), lambda _: {"stream": False}),
 )  # fmt: skip
@@ -210,6 +213,16 @@ class Endpoint:
         self.version += 1
         self.learned |= lesson.changes
         logger.info("Learned %s from a refusal: %s", dict(lesson.changes), lesson.words)
+
+    def learn_ignored_schema(self) -> None:
+        """Send no schema of a reply from now on, because a reply shows that the endpoint ignores it."""
+        if "json_schema" in self._set or self.rules.json_schema is False:
+            return
+        self.keep(Lesson(self.rules, {"json_schema": False}, "the reply does not fit the schema of the request"))
+        record_warning(
+            "The model's endpoint ignores the JSON schema of a reply; later requests ask for the form in the prompt. "
+            "To set it, write into `model_rules`: json_schema: false."
+        )
 
     def concerned(self, rules: WireRules) -> int:
         """Return the traits of messages that make a conversion necessary; see `concerned_by`."""

@@ -1,0 +1,117 @@
+"""Selects the form of requests and replies in text mode: by a schema of the toolbox, or by the prompt alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
+
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
+
+from graph_agent._internal.lru import BoundedCache
+from graph_agent._internal.text import after_reasoning
+from graph_agent.models.errors import cut_off
+from graph_agent.models.sanitize import with_text
+from graph_agent.models.stream_filters import SENTINEL
+from graph_agent.models.wire.answer_decoder import AnswerDecoder, answer_of_object, cut_at_stop
+from graph_agent.models.wire.examples import ExampleAnswers, example_turns
+from graph_agent.models.wire.text_form import RESULT_MARKER
+from graph_agent.models.wire.toolbox_schema import answer_schema, reply_schema
+from graph_agent.parsing.tolerant import parse_lenient_json
+
+MOST_TOOLS = 128
+"""A grammar of more tools takes seconds to build for each request."""
+_MOST_STOPS = 4
+"""Stop sequences that OpenAI's API accepts."""
+
+
+class TextReplies:
+    """The forms for one set of tools."""
+
+    def __init__(self, tools: Sequence[dict[str, Any]], tool_choice: str | None) -> None:
+        self._tools = tools
+        self._choice = tool_choice
+        self._schemas: BoundedCache[tuple[Any, ...], dict[str, Any] | None] = BoundedCache()
+        self._examples: dict[ExampleAnswers, list[BaseMessage]] = {}
+
+    def schema(
+        self, phase: Literal["plan", "answer"], answer: dict[str, Any] | None, *, answers: bool, most_calls: int
+    ) -> dict[str, Any] | None:
+        """Return the JSON schema of a reply; None for a toolbox that is too large for one.
+
+        Args:
+            phase: What is requested: calls, or the answer.
+            answer: The user's schema of an answer; None for an answer in prose.
+            answers: Whether a planning reply may be the answer.
+            most_calls: Maximum calls of one reply.
+        """
+        if phase == "answer":
+            return answer if answer is not None else answer_schema()
+        if len(self._tools) > MOST_TOOLS:
+            return None
+        final = (answer if answer is not None else answer_schema()) if answers else None
+
+        def build() -> dict[str, Any] | None:
+            try:
+                return reply_schema(self._tools, answer=final, required=self._choice, most_calls=most_calls)
+            except RecursionError:
+                return None
+
+        return self._schemas.get((repr(final), most_calls), build)
+
+    def with_examples(self, messages: Sequence[BaseMessage], answers: ExampleAnswers) -> list[BaseMessage]:
+        """Return a request with examples behind its system prompt."""
+        if answers not in self._examples:
+            self._examples[answers] = example_turns(self._tools, answers)
+        begin = next((at for at, message in enumerate(messages) if not isinstance(message, SystemMessage)), 0)
+        return [*messages[:begin], *self._examples[answers], *messages[begin:]]
+
+
+def with_result_marker(stop: object) -> list[str]:
+    """Return the stop sequences of a request in text: the given ones, and the marker of a result behind them."""
+    own = [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Collection) else []
+    return own if len(own) >= _MOST_STOPS or RESULT_MARKER in own else [*own, RESULT_MARKER]
+
+
+def read_by_schema(
+    reply: AIMessage, decoder: AnswerDecoder, schema: Mapping[str, Any] | None, stop: Sequence[str]
+) -> tuple[AIMessage, bool]:
+    """Return a reply to a request with a schema, and whether it is an answer, so that its text holds no calls.
+
+    Args:
+        reply: The reply, as the decoder left its streamed text.
+        decoder: The decoder of its streamed parts.
+        schema: The user's schema of an answer; None for an answer in prose.
+        stop: Sequences at which an answer ends.
+    """
+    if schema is not None:
+        value = _object(reply.text)
+        return reply, value is not None and not isinstance(value.get("tool_calls"), list)
+    text = str(reply.text)
+    if decoder.is_fed:
+        text += decoder.rest()
+    else:
+        text = decoder(text) + decoder.rest()
+    if decoder.is_answer:
+        return with_text(reply, text), True
+    if (answer := answer_of_object(after_reasoning(text))) is not None:
+        return with_text(reply, cut_at_stop(answer, stop)), True
+    if (value := _object(text)) is not None and value.get("tool_calls") == []:
+        text = SENTINEL
+    return with_text(reply, text), False
+
+
+def ignores_schema(reply: AIMessage) -> bool:
+    """Whether a complete reply to a request with a schema shows that the server has ignored the schema."""
+    text = after_reasoning(reply.text).strip()
+    return bool(text) and not text.startswith("{") and not reply.tool_calls and cut_off(reply) is None
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    body = after_reasoning(text).strip()
+    if not body.startswith("{"):
+        return None
+    try:
+        value = parse_lenient_json(body)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

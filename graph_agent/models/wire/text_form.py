@@ -1,0 +1,130 @@
+"""Writes calls and results as text, for models that are asked for calls in text or for structured plans.
+
+No id is written in text: a model copies a long random id at the cost of its arguments. The result of one of several
+calls names its call by its place in the reply, so that the same history gives the same text in each request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
+
+RESULT_MARKER = "<tool_result"
+"""The beginning of each result in text; a model that writes it has begun to invent a result."""
+EXAMPLE_ID = "do-not-render-example-"
+"""Prefix of the ids of example messages, which only a request holds."""
+PLAN_STATUS = "plan_status"
+"""Key of a planning reply's `response_metadata` with the status of its plan; without it, the status is `continue`."""
+
+
+class _Place(NamedTuple):
+    """The call of a result."""
+
+    name: str
+    number: int
+    """The place of the call among several calls of a reply, counted from 1; 0 for a single call."""
+
+
+_Result = tuple[ToolMessage, _Place]
+
+
+def as_text_history(messages: Sequence[AnyMessage]) -> list[BaseMessage]:
+    """Replace each message of calls by their JSON, and consecutive results by one user message.
+
+    Message ids and other messages are unchanged.
+    """
+    return _convert(messages, _envelope, _tagged)
+
+
+def as_plans(messages: Sequence[AnyMessage]) -> list[BaseMessage]:
+    """Replace each message of calls by its plan, and consecutive results by one user message keyed by call id.
+
+    The result of a failed call is `{"error": …}`. Message ids and other messages are unchanged.
+    """
+    return _convert(messages, _plan, _keyed)
+
+
+def _convert(
+    messages: Sequence[AnyMessage],
+    format_calls: Callable[[AIMessage], str],
+    format_results: Callable[[list[_Result]], str],
+) -> list[BaseMessage]:
+    written: list[BaseMessage] = []
+    places: dict[str, _Place] = {}
+    results: list[_Result] = []
+
+    def flush() -> None:
+        if results:
+            written.append(HumanMessage(format_results(results), id=results[0][0].id))
+            results.clear()
+
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            # A hook's result may have no call, and no name.
+            place = places.get(message.tool_call_id, _Place("tool", 0))
+            results.append((message, place._replace(name=message.name or place.name)))
+            continue
+        flush()
+        if isinstance(message, AIMessage) and (calls := message.tool_calls):
+            numbers = range(1, len(calls) + 1) if len(calls) > 1 else [0]
+            places |= {
+                call["id"] or "": _Place(call["name"], number) for call, number in zip(calls, numbers, strict=True)
+            }
+            written.append(AIMessage(format_calls(message), id=message.id))
+        else:
+            written.append(message)
+    flush()
+    return written
+
+
+def envelope(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Return calls, as names and arguments, in the JSON form in which a model writes them."""
+    written = [{"name": name, "arguments": arguments} for name, arguments in calls]
+    return json.dumps({"tool_calls": written}, ensure_ascii=False)
+
+
+def _envelope(message: AIMessage) -> str:
+    written = envelope([(call["name"], call["args"]) for call in message.tool_calls])
+    return "\n".join(part for part in (message.text, written) if part)
+
+
+def _tagged(results: list[_Result]) -> str:
+    return "\n".join(_tag(result, place) for result, place in results)
+
+
+def _tag(result: ToolMessage, place: _Place) -> str:
+    number = f' call="{place.number}"' if place.number else ""
+    status = f' status="{result.status}"' if result.status != "success" else ""
+    return tagged_result(place.name, result.text, before=number, after=status)
+
+
+def tagged_result(name: str, text: str, *, before: str = "", after: str = "") -> str:
+    """Return the text of a result; `before` and `after` are attributes around the name of its tool."""
+    return f'{RESULT_MARKER}{before} name="{name}"{after}>\n{text}\n</tool_result>'
+
+
+def _plan(message: AIMessage) -> str:
+    plan = {
+        "status": message.response_metadata.get(PLAN_STATUS, "continue"),
+        "tools": [{"id": call["id"], "tool": call["name"], "args": call["args"]} for call in message.tool_calls],
+        "reasoning": message.text,
+    }
+    return json.dumps(plan, ensure_ascii=False)
+
+
+def _keyed(results: list[_Result]) -> str:
+    results_by_id = {
+        result.tool_call_id: {"error": result.text} if result.status == "error" else _value(result.text)
+        for result, _ in results
+    }
+    return json.dumps({"results": results_by_id}, ensure_ascii=False)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,246 @@
+"""Builds JSON schemas of replies from the tools of a request, for servers that generate by a schema.
+
+Each tool has its own branch, with its name and the schema of its arguments, so that a server that turns the schema into
+a grammar permits neither an unknown tool nor the arguments of another. A schema keeps only the keywords that such
+servers implement; the arguments are checked against the tool's own schema before a call runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Schema = dict[str, Any]
+
+MOST_CALLS = 16
+"""Calls of one reply by a schema: a small model that is not stopped repeats a call up to the limit of its output."""
+
+_TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
+_COMBINED = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "dependentSchemas", "$dynamicRef")
+"""Keywords next to which the properties of an object are not all of its properties."""
+_BOUNDS = ("minItems", "maxItems", "minLength", "maxLength")
+_MOST_BOUND = 64
+"""A larger bound is left out: a grammar repeats a rule as often as the bound counts."""
+_MOST_LEVELS = 40
+_REFERENCE: Schema = {"type": "string", "pattern": "^[$][{][^{}]*[}]$"}
+"""A reference of a structured plan, which stands in place of a value of any type."""
+
+
+def reply_schema(
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    answer: Schema | None,
+    required: str | None = None,
+    most_calls: int = MOST_CALLS,
+) -> Schema:
+    """Return the schema of a reply in text: an object with `tool_calls`, or an answer.
+
+    Args:
+        tools: The offered tools, in OpenAI's function format; at least one.
+        answer: Schema of a reply without calls; None for an empty list of calls.
+        required: The tool choice: a tool's name, or any other text to require a call of any tool; None for no choice.
+        most_calls: Maximum calls of one reply.
+    """
+    names = {tool["function"]["name"] for tool in tools}
+    offered = [tool for tool in tools if required not in names or tool["function"]["name"] == required]
+    definitions: Schema = {}
+    branches = [
+        _closed({"name": _only(name), "arguments": arguments}) for name, arguments in _arguments(offered, definitions)
+    ]
+    least = 0 if answer is None and required is None else 1
+    calls = {"type": "array", "items": _any_of(branches), "minItems": least, "maxItems": min(most_calls, MOST_CALLS)}
+    choices = [_closed({"tool_calls": calls})]
+    if answer is not None and required is None:
+        choices.append(_hoisted(answer, "answer", definitions))
+    schema = _any_of(choices)
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+def answer_schema() -> Schema:
+    """Return the schema of an answer in text: an object with the text in `answer`."""
+    return _closed({"answer": {"type": "string"}})
+
+
+def plan_schema(plan: Schema, tools: Sequence[Mapping[str, Any]]) -> Schema:
+    """Return the schema of a structured plan with one branch for each tool.
+
+    A value in the arguments may be a reference such as `${id.field}`. The schema is unchanged without tools, and for a
+    plan whose calls have another shape than those of `PlanningResult`.
+
+    Args:
+        plan: JSON schema of `PlanningResult` or of a subclass.
+        tools: The offered tools, in OpenAI's function format.
+    """
+    calls = plan.get("properties", {}).get("tools")
+    call = plan.get("$defs", {}).get("WaveCall")
+    if not tools or call is None or not isinstance(calls, dict) or calls.get("items") != {"$ref": "#/$defs/WaveCall"}:
+        return plan
+    definitions = {name: schema for name, schema in plan["$defs"].items() if name != "WaveCall"}
+    fields = call["properties"]
+    branches = [
+        {
+            "type": "object",
+            "properties": {**fields, "tool": _only(name), "args": arguments},
+            "required": ["id", "tool", "args"],
+            "additionalProperties": False,
+        }
+        for name, arguments in _arguments(tools, definitions, references=True)
+    ]
+    changed = {**plan, "properties": {**plan["properties"], "tools": {**calls, "items": _any_of(branches)}}}
+    # A model that may leave out the list of calls does.
+    changed["required"] = list(dict.fromkeys([*plan.get("required", ()), "tools"]))
+    changed.pop("$defs")
+    return {**changed, "$defs": definitions} if definitions else changed
+
+
+def _closed(properties: Schema) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _only(name: str) -> Schema:
+    # Not `const`, which some providers drop from the schema of a tool.
+    return {"type": "string", "enum": [name]}
+
+
+def _any_of(choices: list[Schema]) -> Schema:
+    return choices[0] if len(choices) == 1 else {"anyOf": choices}
+
+
+def _arguments(
+    tools: Sequence[Mapping[str, Any]], definitions: Schema, *, references: bool = False
+) -> Iterator[tuple[str, Schema]]:
+    """Yield each tool's name and the schema of its arguments, and add the schemas that it refers to."""
+    for tool in tools:
+        function = tool["function"]
+        given = function.get("parameters")
+        name = function["name"]
+        arguments = _hoisted(given if isinstance(given, dict) else {}, name, definitions, references=references)
+        # A union, or a reference to a definition, describes the object by itself.
+        yield name, arguments if arguments.keys() & {"anyOf", "$ref"} else {**arguments, "type": "object"}
+
+
+def _hoisted(schema: Schema, name: str, definitions: Schema, *, references: bool = False) -> Schema:
+    """Return a schema in the keywords that servers implement, to stand inside another schema.
+
+    Each part that it refers to is added to `definitions`, which become the `$defs` of the other schema.
+    """
+    return _Reduction(schema, name, definitions, references=references).reduced()
+
+
+class _Reduction:
+    """Reduces one schema; a part that is referred to is reduced once, also if it contains itself."""
+
+    def __init__(self, root: Schema, name: str, definitions: Schema, *, references: bool) -> None:
+        self._root = root
+        self._name = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+        self._definitions = definitions
+        self._references = references
+        self._keys: dict[str, str] = {}
+        """Pointer of a part → its name in the definitions."""
+
+    def reduced(self) -> Schema:
+        """Return the reduced schema."""
+        return self._reduce(self._root, 0, is_root=True)
+
+    def _reduce(self, node: Any, level: int, *, is_root: bool = False) -> Schema:
+        reduced = self._plain(node, level) if isinstance(node, dict) else {}
+        if self._references and not is_root and reduced and reduced != {"type": "string"} and "$ref" not in reduced:
+            return {"anyOf": [reduced, _REFERENCE]}
+        return reduced
+
+    def _plain(self, node: Schema, level: int) -> Schema:
+        if level > _MOST_LEVELS:
+            return {}
+        if isinstance(pointer := node.get("$ref"), str):
+            return self._referred(pointer)
+        if "const" in node:
+            return {"const": node["const"]}
+        if isinstance(values := node.get("enum"), list) and values:
+            return {"enum": values}
+        choices = node.get("anyOf", node.get("oneOf"))
+        if isinstance(choices, list) and choices and "properties" not in node:
+            return {"anyOf": [self._plain(choice, level + 1) for choice in choices if isinstance(choice, dict)]}
+        types = _types(node.get("type"))
+        if isinstance(types, list) and "object" in types and "properties" in node:
+            others = [kind for kind in types if kind != "object"]
+            return {"anyOf": [self._plain({**node, "type": "object"}, level + 1), {"type": others}]}
+        reduced: Schema = {"type": types} if types else {}
+        reduced |= {bound: node[bound] for bound in _BOUNDS if _is_small(node.get(bound))}
+        if isinstance(items := node.get("items"), dict):
+            reduced["items"] = self._reduce(items, level + 1)
+        if isinstance(fields := node.get("properties"), dict) or reduced.get("type") == "object":
+            reduced |= self._object(node, fields if isinstance(fields, dict) else {}, level)
+        return reduced
+
+    def _object(self, node: Schema, fields: Schema, level: int) -> Schema:
+        required = node.get("required")
+        named = [name for name in required if name in fields] if isinstance(required, list) else []
+        reduced: Schema = {"type": "object"}
+        if fields:
+            reduced["properties"] = {str(name): self._reduce(field, level + 1) for name, field in fields.items()}
+        if named:
+            reduced["required"] = named
+        further = node.get("additionalProperties")
+        open_by_pattern = "patternProperties" in node or any(keyword in node for keyword in _COMBINED)
+        if isinstance(further, dict):
+            reduced["additionalProperties"] = self._reduce(further, level + 1)
+        elif further is True or open_by_pattern:
+            reduced["additionalProperties"] = True
+        elif fields:
+            reduced["additionalProperties"] = False
+        return reduced
+
+    def _referred(self, pointer: str) -> Schema:
+        part, followed = _part(self._root, pointer), {pointer}
+        while part is not None and isinstance(following := part.get("$ref"), str):
+            if following in followed:
+                return {}
+            followed.add(following)
+            pointer, part = following, _part(self._root, following)
+        if part is None:
+            return {}
+        if pointer not in self._keys:
+            key, number = f"{self._name}_{pointer.rpartition('/')[2] or 'root'}", 1
+            key = re.sub(r"[^A-Za-z0-9_-]", "_", key)
+            while (unique := key if number == 1 else f"{key}_{number}") in self._definitions:
+                number += 1
+            self._keys[pointer] = unique
+            self._definitions[unique] = {}
+            self._definitions[unique] = self._reduce(part, 0, is_root=pointer == "#")
+        return {"$ref": f"#/$defs/{self._keys[pointer]}"}
+
+
+def _is_small(bound: object) -> bool:
+    return isinstance(bound, int) and not isinstance(bound, bool) and 0 <= bound <= _MOST_BOUND
+
+
+def _types(given: Any) -> str | list[str] | None:
+    """Return the types of a schema in lower case; None if it names none that JSON has."""
+    if isinstance(given, str):
+        return given.lower() if given.lower() in _TYPES else None
+    if isinstance(given, list):
+        known = [kind.lower() for kind in given if isinstance(kind, str) and kind.lower() in _TYPES]
+        return known or None
+    return None
+
+
+def _part(root: Schema, pointer: str) -> Any:
+    """Return the part of a schema at a local JSON pointer such as `#/$defs/Address`; None if there is none."""
+    if not pointer.startswith("#"):
+        return None
+    part: Any = root
+    for step in filter(None, pointer.removeprefix("#").split("/")):
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(part, dict) and name in part:
+            part = part[name]
+        elif isinstance(part, list) and name.isdigit() and int(name) < len(part):
+            part = part[int(name)]
+        else:
+            return None
+    return part if isinstance(part, dict) else None
