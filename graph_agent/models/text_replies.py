@@ -39,7 +39,7 @@ class TextReplies:
         """Return the JSON schema of a reply; None for a toolbox that is too large for one.
 
         Args:
-            phase: What is requested: calls, or the answer.
+            phase: The kind of request: for calls, or for the answer.
             answer: The user's schema of an answer; None for an answer in prose.
             answers: Whether a planning reply may be the answer.
             most_calls: Maximum calls of one reply.

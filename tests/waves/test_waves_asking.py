@@ -216,9 +216,7 @@ NO_TOOLS = Failure(400, "stub-model does not support tools")
     [
         pytest.param("gpt-4o-mini", [json.dumps(PLAN)], ["schema", "text"], id="schema"),
         pytest.param("stub-model", [json.dumps(PLAN)], ["schema", "text"], id="unknown-model"),
-        pytest.param(
-            "stub-model", [NO_SCHEMA, ("make_plan", PLAN)], ["schema", "tool", "text"], id="unknown-model-tool"
-        ),
+        pytest.param("stub-model", [NO_SCHEMA, ("make_plan", PLAN)], ["schema", "tool", "text"], id="unknown-tool"),
         pytest.param("gpt-4o-mini", [NO_SCHEMA, ("make_plan", PLAN)], ["schema", "tool", "text"], id="no-schema"),
         pytest.param(
             "gpt-4o-mini", [NO_SCHEMA, NO_TOOLS, json.dumps(PLAN)], ["schema", "tool", "text", "text"], id="neither"

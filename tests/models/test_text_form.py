@@ -1,0 +1,164 @@
+"""Calls, results and examples in the text of a request."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages.tool import tool_call
+
+from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.calls import parse_tool_calls
+from graph_agent.models.wire.examples import echoed_values, example_turns
+from graph_agent.models.wire.text_form import EXAMPLE_ID, as_plans, as_text_history
+from tests.support.agents import add, asks, echo, says
+
+RANDOM_ID = "call_0123456789abcdef0123456789abcdef"
+
+
+def called(*ids: str) -> list[Any]:
+    """A message of calls of `echo`, and their results."""
+    calls = [tool_call(id=id_, name="echo", args={"text": id_[-1]}) for id_ in ids]
+    results = [ToolMessage(f"It says {id_[-1]}.", tool_call_id=id_, name="echo") for id_ in ids]
+    return [AIMessage("", tool_calls=calls), *results]
+
+
+def test_calls_and_results_have_no_ids() -> None:
+    failed = ToolMessage("No.", tool_call_id="c", name="echo", status="error")
+    history = [*called(RANDOM_ID), *called("a", "b"), *called("c")[:1], failed]
+
+    texts = [str(message.text) for message in as_text_history(history)]
+
+    assert texts == [
+        '{"tool_calls": [{"name": "echo", "arguments": {"text": "f"}}]}',
+        '<tool_result name="echo">\nIt says f.\n</tool_result>',
+        '{"tool_calls": [{"name": "echo", "arguments": {"text": "a"}}, {"name": "echo", "arguments": {"text": "b"}}]}',
+        '<tool_result call="1" name="echo">\nIt says a.\n</tool_result>\n'
+        '<tool_result call="2" name="echo">\nIt says b.\n</tool_result>',
+        '{"tool_calls": [{"name": "echo", "arguments": {"text": "c"}}]}',
+        '<tool_result name="echo" status="error">\nNo.\n</tool_result>',
+    ]
+
+
+@given(waves=st.lists(st.integers(1, 3), min_size=1, max_size=6), begin=st.integers(0, 5))
+def test_a_shortened_history_has_the_same_texts(waves: list[int], begin: int) -> None:
+    turns = [called(*(f"{number}{place}" for place in range(count))) for number, count in enumerate(waves)]
+    history = [message for turn in turns for message in turn]
+    shorter = [message for turn in turns[begin:] for message in turn]
+
+    whole, rest = as_text_history(history), as_text_history(shorter)
+
+    assert [message.text for message in whole[len(whole) - len(rest) :]] == [message.text for message in rest]
+
+
+def test_plans_have_a_status() -> None:
+    done = AIMessage("Why.", tool_calls=[tool_call(id="b", name="echo", args={})])
+    done.response_metadata["plan_status"] = "done"
+
+    plans = [json.loads(message.text) for message in as_plans([*called("a")[:1], done])]
+
+    assert [plan["status"] for plan in plans] == ["continue", "done"]
+
+
+def tool(name: str, fields: dict[str, Any], description: str = "Do it.") -> dict[str, Any]:
+    parameters = {"type": "object", "properties": fields, "required": list(fields)}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+def test_examples_are_built_from_the_schemas_of_the_tools() -> None:
+    fields = {
+        "text": {"type": "string"},
+        "unit": {"enum": ["C", "F"]},
+        "days": {"type": "integer", "minimum": 3},
+        "lang": {"type": "string", "default": "en"},
+        "where": {
+            "type": "object",
+            "properties": {"zip": {"type": "string", "examples": ["5003"]}},
+            "required": ["zip"],
+        },
+    }
+
+    turns = example_turns([tool("forecast", fields, "Forecast.\nIn detail.")], "none")
+
+    arguments = {"text": "example text", "unit": "C", "days": 3, "lang": "en", "where": {"zip": "5003"}}
+    assert [turn.text for turn in turns] == [
+        'Forecast. text: example text, unit: C, days: 3, lang: en, where: {"zip": "5003"}',
+        json.dumps({"tool_calls": [{"name": "forecast", "arguments": arguments}]}),
+    ]
+
+
+@given(count=st.integers(1, 30), answers=st.sampled_from(["prose", "object", "none"]))
+def test_examples_alternate_and_end_with_a_call_of_an_offered_tool(count: int, answers: Any) -> None:
+    tools = [tool(f"tool_{number}", {"text": {"type": "string"}}) for number in range(count)]
+
+    turns = example_turns(tools, answers)
+
+    last = parse_tool_calls(turns[-1].text, [f"tool_{number}" for number in range(count)])
+    assert ([turn.type for turn in turns], len(last), len(turns) <= 20) == (
+        ["human", "ai"] * (len(turns) // 2),
+        1,
+        True,
+    )
+    assert turns == example_turns(tools, answers)
+
+
+def test_an_invented_text_of_an_example_is_an_echo() -> None:
+    tools = [tool("find", {"name": {"type": "string"}, "unit": {"enum": ["C"]}})]
+
+    echoes = [
+        echoed_values(tools, name, arguments)
+        for name, arguments in [
+            ("find", {"name": "example name", "unit": "C"}),
+            ("find", {"name": "Anna", "unit": "C"}),
+            ("other", {"name": "example name"}),
+        ]
+    ]
+
+    assert echoes == [{"name": "example name"}, {}, {}]
+
+
+async def test_examples_are_part_of_the_request_alone_and_an_echo_does_not_run() -> None:
+    model = ScriptedChatModel([asks(("1", "echo", {"text": "example text"})), "Which text?"])
+    graph = create_graph_agent(model, tools=[echo, add], config=LoopConfig(tool_calling="text"))
+
+    result = await graph.ainvoke(says("echo something"))
+
+    examples = [[m for m in request.messages if (m.id or "").startswith(EXAMPLE_ID)] for request in model.requests]
+    stored = [(message.type, message.text[:45]) for message in result["messages"]]
+    assert (len(examples[0]) > 0, examples[0] == examples[1], stored) == (
+        True,
+        True,
+        [
+            ("human", "echo something"),
+            ("ai", ""),
+            ("tool", "Not run: this is the value of the example (te"),
+            ("ai", "Which text?"),
+        ],
+    )
+
+
+async def test_a_text_of_the_user_is_no_echo() -> None:
+    model = ScriptedChatModel([asks(("1", "echo", {"text": "example text"})), "Done."])
+    graph = create_graph_agent(model, tools=[echo, add], config=LoopConfig(tool_calling="text"))
+
+    result = await graph.ainvoke(says("echo 'example text'"))
+
+    assert [m.text for m in result["messages"] if isinstance(m, ToolMessage)] == ["example text"]
+
+
+async def test_the_examples_follow_the_system_prompt() -> None:
+    model = ScriptedChatModel(["Hello."])
+    graph = create_graph_agent(model, tools=[add], system_prompt="Be brief.", config=LoopConfig(tool_calling="text"))
+
+    await graph.ainvoke(says("hi"))
+
+    (request,) = model.requests
+    kinds = [message.type for message in request.messages]
+    assert (kinds[0], kinds[1:-1], request.messages[-1]) == (
+        "system",
+        ["human", "ai"] * ((len(kinds) - 2) // 2),
+        HumanMessage("hi", id=request.messages[-1].id),
+    )
