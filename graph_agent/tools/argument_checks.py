@@ -51,6 +51,10 @@ def openai_schema(tool: BaseTool) -> dict[str, Any]:
     try:
         return convert_to_openai_tool(tool)
     except Exception as error:
+        if isinstance(tool.args_schema, dict):
+            # A schema that a server publishes may be invalid; the model's client repairs it.
+            function = {"name": tool.name, "description": tool.description, "parameters": tool.args_schema}
+            return {"type": "function", "function": function}
         raise ConfigError(
             f"The tool {tool.name!r} cannot be offered: {_first_line(error)} Give its parameters types that JSON has: "
             "str, int, float, bool, list, dict, or a pydantic model of these."

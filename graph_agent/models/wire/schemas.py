@@ -1,0 +1,372 @@
+"""Converts the parameters of tools, as servers publish them, to JSON schemas that providers accept.
+
+Providers refuse a whole request for one tool whose schema they do not accept. The converted schema only guides the
+model; the arguments of a call are validated by the original.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Schema = dict[str, Any]
+
+_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+"""Matches names of properties that every provider accepts."""
+_MOST_KEY_CHARS = 64
+_MOST_LEVELS = 60
+"""Levels of a schema that are converted; a deeper one cannot be offered."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedSchema:
+    """The parameters of a tool as a model gets them."""
+
+    parameters: Schema
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Name of a property as offered → its own name, for those that differ, at any level."""
+
+    def restored(self, arguments: Any) -> Any:
+        """Return the arguments of a call with the own names of all properties; the same object if none differs."""
+        return _renamed(arguments, self.names) if self.names else arguments
+
+
+def fold_schema(parameters: Any, *, root_combinators: bool = False, free_keys: bool = False) -> OfferedSchema | None:
+    """Return the parameters of a tool in a form that providers accept; an equal schema is the same object.
+
+    At the root, alternatives become one object with all their properties; a property is required if all alternatives
+    require it. References without a definition, and keywords with a value that JSON Schema does not allow, are dropped;
+    types in the words of other languages are translated.
+
+    Args:
+        parameters: The JSON schema that a server publishes; it may be anything.
+        root_combinators: Whether the provider accepts `anyOf`, `oneOf` and `allOf` at the root.
+        free_keys: Whether it accepts any character in the names of properties.
+
+    Returns:
+        The schema, and the names that differ; None if no object fits the schema, or if it is nested too deeply.
+    """
+    try:
+        root = _Converter(parameters).convert(parameters)
+        if root is None:
+            return None
+        if not (root_combinators and root.get("type") == "object"):
+            root = _Folder(root).fold(root)
+        offered = OfferedSchema(root) if free_keys else _with_plain_keys(root)
+    except (_UnusableError, RecursionError):
+        return None
+    return OfferedSchema(parameters) if offered.parameters == parameters else offered
+
+
+class _UnusableError(Exception):
+    """No object fits the schema, or it is nested too deeply."""
+
+
+_TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
+_OTHER_TYPES = {
+    **dict.fromkeys(("int", "long"), "integer"),
+    **dict.fromkeys(("float", "double", "decimal"), "number"),
+    **dict.fromkeys(("str", "text", "date", "datetime", "uuid"), "string"),
+    **dict.fromkeys(("dict", "map"), "object"),
+    **dict.fromkeys(("list", "tuple", "set"), "array"),
+    "bool": "boolean",
+    "none": "null",
+}
+"""Words of other languages → JSON's types."""
+_ONE = frozenset({"contains", "propertyNames", "not", "if", "then", "else", "unevaluatedProperties"})
+_LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_DEFINITIONS = ("$defs", "definitions")
+_MAPS = frozenset({"properties", "patternProperties", "dependentSchemas", *_DEFINITIONS})
+"""Keywords that hold one schema, a list of schemas, and schemas by name."""
+_DROPPED = frozenset({"$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$comment", "$vocabulary"})
+"""Keywords that break the grammars of some providers, and guide no model."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_pattern(value: Any) -> bool:
+    try:
+        re.compile(value)
+    except (TypeError, re.error, RecursionError, OverflowError):
+        return False
+    return True
+
+
+_CHECKS: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("title", "description", "format"), lambda value: isinstance(value, str)),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _is_size),
+    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), lambda value: isinstance(value, bool)),
+    "multipleOf": lambda value: _is_number(value) and value > 0,
+    "pattern": _is_pattern,
+    "enum": lambda value: isinstance(value, list) and bool(value),
+    "examples": lambda value: isinstance(value, list),
+}
+"""Keyword → whether its value is valid; an invalid one is dropped."""
+
+
+class _Converter:
+    """Converts anything to a valid schema, level by level."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+
+    def convert(self, given: Any, level: int = 0) -> Schema | None:
+        """Return the schema; None if nothing fits it."""
+        if level > _MOST_LEVELS:
+            raise _UnusableError
+        if given is False:
+            return None
+        if isinstance(given, str):
+            kind = _type_of(given)
+            return {"description": given} if kind is None else {"type": kind}
+        if not isinstance(given, dict):
+            return {}
+        converted: Schema = {}
+        for keyword, value in given.items():
+            if keyword not in _DROPPED:
+                converted |= self._keyword(keyword, value, level + 1)
+        if "properties" in given and "properties" not in converted:
+            converted["properties"] = {}
+        required = [*_texts(given.get("required")), *self._marked_required(given)]
+        if "properties" in converted:
+            required = [name for name in required if name in converted["properties"]]
+        converted.pop("required", None)
+        if required or given.get("required") == []:
+            converted["required"] = list(dict.fromkeys(required))
+        return {keyword: converted[keyword] for keyword in [*given, *converted] if keyword in converted}
+
+    def _keyword(self, keyword: str, value: Any, level: int) -> Schema:
+        if keyword == "type":
+            kind = _type_of(value)
+            return {} if kind is None else {"type": kind}
+        if keyword == "$ref":
+            return {"$ref": value} if _at(self._root, value) is not None else {}
+        if keyword == "items":
+            return self._items(value, level)
+        if keyword == "additionalProperties":
+            if isinstance(value, bool):
+                return {keyword: value}
+            return {keyword: self.convert(value, level)} if isinstance(value, dict) else {}
+        if keyword in _MAPS:
+            return {keyword: self._by_name(value, level)} if isinstance(value, dict) else {}
+        if keyword in _LISTS:
+            schemas = [self.convert(each, level) for each in (value if isinstance(value, list) else [value])]
+            if value is None or not (usable := [each for each in schemas if each is not None]):
+                return {}
+            return {keyword: usable}
+        if keyword in _ONE:
+            schema = self.convert(value, level) if isinstance(value, dict) else None
+            return {} if schema is None else {keyword: schema}
+        check = _CHECKS.get(keyword)
+        return {keyword: value} if check is None or check(value) else {}
+
+    def _items(self, value: Any, level: int) -> Schema:
+        if isinstance(value, list):
+            # The form of a tuple in older drafts, which providers do not take.
+            kinds = [each for item in value if (each := self.convert(item, level)) is not None]
+            return {} if not kinds else {"items": kinds[0] if len(kinds) == 1 else {"anyOf": kinds}}
+        items = self.convert(value, level)
+        return {} if items is None else {"items": items}
+
+    def _by_name(self, schemas: Mapping[str, Any], level: int) -> Schema:
+        converted = {name: self.convert(schema, level) for name, schema in schemas.items()}
+        return {name: schema for name, schema in converted.items() if schema is not None}
+
+    @staticmethod
+    def _marked_required(given: Schema) -> Iterator[str]:
+        """Yield the properties that are marked as required themselves, as in older drafts."""
+        properties = given.get("properties")
+        for name, schema in properties.items() if isinstance(properties, dict) else ():
+            if isinstance(schema, dict) and schema.get("required") is True:
+                yield name
+
+
+class _Folder:
+    """Folds the alternatives at the root of a schema into one object."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+
+    def fold(self, node: Schema, *, within: frozenset[str] = frozenset()) -> Schema:
+        """Return an object schema; raise `_UnusableError` if no object fits."""
+        if (reference := node.get("$ref")) is not None:
+            if reference in within:
+                raise _UnusableError
+            target = _at(self._root, reference)
+            return self.fold({**(target or {}), **_without(node, "$ref")}, within=within | {reference})
+        kinds = node.get("type", "object")
+        if kinds != "object" and "object" not in kinds:
+            raise _UnusableError
+        folded = {"type": "object", **_without(node, *_ROOT_ONLY), "properties": dict(node.get("properties") or {})}
+        folded["type"] = "object"
+        required = dict.fromkeys(_texts(node.get("required")))
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in node:
+                usable = list(self._usable(node[keyword], within))
+                if not usable:
+                    raise _UnusableError
+                self._add(folded, usable, _either)
+                required |= {
+                    name: None for name in usable[0].get("required", ()) if all(name in _required(u) for u in usable)
+                }
+        for each in node.get("allOf", ()):
+            part = self.fold(each, within=within)
+            self._add(folded, [part], lambda first, second: {**first, **second})
+            required |= dict.fromkeys(_required(part))
+        for keyword in ("then", "else"):
+            if keyword in node:
+                self._add(folded, list(self._usable([node[keyword]], within)), _either)
+        if required:
+            folded["required"] = list(required)
+        else:
+            folded.pop("required", None)
+        if node.keys() & _COMBINED and folded.get("additionalProperties") is False:
+            # It may have been about the properties of one alternative.
+            del folded["additionalProperties"]
+        return folded
+
+    def _usable(self, schemas: list[Schema], within: frozenset[str]) -> Iterator[Schema]:
+        for schema in schemas:
+            try:
+                yield self.fold(schema, within=within)
+            except _UnusableError:
+                continue
+
+    @staticmethod
+    def _add(folded: Schema, parts: list[Schema], join: Callable[[Schema, Schema], Schema]) -> None:
+        for part in parts:
+            for name, schema in part["properties"].items():
+                own = folded["properties"].get(name)
+                folded["properties"][name] = schema if own is None or own == schema else join(own, schema)
+
+
+_ROOT_ONLY = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "enum", "const", "dependentSchemas", "$ref")
+_COMBINED = {"anyOf", "oneOf", "allOf", "then", "else"}
+
+
+def _either(first: Schema, second: Schema) -> Schema:
+    """Return a schema that what fits either of two schemas fits."""
+    values = [_values(each) for each in (first, second)]
+    if all(each is not None for each in values):
+        joined = [value for each in values for value in each or ()]
+        kind = {"type": first["type"]} if first.get("type") and first.get("type") == second.get("type") else {}
+        shown = {"description": text} if (text := first.get("description") or second.get("description")) else {}
+        return {**kind, **shown, "enum": [value for at, value in enumerate(joined) if value not in joined[:at]]}
+    alternatives = [*(first["anyOf"] if first.keys() == {"anyOf"} else [first])]
+    return {"anyOf": [*alternatives, *([] if second in alternatives else [second])]}
+
+
+def _values(schema: Schema) -> list[Any] | None:
+    if schema.keys() - {"type", "description", "title", "const", "enum", "default"}:
+        return None
+    return [schema["const"]] if "const" in schema else schema.get("enum")
+
+
+def _with_plain_keys(root: Schema) -> OfferedSchema:
+    """Rename properties whose names have characters that providers refuse."""
+    taken = set(_property_names(root))
+    aliases: dict[str, str] = {}
+    for name in dict.fromkeys(_property_names(root)):
+        if _KEY.fullmatch(name):
+            continue
+        plain = alias = re.sub(r"[^a-zA-Z0-9_.-]", "_", name)[:_MOST_KEY_CHARS] or "_"
+        number = 2
+        while alias in taken:
+            alias, number = f"{plain[: _MOST_KEY_CHARS - 8]}_{number}", number + 1
+        taken.add(alias)
+        aliases[name] = alias
+    if not aliases:
+        return OfferedSchema(root)
+    return OfferedSchema(_with_aliases(root, aliases), {alias: name for name, alias in aliases.items()})
+
+
+def _subschemas(node: Schema) -> Iterator[Schema]:
+    """Yield the schemas one level below."""
+    for keyword, value in node.items():
+        if keyword in _MAPS:
+            yield from value.values()
+        elif keyword in _LISTS:
+            yield from value
+        elif isinstance(value, dict) and (keyword in _ONE or keyword in ("items", "additionalProperties")):
+            yield value
+
+
+def _property_names(node: Schema) -> Iterator[str]:
+    yield from node.get("properties", ())
+    for each in _subschemas(node):
+        yield from _property_names(each)
+
+
+def _with_aliases(node: Schema, aliases: Mapping[str, str]) -> Schema:
+    renamed: Schema = {}
+    for keyword, value in node.items():
+        if keyword in _MAPS:
+            given = {name: _with_aliases(each, aliases) for name, each in value.items()}
+            renamed[keyword] = _renamed_keys(given, aliases) if keyword == "properties" else given
+        elif keyword in _LISTS:
+            renamed[keyword] = [_with_aliases(each, aliases) for each in value]
+        elif isinstance(value, dict) and (keyword in _ONE or keyword in ("items", "additionalProperties")):
+            renamed[keyword] = _with_aliases(value, aliases)
+        elif keyword == "required":
+            renamed[keyword] = [aliases.get(name, name) for name in value]
+        else:
+            renamed[keyword] = value
+    return renamed
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """Rename the keys of all mappings in a value."""
+    if isinstance(value, dict):
+        return _renamed_keys({key: _renamed(each, names) for key, each in value.items()}, names)
+    return [_renamed(each, names) for each in value] if isinstance(value, list) else value
+
+
+def _renamed_keys(value: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(key, key): each for key, each in value.items()}
+
+
+def _type_of(given: Any) -> Any:
+    """Return JSON's type, or types, for a word or a list of words; None if there is none."""
+    if isinstance(given, str):
+        word = given.strip().lower()
+        return word if word in _TYPES else _OTHER_TYPES.get(word)
+    if not isinstance(given, list):
+        return None
+    kinds = list(dict.fromkeys(kind for each in given if isinstance(each, str) and (kind := _type_of(each))))
+    if kinds == given:
+        return given
+    return kinds[0] if len(kinds) == 1 else kinds or None
+
+
+def _at(root: Any, reference: Any) -> Any | None:
+    """Return the schema that a local reference names; None if there is none."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    found = root
+    for part in reference[1:].split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if not isinstance(found, dict) or key not in found:
+            return None
+        found = found[key]
+    return found if isinstance(found, dict) else None
+
+
+def _texts(value: Any) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+def _required(schema: Schema) -> list[str]:
+    return _texts(schema.get("required"))
+
+
+def _without(node: Schema, *keywords: str) -> Schema:
+    return {keyword: value for keyword, value in node.items() if keyword not in keywords}
