@@ -135,7 +135,7 @@ class ProseEnd:
 
     Args:
         turns: Whether invented results and turns are sought.
-        markup: A pattern that also ends the text at the beginning of a line; empty for none.
+        markup: A pattern that also ends the text at the beginning of a line; an empty one is not sought.
     """
 
     def __init__(self, *, turns: bool = True, markup: str = "") -> None:
