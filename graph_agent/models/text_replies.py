@@ -14,9 +14,9 @@ from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import SENTINEL
 from graph_agent.models.wire.answer_decoder import AnswerDecoder, answer_of_object, cut_at_stop
 from graph_agent.models.wire.examples import ExampleAnswers, example_turns
-from graph_agent.models.wire.text_form import RESULT_MARKER
 from graph_agent.models.wire.toolbox_schema import answer_schema, reply_schema
 from graph_agent.parsing.tolerant import parse_lenient_json
+from graph_agent.parsing.turns import RESULT_MARKER
 
 MOST_TOOLS = 128
 """A grammar of more tools takes seconds to build for each request."""

@@ -22,7 +22,8 @@ from graph_agent._internal.json_schema import SchemaCheck
 from graph_agent.errors import ScriptError
 from graph_agent.models.sanitize import alias_of
 from graph_agent.models.scripted import Script, ScriptedChatModel, ScriptedRequest, read_object
-from graph_agent.models.wire.text_form import EXAMPLE_ID, RESULT_MARKER
+from graph_agent.models.wire.text_form import EXAMPLE_ID
+from graph_agent.parsing.turns import RESULT_MARKER
 from graph_agent.waves.reply import PLAN_TOOL
 
 _MOST_CANDIDATES = 200

@@ -9,7 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessageChunk
 
-from graph_agent.models.stream_filters import AnswerFilter, CallFilter, LeadingCallFilter, SentinelFilter
+from graph_agent.models.stream_filters import (
+    AnswerFilter,
+    CallFilter,
+    LeadingCallFilter,
+    MarkupFilter,
+    SentinelFilter,
+    TextCallFilter,
+    TurnFilter,
+)
 from graph_agent.models.stream_watch import StreamWatch, Visibility
 
 PIECES = [
@@ -29,6 +37,7 @@ PIECES = [
         "```",
         "```python\n",
     ),
+    *("<|im_end|>", "<|im_start|>", "<tool_result ", "[Notice from", "[TOOL_CALLS]", "]", "]<]", '"', "User:"),
     *("~", "~~~", "<think>", "</think>", "\u25c1", "n", "\u00e9", "\t"),
 ]
 
@@ -56,10 +65,20 @@ def shown(visibility: Callable[[], Visibility], pieces: list[str]) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize("filter_", [SentinelFilter, CallFilter, LeadingCallFilter, AnswerFilter])
+def answer_in_text() -> Visibility:
+    return TurnFilter(AnswerFilter())
+
+
+@pytest.mark.parametrize(
+    "filter_",
+    [
+        *(SentinelFilter, CallFilter, LeadingCallFilter, AnswerFilter),
+        *(MarkupFilter, TextCallFilter, answer_in_text),
+    ],
+)
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=14))
 @example(pieces=["It is", "\n", "No", " more", " actions", "."])
 @example(pieces=["It is", " f", "un", "ctools[0]"])
 @example(pieces=["It is", " ", "f", "ctools"])
-def test_a_piece_alone_shows_as_much_as_the_whole_reply(filter_: type[Visibility], pieces: list[str]) -> None:
+def test_a_piece_alone_shows_as_much_as_the_whole_reply(filter_: Callable[[], Visibility], pieces: list[str]) -> None:
     assert shown(filter_, pieces) == shown(lambda: ByWhole(filter_()), pieces)

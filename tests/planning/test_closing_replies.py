@@ -20,6 +20,11 @@ NATIVE = asks(("c1", "echo", {"text": "x"}))
 ACCOUNT = "The model's answer was empty, and so was the answer to a second request.\n\nDone: echo."
 
 
+def account(text: str) -> str:
+    """The report of a call of `echo` whose answer is missing."""
+    return f'{ACCOUNT}\n\nWhat was read, the newest last:\n- echo({{"text": "{text}"}}): {text}'
+
+
 class City(BaseModel):
     name: str
     status: str = "done"
@@ -97,23 +102,24 @@ async def test_a_reply_of_calls_alone_is_asked_for_once_more(
 
     assert (result.answer, shown, result.status) == ("Hello.", "Hello.", "COMPLETED")
     assert (failed.answer, report, failed.status) == (
-        f"This request failed. {ACCOUNT}",
-        f"This request failed. {ACCOUNT}",
+        f"This request failed. {account('x')}",
+        f"This request failed. {account('x')}",
         "FAILED",
     )
 
 
 @pytest.mark.parametrize(
-    ("tool_calling", "first", "reply"), [("wave", MORE, MORE), ("text", CALL, CALL), ("native", NATIVE, CALL)]
+    ("tool_calling", "first", "reply", "text"),
+    [("wave", MORE, MORE, "x"), ("text", CALL, CALL, "y"), ("native", NATIVE, CALL, "x")],
 )
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 async def test_calls_alone_at_a_limit_are_replaced_by_the_account(
-    tool_calling: str, first: str, reply: str, streamed: bool
+    tool_calling: str, first: str, reply: str, text: str, streamed: bool
 ) -> None:
     config = {"tool_calling": tool_calling, "max_steps": 1}
     result, shown = await run([first, reply, reply], streamed=streamed, config=config)
 
-    whole = f"Reached maximum reasoning steps (1)\n\n{ACCOUNT}"
+    whole = f"Reached maximum reasoning steps (1)\n\n{account(text)}"
     assert (result.answer, shown, result.stop_reason) == (whole, whole, "step_limit")
 
 

@@ -23,6 +23,9 @@ TURN = "\n<|im_end|>\n<|im_start|>user\nAnd 4?<|im_end|>\n<|im_start|>assistant\
 DOORS = pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 
 
+_DROPPED = "characters were dropped"
+
+
 def dropped(*lengths: int, model: str = "scripted") -> list[str]:
     return [
         f"The model {model} wrote on after its reply, with a call, or as a tool or a user would; these {length} "
@@ -48,7 +51,9 @@ async def ended(model: Any, *, streamed: bool, **config: Any) -> dict[str, Any]:
         "answer": (result.answer, result.truncated),
         "ran": [event["content"] for event in events if event["type"] == "tool_result"],
         "dialogue": dialogue(state.values["messages"]),
-        "warnings": [event["message"] for event in events if event["type"] == "warning"],
+        "warnings": [
+            event["message"] for event in events if event["type"] == "warning" and _DROPPED in event["message"]
+        ],
     }
 
 
@@ -146,7 +151,7 @@ async def test_a_call_that_a_native_model_wrote_as_text_is_corrected_without_its
 
     got = await ended(model, streamed=streamed)
 
-    corrected = [message.text for message in model.requests[1].messages if message.type == "ai"]
+    corrected = [message.text for message in model.requests[1].messages if message.type == "ai"][-1:]
     invention = f"{RESULT}{ECHO}\nSo it is 4.".strip()
     assert (corrected, got["ran"], got["warnings"][0]) == (
         [first.removesuffix(invention).rstrip()],

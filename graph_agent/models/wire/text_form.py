@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 
-RESULT_MARKER = "<tool_result"
-"""The beginning of each result in text; a model that writes it has begun to invent a result."""
+from graph_agent.parsing.turns import RESULT_MARKER
+
 EXAMPLE_ID = "do-not-render-example-"
 """Prefix of the ids of example messages, which only a request holds."""
 PLAN_STATUS = "plan_status"
