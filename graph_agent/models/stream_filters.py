@@ -313,32 +313,6 @@ class AnswerFilter(SentinelFilter):
         return self._is_answer and super().extends(text)
 
 
-class PlanFilter(AnswerFilter):
-    """Shows an answer up to the first possible plan in it, which is no part of an answer."""
-
-    def __init__(self, prefix: str = "") -> None:
-        super().__init__(prefix)
-        self._opening = CallOpening()
-        self._shown_end = 0
-
-    def part(self, text: str) -> tuple[int, int]:
-        """See `Visibility`."""
-        begin, end = super().part(text)
-        prefix = len(self._prefix)
-        plan = prefix + self._opening.before(text[prefix:])
-        if plan < end:
-            end = max(prefix, len(text[:plan].rstrip()))
-        self._shown_end = max(self._shown_end, begin, end)
-        return begin, self._shown_end
-
-    def extends(self, text: str) -> bool:
-        """See `Visibility`."""
-        if _NOT_PLAIN.search(text) is not None or not super().extends(text):
-            return False
-        self._shown_end += len(text)
-        return True
-
-
 class TurnFilter:
     """Shows of a reply what another filter shows, up to a tool result or turn that the model invents.
 

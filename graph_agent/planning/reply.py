@@ -31,7 +31,7 @@ from graph_agent.state.events import StoredEvent, event
 from graph_agent.types import Call, CutOff, Usage
 from graph_agent.usage import usage_of
 from graph_agent.waves.references import renamed
-from graph_agent.waves.reply import without_plans
+from graph_agent.waves.reply import answer_of_plans
 
 _FIXES: dict[CutOff, str] = {
     "length": "Call it again with shorter arguments, or do the work in several smaller calls.",
@@ -293,10 +293,10 @@ def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[A
     """
     answer = without_sentinel(reply.text)
     body = after_reasoning(answer).strip()
-    if mode == "wave" and deps.toolbox and (prose := without_plans(body)) != body:
-        return without_sentinel(prose)
     if not deps.toolbox or not may_begin_with_call(body):
         return answer
+    if mode == "wave" and (planned := answer_of_plans(body)) is not None:
+        return without_sentinel(planned)
     names = list(deps.toolbox.names)
     read = read_text_calls(body, names)
     if read.calls:

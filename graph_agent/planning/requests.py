@@ -24,7 +24,6 @@ from graph_agent.models.stream_filters import (
     CallFilter,
     LeadingCallFilter,
     MarkupFilter,
-    PlanFilter,
     SentinelFilter,
     TextCallFilter,
     TurnFilter,
@@ -362,9 +361,7 @@ class ModelRequests:
         """
 
         def inner() -> Visibility:
-            if not free:
-                return SentinelFilter()
-            return PlanFilter(prefix) if self.active.mode == "wave" else AnswerFilter(prefix)
+            return AnswerFilter(prefix) if free else SentinelFilter()
 
         turns, markup = self.seeks_turns, free and self.seeks_markup
         return lambda: TurnFilter(inner(), len(prefix), turns=turns, markup=markup) if turns or markup else inner()

@@ -26,7 +26,6 @@ _HOLDS_A_PLAN = re.compile(
 """Matches a field that a plan has, also in a damaged one."""
 _NAMES_A_FIELD = re.compile(r'"(?:status|tools)"\s*:')
 _FENCE = re.compile(r"\A(?:`{3,}|~{3,})[\w-]*+\s*+(?=\{)")
-_OPENING = re.compile(r"(?:(?:`{3,}|~{3,})[\w-]*+\s*+)?\{")
 _FENCE_END = re.compile(r"\A(?:`{3,}|~{3,})\s*+")
 _HALF_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*+)\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _HALF_PAIR = re.compile(r"(?<!\\)((?:\\\\)*+)\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
@@ -55,16 +54,6 @@ def answer_of_plans(text: str) -> str | None:
         rest = body[end:].strip()
         rest = _FENCE_END.sub("", rest) if fence else rest
     return "\n\n".join(dict.fromkeys(filter(None, [*parts, rest])))
-
-
-def without_plans(text: str) -> str:
-    """Return the prose of a text without the plans in it, whole, damaged or cut off; the same text without a plan."""
-    for number, opening in enumerate(_OPENING.finditer(text)):
-        if number >= _MOST_TRIES:
-            break
-        if (answer := answer_of_plans(text[opening.start() :])) is not None:
-            return "\n\n".join(filter(None, [text[: opening.start()].strip(), answer]))
-    return text
 
 
 def partial_answer(text: str) -> str | None:

@@ -9,6 +9,7 @@ from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
+from graph_agent import LoopConfig
 from graph_agent.models.capabilities import choose_tool_calling, name_lacks_tools
 from graph_agent.models.structured import StructuredPlanner
 
@@ -97,4 +98,4 @@ def test_configuration_overrides_a_family_without_tools() -> None:
 def test_a_family_without_tools_is_asked_for_structured_plans_in_text() -> None:
     planner = StructuredPlanner(chat("tinyllama"), {"type": "object"}, "make_plan")
 
-    assert planner._methods == ["text"]
+    assert planner._method(LoopConfig(structured_output="prompt"), planner.endpoint.rules) == "text"

@@ -23,6 +23,7 @@ _MOST_CHARS = 1_500
 _MOST_CHARS_OF_TASK = 120
 _GREETING = ("Good morning!", "Good morning! How can I help you?")
 _QUESTION = ("What can you do?", "I can answer questions and use tools.")
+_THANKS = ("Thanks!", "You are welcome!")
 _RESULT = "example result"
 _ANSWER = f"The result is: {_RESULT}"
 
@@ -44,8 +45,8 @@ def example_turns(tools: Sequence[Mapping[str, Any]], answers: ExampleAnswers) -
         half = len(turns) // 2
         result = tagged_result(calls[half - 1 if len(calls) > 1 else 0][1], _RESULT)
         with_result = [*turns[half - 1], result, _reply(_ANSWER, answers)]
-        greeting, question = [[task, _reply(text, answers)] for task, text in (_GREETING, _QUESTION)]
-        turns = [greeting, *turns[: half - 1], with_result, question, *turns[half:]]
+        greeting, *further = [[task, _reply(text, answers)] for task, text in (_GREETING, _QUESTION, _THANKS)]
+        turns = [greeting, *turns[: half - 1], with_result, *further, *turns[half:]]
     texts = [text for turn in turns for text in turn]
     return [
         AIMessage(text, id=f"{EXAMPLE_ID}{number}") if number % 2 else HumanMessage(text, id=f"{EXAMPLE_ID}{number}")

@@ -219,10 +219,6 @@ class Endpoint:
         if "json_schema" in self._set or self.rules.json_schema is False:
             return
         self.keep(Lesson(self.rules, {"json_schema": False}, "the reply does not fit the schema of the request"))
-        record_warning(
-            "The model's endpoint ignores the JSON schema of a reply; later requests ask for the form in the prompt. "
-            "To set it, write into `model_rules`: json_schema: false."
-        )
 
     def concerned(self, rules: WireRules) -> int:
         """Return the traits of messages that make a conversion necessary; see `concerned_by`."""
