@@ -13,11 +13,11 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.runnables.config import ensure_config, merge_configs
 
-from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.lru import BoundedCache
 from graph_agent.errors import ConfigError
 from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.continuation import ask_until_whole
+from graph_agent.models.offered_tools import OfferedTools
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.retry import QUIET
 from graph_agent.models.sanitize import (
@@ -48,14 +48,12 @@ from graph_agent.models.wire.examples import ExampleAnswers
 from graph_agent.models.wire.learn import Attempt, Endpoint, endpoint_of
 from graph_agent.models.wire.render import render, with_source
 from graph_agent.models.wire.rules import WireRules
-from graph_agent.models.wire.schemas import OfferedSchema, fold_schema
 from graph_agent.models.wire.shape import adapted_copy, shaped
 from graph_agent.models.wire.text_form import as_plans, as_text_history
 from graph_agent.models.wire.traits import Traits
 from graph_agent.settings.config import LoopConfig
-from graph_agent.usage import name_of_model, record_warning, with_usage
+from graph_agent.usage import name_of_model, with_usage
 
-logger = get_logger(__name__)
 Phase = Literal["plan", "answer"]
 Mode = Literal["native", "text", "wave"]
 """How the model returns calls: through the provider's tools, in text, or in structured plans."""
@@ -139,9 +137,7 @@ class ModelClient:
         # Earlier names are kept: the history may hold calls of tools that are no longer offered.
         self._names = list(dict.fromkeys([*self._names, *self.schemas.names]))
         self._aliases = ToolAliases(self._names)
-        self._provider_schemas: dict[tuple[bool, bool], list[dict[str, Any]]] = {}
-        self._folded: dict[str, OfferedSchema] = {}
-        """Tool → its parameters, if properties are offered under other names."""
+        self._offered = OfferedTools(self.schemas, self._aliases.to_alias)
         self._renames = any(self._aliases.to_alias(name) != name for name in self._names)
         self._bound: BoundedCache[tuple[Any, ...], Binding] = BoundedCache()
         self._text: TextReplies | None = None
@@ -346,7 +342,7 @@ class ModelClient:
         reply = with_source(sanitized(reply), rules)
         reply = with_usage(reply, rendered, settings, bound.options.get("tools"))
         reply = _rename_calls(reply, self._aliases.to_name) if self._renames else reply
-        return _restored(reply, self._folded) if self._folded else reply
+        return self._offered.restored(reply)
 
     def _rendered(
         self, safe: SafeMessages, rules: WireRules, mode: Mode, examples: ExampleAnswers
@@ -401,7 +397,7 @@ class ModelClient:
 
     def _offer(self, phase: Phase, rules: WireRules) -> tuple[list[dict[str, Any]], Any]:
         """Return the tools of a request, and its tool choice; None to leave it to the model."""
-        schemas = self._schemas_for(rules)
+        schemas = self._offered.under(rules)
         if phase == "answer":
             return schemas, choice_of(self.model, "none") if rules.choice_none else None
         wanted = self._possible_choice() if rules.choice_forced else None
@@ -413,47 +409,12 @@ class ModelClient:
         alone = [schema for schema in schemas if schema["function"]["name"] == wanted]
         return alone, choice_of(self.model, ANY_TOOL)
 
-    def _schemas_for(self, rules: WireRules) -> list[dict[str, Any]]:
-        """Return the offered tools, with the names and parameters that the endpoint accepts."""
-        form = (rules.root_combinators, rules.free_keys)
-        if form not in self._provider_schemas:
-            self._provider_schemas[form] = [
-                {**schema, "function": function}
-                for schema in self.schemas
-                if (function := self._function(schema["function"], *form)) is not None
-            ]
-        return self._provider_schemas[form]
-
-    def _function(self, given: dict[str, Any], root_combinators: bool, free_keys: bool) -> dict[str, Any] | None:
-        """Return a tool's function as it is offered; None if no provider accepts its parameters."""
-        named = {**given, "name": self._aliases.to_alias(given["name"])}
-        if root_combinators and free_keys:
-            return named
-        folded = fold_schema(given.get("parameters"), root_combinators=root_combinators, free_keys=free_keys)
-        if folded is None:
-            warning = f"The tool {given['name']!r} is not offered to the model: no object fits its schema."
-            logger.warning("%s", warning)
-            record_warning(warning)
-            return None
-        if folded.names:
-            self._folded[given["name"]] = folded
-        return {**named, "parameters": folded.parameters}
-
     def _possible_choice(self) -> str | None:
         """Return the tool choice under the provider's alias; None if its tool is not offered."""
         choice = self._tool_choice
         if choice is None or choice == ANY_TOOL:
             return choice
         return self._aliases.to_alias(choice) if choice in self.schemas.names else None
-
-
-def _restored(reply: AIMessage, folded: Mapping[str, OfferedSchema]) -> AIMessage:
-    """Return a reply whose calls have the own names of their arguments."""
-    calls = [
-        {**call, "args": folded[call["name"]].restored(call["args"])} if call["name"] in folded else call
-        for call in reply.tool_calls
-    ]
-    return reply if calls == reply.tool_calls else reply.model_copy(update={"tool_calls": calls})
 
 
 def _rename_calls(message: AIMessage, rename: Any) -> AIMessage:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -59,7 +60,7 @@ class Ollama(Plain):
 def as_package(kind: type[Plain], package: str, name: str) -> type[Plain]:
     """The class as one of a package, with a subclass of another name."""
     parent = type(name, (kind,), {"__module__": f"{package}.chat_models"})
-    return type("HouseModel", (parent,), {"__module__": __name__})
+    return type(f"House{name}", (parent,), {"__module__": __name__})
 
 
 async def run(model: Plain, config: LoopConfig) -> tuple[str, str, list[str]]:
@@ -91,8 +92,27 @@ async def test_a_setting_that_a_class_cannot_send_is_named_once_and_left_out() -
     found = await run(model, SENT)
 
     sent = {"temperature": 0.25, "max_tokens": 77, "p": 0.35, "stop": ["END"], "request_options": {"max_retries": 0}}
-    warning = "HouseModel is asked without reasoning_effort: HouseModel has no such option for this model."
+    warning = "HouseChatCohere is asked without reasoning_effort: HouseChatCohere has no such option for this model."
     assert (found, model.sent) == (("COMPLETED", "Done.", [warning]), [sent, sent])
+
+
+@pytest.mark.parametrize("package", [None, "langchain_elsewhere"])
+async def test_settings_that_an_unknown_class_refuses_are_left_out(package: str | None) -> None:
+    kind = Plain if package is None else as_package(Plain, package, "ChatElsewhere")
+    model = kind(replies=[AIMessage("Hi."), AIMessage("Again.")])
+    talk = Session(create_graph_agent(model, tools=[echo], config=SENT, checkpointer=InMemorySaver()), "s1")
+
+    answers = [(await talk.run(text)).answer for text in ("hi", "again")]
+
+    warnings = [event["message"] for event in await talk.events() if event["type"] == "warning"]
+    assert (answers, model.sent, warnings) == (
+        ["Hi.", "Again."],
+        [{"stop": ["END"]}] * 2,
+        [
+            "The model's endpoint refused a request and accepted it in another form; later requests have it at once. "
+            "To set it, write into `model_rules`: left_out: ['max_tokens', 'reasoning_effort', 'temperature', 'top_p']."
+        ],
+    )
 
 
 class ToolsOnly(Plain):

@@ -74,7 +74,10 @@ def _tool_choice(rules: WireRules, options: Mapping[str, Any]) -> Changes:
     return {"choice_named": False} if rules.choice_named else {"choice_forced": False}
 
 
-_OPTIONS = ("temperature", "top_p", "stop", "reasoning_effort", "parallel_tool_calls", "seed", "frequency_penalty")
+_OPTIONS = (
+    *("temperature", "top_p", "stop", "reasoning_effort", "parallel_tool_calls", "seed", "frequency_penalty"),
+    "max_tokens",  # last: another name for it is tried before
+)
 """Options that are left out if they are refused."""
 
 _LESSONS: tuple[tuple[re.Pattern[str], Callable[[WireRules], Changes]], ...] = (
@@ -255,7 +258,10 @@ class Attempt:
             options: The options of the request.
             changes_request: Whether other rules give another request.
         """
-        if len(self._lessons) >= _MOST_LESSONS or self.rules.provider == "in-process":
+        if len(self._lessons) >= _MOST_LESSONS:
+            return False
+        # A class of a package that is not in the table may take other keywords, which Python refuses by name.
+        if self.rules.provider == "in-process" and not isinstance(error, TypeError):
             return False
         if (status := status_of(error)) is not None and status not in _REFUSALS:
             return False
@@ -267,9 +273,11 @@ class Attempt:
         return True
 
     def confirm(self) -> None:
-        """Keep the changes, because the request has succeeded; record a warning for each."""
+        """Keep the changes, because the request has succeeded; record a warning for each field."""
         for lesson in self._lessons:
             self._endpoint.keep(lesson)
+        # The newest change of a field includes the earlier ones.
+        for lesson in {frozenset(lesson.changes): lesson for lesson in self._lessons}.values():
             record_warning(lesson.warning)
         self._lessons = []
 
@@ -291,7 +299,8 @@ def endpoint_of(model: BaseChatModel, settings: Mapping[str, Any]) -> Endpoint:
     rules = rules_for(model, settings)
     if rules.provider == "in-process":
         return Endpoint(rules, settings)
-    key = (type(model).__qualname__, base_url(model), model_name(model), _key_of(model), repr(sorted(settings.items())))
+    kind = f"{type(model).__module__}.{type(model).__qualname__}"
+    key = (kind, base_url(model), model_name(model), _key_of(model), repr(sorted(settings.items())))
     with _guard:
         if len(_endpoints) >= _MOST:
             _endpoints.clear()
