@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph, CompileOptions
     from graph_agent.delegation import Delegate
-    from graph_agent.models.client import Resolve
+    from graph_agent.models.pool import Resolve
     from graph_agent.settings.response_format import ResponseStrategy
     from graph_agent.waves.schema import PlanningResult
 

@@ -23,7 +23,7 @@ from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.execution.open_calls import FIELDS, current_wave
 from graph_agent.hooks.loop_hooks import sort_hooks
 from graph_agent.hooks.pipeline import MiddlewareNode, MiddlewareNodes
-from graph_agent.models.client import ModelPool, ModelWrapper, Resolve, leave_unwrapped, require_chat_model
+from graph_agent.models.pool import ModelPool, ModelWrapper, Resolve, leave_unwrapped, require_chat_model
 from graph_agent.nodes.delegate import delegate_node
 from graph_agent.nodes.finalize import finalize_node
 from graph_agent.nodes.hook import model_node

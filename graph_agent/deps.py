@@ -21,7 +21,8 @@ from graph_agent._internal.failure_log import log_fields
 from graph_agent._internal.lru import BoundedCache
 from graph_agent.hooks.pipeline import MiddlewareNodes
 from graph_agent.hooks.protocol import LoopHook, sees_answers
-from graph_agent.models.client import Mode, ModelClient, ModelPool
+from graph_agent.models.client import Mode, ModelClient
+from graph_agent.models.pool import ModelPool
 from graph_agent.models.structured import StructuredPlanner
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import Content, joined, tools_in_text

@@ -1,12 +1,9 @@
-"""Holds the models of one agent: its own, the models selected by runs, the fallbacks; sends them their requests."""
+"""Sends the requests of one model: in the form of its endpoint, with its tools, options and reply schemas."""
 
 from __future__ import annotations
 
-import asyncio
 import copy
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
@@ -14,8 +11,6 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent._internal.lru import BoundedCache
-from graph_agent.errors import ConfigError
-from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.continuation import ask_until_whole
 from graph_agent.models.offered_tools import OfferedTools
 from graph_agent.models.prefixed import PrefixedChatModel
@@ -34,7 +29,6 @@ from graph_agent.models.structured import (
     ModelCall,
     ResponseFormat,
     SchemaMode,
-    StructuredPlanner,
     reply_form,
     stop_sequences,
     unwrap_binding,
@@ -42,17 +36,16 @@ from graph_agent.models.structured import (
 )
 from graph_agent.models.text_replies import TextReplies, ignores_schema, read_by_schema, with_result_marker
 from graph_agent.models.wire.answer_decoder import AnswerDecoder
-from graph_agent.models.wire.client_retries import without_client_retries
 from graph_agent.models.wire.clients import bind_tools, choice_of, client_options
 from graph_agent.models.wire.examples import ExampleAnswers
 from graph_agent.models.wire.learn import Attempt, Endpoint, endpoint_of
 from graph_agent.models.wire.render import render, with_source
 from graph_agent.models.wire.rules import WireRules
-from graph_agent.models.wire.shape import adapted_copy, shaped
+from graph_agent.models.wire.shape import shaped
 from graph_agent.models.wire.text_form import as_plans, as_text_history
 from graph_agent.models.wire.traits import Traits
 from graph_agent.settings.config import LoopConfig
-from graph_agent.usage import name_of_model, with_usage
+from graph_agent.usage import with_usage
 
 Phase = Literal["plan", "answer"]
 Mode = Literal["native", "text", "wave"]
@@ -423,151 +416,3 @@ def _rename_calls(message: AIMessage, rename: Any) -> AIMessage:
         return message
     calls = [{**call, "name": name} for call, name in zip(message.tool_calls, names, strict=True)]
     return message.model_copy(update={"tool_calls": calls})
-
-
-Resolve = Callable[[Any], BaseChatModel]
-"""Returns the chat model for a name or an object; raises `ConfigError` if there is none."""
-
-ModelWrapper = Callable[[ModelClient, StructuredPlanner], tuple[ModelClient, StructuredPlanner]]
-
-"""Wraps the two clients of a model, e.g. in middleware."""
-
-_KEPT = 32
-"""Maximum number of cached models selected by runs; the oldest is evicted first."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BoundModel:
-    """A model with its clients and capabilities."""
-
-    name: str
-    """Its name in messages to users."""
-    given: Any
-    """The object it was built from; the reference keeps its `id` from being reused as a cache key."""
-    client: ModelClient
-    planner: StructuredPlanner
-    tool_calling: Mode
-    """How the model returns calls if the configuration is `auto`."""
-    takes_tools: bool
-    """Whether its profile declares support of tools; False without an entry."""
-    window: int | None
-    """Maximum input tokens by its profile; None if unknown."""
-    is_known: bool
-    """Whether the rules of its endpoint are those of a known provider or server."""
-    _learned: list[int] = field(default_factory=list, init=False)
-
-    @property
-    def learned_window(self) -> int | None:
-        """Maximum input tokens that the model's server has named, for the life of the process; None if unknown."""
-        return self._learned[-1] if self._learned else None
-
-    def learn_window(self, tokens: int) -> None:
-        """Record the maximum input tokens that the model's server names."""
-        self._learned[:] = [tokens]
-
-
-def leave_unwrapped(client: ModelClient, planner: StructuredPlanner) -> tuple[ModelClient, StructuredPlanner]:
-    """Return both clients unchanged."""
-    return client, planner
-
-
-class ModelPool:
-    """Builds and caches the models of one agent.
-
-    Args:
-        config: The agent's configuration; the models it names are resolved here.
-        resolve: Returns the chat model for the value in a configuration or a run.
-        plan_schema: JSON schema of a structured plan.
-        plan_tool: Name of the tool that receives a structured plan.
-        around: Wraps the clients of each model; the default does not.
-
-    Raises:
-        ConfigError: If `config` names a model that cannot be built.
-    """
-
-    def __init__(
-        self,
-        own: BaseChatModel,
-        *,
-        config: LoopConfig,
-        resolve: Resolve,
-        schemas: Sequence[dict[str, Any]],
-        plan_schema: dict[str, Any],
-        plan_tool: str,
-        around: ModelWrapper = leave_unwrapped,
-    ) -> None:
-        self._own = own
-        self._resolve = resolve
-        self._schemas = schemas
-        self._plan_schema = plan_schema
-        self._plan_tool = plan_tool
-        self._wrap = around
-        self._lock = threading.Lock()
-        self._run_models: dict[object, BoundModel] = {}
-        self._built: dict[object, BoundModel] = {}
-        for name, wanted in (("model", [config.model or own]), ("fallback_models", config.fallback_models)):
-            for given in wanted:
-                self._built[_key(given, config)] = self._build(given, name, config)
-        self.drops_tools: dict[str, bool] = {}
-        """Name of a model → whether its server leaves the tools out of the prompt; absent if unknown."""
-        self.first = self._built[_key(config.model or own, config)]
-        """The model of runs that do not select another."""
-
-    async def chain(self, settings: LoopConfig) -> list[BoundModel]:
-        """Return the distinct models of a run: its model, then the fallbacks in order."""
-        found = [await self.ready(settings.model or self._own, "model", settings)]
-        found += [await self.ready(given, "fallback_models", settings) for given in settings.fallback_models]
-        return list(dict.fromkeys(found))
-
-    async def ready(self, given: Any, field: str, settings: LoopConfig) -> BoundModel:
-        """Build the model of a setting, or return it from the cache; raise `ConfigError` if it cannot be built."""
-        key = _key(given, settings)
-        ready = self._built.get(key) or self._run_models.get(key)
-        if ready is None:
-            # In a thread: importing a provider's package and building its client may block.
-            ready = await asyncio.to_thread(self._build, given, field, settings)
-            with self._lock:
-                ready = self._run_models.setdefault(key, ready)
-                if len(self._run_models) > _KEPT:
-                    del self._run_models[next(iter(self._run_models))]
-        return ready
-
-    def _build(self, given: Any, field: str, settings: LoopConfig) -> BoundModel:
-        try:
-            found = given if given is self._own else self._resolve(given)
-        except ConfigError as error:
-            raise ConfigError(f"{field}: {error}") from error
-        model = adapted_copy(without_client_retries(found), found)
-        name = given if isinstance(given, str) else name_of_model(model) or type(model).__name__
-        endpoint = endpoint_of(model, settings.rules_of(name, name_of_model(model)))
-        window = (model.profile or {}).get("max_input_tokens") or endpoint.rules.window
-        client, planner = self._wrap(
-            ModelClient(model, self._schemas, endpoint=endpoint),
-            StructuredPlanner(model, self._plan_schema, self._plan_tool, endpoint),
-        )
-        return BoundModel(
-            name=name,
-            given=given,
-            client=client,
-            planner=planner,
-            tool_calling=choose_tool_calling(model, "auto") if endpoint.rules.tools else "text",
-            takes_tools=bool((model.profile or {}).get("tool_calling")),
-            window=window if isinstance(window, int) and window > 0 else None,
-            is_known=endpoint.rules.is_known,
-        )
-
-
-def require_chat_model(given: Any) -> BaseChatModel:
-    """Return a chat model unchanged; raise `ConfigError` for anything else, e.g. a name."""
-    if isinstance(given, BaseChatModel):
-        return given
-    raise ConfigError(
-        f"{given!r} is not a chat model, and this graph was built without a resolver of names; "
-        "pass resolve= to build_graph, or use create_graph_agent."
-    )
-
-
-def _key(given: Any, settings: LoopConfig) -> object:
-    # Chat models are not hashable.
-    key = given if isinstance(given, str) else id(given)
-    return (key, repr(settings.model_rules)) if settings.model_rules else key

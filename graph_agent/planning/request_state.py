@@ -21,7 +21,7 @@ from graph_agent.deps import AgentDeps
 from graph_agent.errors import ConfigError
 from graph_agent.hooks.protocol import HookRequest
 from graph_agent.hooks.request_messages import with_text, with_texts
-from graph_agent.models.client import BoundModel, Mode
+from graph_agent.models.client import Mode
 from graph_agent.models.errors import (
     FALLBACK_SENTENCE,
     brief_model_error,
@@ -31,6 +31,7 @@ from graph_agent.models.errors import (
     window_in,
 )
 from graph_agent.models.finish import REFUSAL_WARNING
+from graph_agent.models.pool import BoundModel
 from graph_agent.models.sanitize import SafeMessages, sanitized, without_calls
 from graph_agent.models.wire.traits import traits_of
 from graph_agent.parsing.calls import UNFINISHED

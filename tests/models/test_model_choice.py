@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, Session, build_graph, create_graph_agent
 from graph_agent.errors import ConfigError
-from graph_agent.models.client import ModelPool
+from graph_agent.models.pool import ModelPool
 from graph_agent.spec import load_spec, open_agent
 from tests.support.agents import ECHO_SCRIPT, echo, says, thread
 from tests.support.openai_stub import StubFactory, openai_stub
