@@ -114,7 +114,7 @@ class ModelClient:
     ) -> None:
         self.model = model
         self.endpoint = endpoint or endpoint_of(model, {})
-        """What the model's endpoint accepts, with what was learned of it."""
+        """The rules of the model's endpoint, with the learned ones."""
         self._tool_choice = tool_choice
         self.options: Mapping[str, Any] = {}
         """Options of every call, which override the configuration's; a value of None removes an option."""

@@ -95,7 +95,7 @@ class StructuredPlanner:
     ) -> None:
         self.model, self.schema, self.tool = model, schema, tool
         self.endpoint = endpoint or endpoint_of(model, {})
-        """What the model's endpoint accepts, with what was learned of it."""
+        """The rules of the model's endpoint, with the learned ones."""
         self._schema_mode = SchemaMode(model)
         self._takes_tools = choose_tool_calling(model, "auto") == "native"
         self._refused: set[PlanMethod] = set()

@@ -188,7 +188,7 @@ class LoopConfig(CheckedModel):
     """What the endpoints of models accept, where it differs from what is known of them: model name, the beginning of
     one, or `*` for all → fields of `WireRules`, such as `{"*": {"user_after_tool": False}}`.
 
-    A field that is set is not changed by what is learned from refusals.
+    A field that is set is not changed by a refusal.
     """
     reasoning_effort: ReasoningEffort | None = None
     """Passed to every model call of the loop; None leaves it to the provider."""

@@ -1,4 +1,4 @@
-"""A refusal that names what was refused changes the next request, once, and is remembered if that one succeeds."""
+"""A refusal that names the refused part changes the next request, once, and is remembered if that one succeeds."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def kinds_in(message: BaseMessage) -> list[Any]:
 
 @given(histories(), st.sampled_from(sorted(PROVIDERS)), st.integers(1, 12))
 def test_a_request_begins_with_that_of_a_shorter_history(history: list[BaseMessage], provider: str, cut: int) -> None:
-    """Prompt caches depend on it. Only the newest message may be extended, by what is joined to it."""
+    """Prompt caches depend on it. Only the newest message may be extended, by a message joined to it."""
     rules = PROVIDERS[provider]
     cut = next((at for at in range(cut, len(history)) if not isinstance(history[at], ToolMessage)), len(history))
 
