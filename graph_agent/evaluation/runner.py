@@ -27,6 +27,7 @@ from graph_agent.checkpoints.urls import MEMORY
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError, GraphAgentError, InputError
 from graph_agent.evaluation.cases import NO_MEASURES, Case, Failure, Judge, Measures, Score, check_run
+from graph_agent.models.endpoints import ModelEndpoint
 from graph_agent.models.scripted import MOCK_VARIABLE, MockChatModel, mock_model_from_env
 from graph_agent.session.importing import background_sessions
 from graph_agent.session.results import RunResult, since_last_input
@@ -299,12 +300,16 @@ def _judge_key(judge: Judge) -> str:
     return json.dumps([judge.model, judge.rubric])
 
 
+def _named(model: str | list[str]) -> str | list[str | ModelEndpoint]:
+    return model if isinstance(model, str) else [*model]
+
+
 def _judge_spec(judge: Judge, plan: Plan, agent: AgentSpec) -> AgentSpec:
     # Braces of a rubric must not be read as those of a template.
     rubric = judge.rubric.replace("{{", "{ {").replace("{%", "{ %").replace("{#", "{ #")
     return AgentSpec(
         name="judge",
-        model=agent.model if judge.model is None else judge.model,
+        model=agent.model if judge.model is None else _named(judge.model),
         system_prompt=_JUDGE_PROMPT.format(rubric=rubric),
         response_format=_SCORE,
         db=MEMORY,  # replaced by the database of the evaluation

@@ -189,7 +189,7 @@ class ModelClient:
             bound = self._bound_for(phase, settings, attempt, mode=mode, form=form)
             rendered = self._rendered(safe, attempt.rules, mode, self._example_answers(settings, form, schema))
             silent = quiet or (schema is not None and form is None)
-            by_schema = mode == "text" and bool(self.schemas) and form is not None
+            by_schema = form is not None and self._has_calls_in_text(phase, mode, schema)
             decoder = AnswerDecoder(self._stop(settings)) if by_schema and schema is None else None
             try:
                 reply = await self._ask(
@@ -217,7 +217,8 @@ class ModelClient:
             else:
                 attempt.confirm()
                 if by_schema:
-                    if not (decoder and decoder.is_answer) and ignores_schema(reply):
+                    is_stated = "structured_output" in (self.model.profile or {})
+                    if not (is_stated or (decoder and decoder.is_answer)) and ignores_schema(reply):
                         self.endpoint.learn_ignored_schema()
                     reply, is_answer = read_by_schema(reply, decoder or AnswerDecoder(), schema, self._stop(settings))
                     if watch is not None:
@@ -243,7 +244,7 @@ class ModelClient:
     ) -> ResponseFormat | None:
         """Return the form of the reply that the provider is asked to enforce; None if there is none."""
         with_tools = bool(self.schemas) and mode == "native"
-        if mode == "text" and self.schemas:
+        if self._has_calls_in_text(phase, mode, schema):
             if not self._schema_mode.is_sent_for_calls(settings.structured_output, rules):
                 return None
             answers = settings.finalize != "compose"
@@ -252,6 +253,10 @@ class ModelClient:
         if schema is None or not self._schema_mode.is_sent(settings.structured_output, rules, with_tools=with_tools):
             return None
         return self._schema_mode.form(schema)
+
+    def _has_calls_in_text(self, phase: Phase, mode: Mode, schema: dict[str, Any] | None) -> bool:
+        """Whether the schema of a reply is built from the tools; that of a typed answer is the user's own."""
+        return mode == "text" and bool(self.schemas) and not (phase == "answer" and schema is not None)
 
     @property
     def _text_replies(self) -> TextReplies:

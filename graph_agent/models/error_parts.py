@@ -58,9 +58,15 @@ def class_names(exc: BaseException) -> set[str]:
     return {cls.__name__ for error in causes_of(exc) for cls in type(error).__mro__}
 
 
+_CONNECTION_CLASSES = frozenset({"ClientPayloadError", "TransferEncodingError", "ContentLengthError"})
+"""Errors of aiohttp for a reply that ended early; their `code` of 400 is no status of the server."""
+
+
 def status_of(exc: BaseException) -> int | None:
     """Return the HTTP status of an error, from 400 to 599; None if it has none, such as one inside a reply."""
     for error in causes_of(exc):
+        if type(error).__name__ in _CONNECTION_CLASSES:
+            continue
         response = getattr(error, "response", None)
         # botocore's response is a dict.
         meta = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}

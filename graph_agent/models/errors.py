@@ -44,6 +44,8 @@ _TRANSIENT_STATUSES = frozenset({408, 409, 424, 425, 429, *range(500, 600)} - {5
 _TRANSIENT_CLASSES = frozenset(
     {
         "APIConnectionError",
+        "ClientConnectionError",
+        "ClientPayloadError",
         "ConnectionError",
         "DeadlineExceeded",
         "InternalServerError",
@@ -52,6 +54,7 @@ _TRANSIENT_CLASSES = frozenset(
         "ModelConnectionError",
         "ModelRateLimitError",
         "ModelTimeoutError",
+        "ProtocolError",
         "RateLimitError",
         "ResourceExhausted",
         "ServiceUnavailable",

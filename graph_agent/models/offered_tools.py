@@ -60,7 +60,10 @@ class OfferedTools:
         if rules.root_combinators and rules.free_keys:
             return named
         folded = fold_schema(
-            given.get("parameters"), root_combinators=rules.root_combinators, free_keys=rules.free_keys
+            given.get("parameters"),
+            root_combinators=rules.root_combinators,
+            free_keys=rules.free_keys,
+            text_enums=rules.text_enums,
         )
         if folded is None:
             warning = f"The tool {given['name']!r} is not offered to the model: no object fits its schema."

@@ -146,7 +146,8 @@ class StructuredPlanner:
                     raise
             else:
                 attempt.confirm()
-                if method == "schema" and ignores_schema(reply):
+                is_stated = "structured_output" in (self.model.profile or {})
+                if method == "schema" and not is_stated and ignores_schema(reply):
                     self.endpoint.learn_ignored_schema()
                 return with_usage(reply, rendered, settings, bound.options.get("tools"))
 

@@ -16,6 +16,7 @@ _URL_FIELDS = ("openai_api_base", "anthropic_api_url", "base_url", "azure_endpoi
 _NAME_FIELDS = ("model_name", "model", "model_id", "deployment_name")
 _OPENAI_URL = "https://api.openai.com/v1"
 _LOCAL = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}
+_CLAUDES = {"anthropic", "aws-bedrock"}
 _CLOUDS = {"aws-bedrock", "google-vertex"}
 _CLIENTS = re.compile(r"langchain_(?!core\b|classic\b|tests\b)\w+")
 
@@ -31,6 +32,9 @@ def rules_for(model: BaseChatModel, settings: Mapping[str, Any] | None = None) -
         ConfigError: For a field that does not exist, or a value of another type.
     """
     rules = _from_table(model)
+    if rules.provider in _CLAUDES and _thinks(model):
+        # Claude refuses another temperature and a forced call while it thinks.
+        rules = rules.with_fields({"thinking_first": True, "choice_forced": False, "left_out": ["temperature"]})
     return rules.with_fields(settings) if settings else rules
 
 
@@ -50,6 +54,13 @@ def _from_table(model: BaseChatModel) -> WireRules:
         added = {field: value for family, fields in FAMILIES if family.search(name) for field, value in fields.items()}
         rules = rules.with_fields(added) if added else rules
     return rules
+
+
+def _thinks(model: BaseChatModel) -> bool:
+    """Whether a client of Claude asks for reasoning in each request."""
+    fields = getattr(model, "additional_model_request_fields", None) or {}
+    thinking = getattr(model, "thinking", None) or (fields.get("thinking") if isinstance(fields, dict) else None)
+    return isinstance(thinking, dict) and thinking.get("type") in ("enabled", "adaptive")
 
 
 def client_package(cls: type) -> str | None:

@@ -16,6 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from graph_agent._internal.media import NAMES, described, media_of, only_accepted
 from graph_agent.models.wire.rules import CallIds, WireRules
+from graph_agent.models.wire.text_form import as_text_history
 from graph_agent.models.wire.traits import CALL_FIELDS, REASONING_FIELDS, SOURCE
 
 SENT = "graph_agent_sent"
@@ -59,6 +60,8 @@ def render(messages: Sequence[BaseMessage], rules: WireRules, alias: Callable[[s
         rules: The rules of the endpoint; no conversion is needed where no trait of the messages concerns it.
         alias: Returns the name under which a tool is offered, for its own name.
     """
+    if rules.thinking_first:
+        messages = _without_foreign_calls(messages, rules)
     converted: list[BaseMessage] = []
     media: list[Any] = []
     names: dict[str, str] = {}
@@ -78,6 +81,22 @@ def render(messages: Sequence[BaseMessage], rules: WireRules, alias: Callable[[s
     if media:
         _add_media(converted, media, rules)
     return _in_order(converted, rules)
+
+
+def _without_foreign_calls(messages: Sequence[BaseMessage], rules: WireRules) -> list[BaseMessage]:
+    """Return the calls since the newest input as text, if a message with calls has no reasoning of the provider."""
+    newest = next((at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], HumanMessage)), -1)
+    since: list[Any] = list(messages[newest + 1 :])
+    replies = [message for message in since if isinstance(message, AIMessage) and message.tool_calls]
+    if all(_begins_with_reasoning(reply) and maker_of(reply) in (None, rules.provider) for reply in replies):
+        return list(messages)
+    return [*messages[: newest + 1], *as_text_history(since)]
+
+
+def _begins_with_reasoning(reply: AIMessage) -> bool:
+    content = reply.content
+    first = content[0] if isinstance(content, list) and content else None
+    return _type(first) in ("thinking", "redacted_thinking", "reasoning_content", "reasoning")
 
 
 def with_source(reply: AIMessage, rules: WireRules) -> AIMessage:

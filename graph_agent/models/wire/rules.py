@@ -54,6 +54,11 @@ class WireRules:
     """Fields of an OpenAI-compatible assistant message with reasoning that the endpoint accepts back."""
     reasoning_needed: str = ""
     """The field with reasoning that each message with calls must have, empty if need be; no name if none must."""
+    thinking_first: bool = False
+    """Whether a message with calls of the newest input must begin with the reasoning of this provider.
+
+    Calls of other models since that input are otherwise written as text, with their results.
+    """
     signature_needed: bool = False
     """Whether the first call of a message needs a thought signature of Gemini; calls of others get a placeholder."""
     cache_control: bool = False
@@ -86,6 +91,8 @@ class WireRules:
     # The schemas of tools.
     root_combinators: bool = False
     """Whether the root of a tool's schema may have `anyOf`, `oneOf` or `allOf`."""
+    text_enums: bool = False
+    """Whether an enumeration in a tool's schema may hold texts only."""
     free_keys: bool = False
     """Whether the names of a tool's arguments may have characters other than letters, digits, `_`, `.` and `-`."""
 

@@ -33,7 +33,9 @@ class OfferedSchema:
         return _renamed(arguments, self.names) if self.names else arguments
 
 
-def fold_schema(parameters: Any, *, root_combinators: bool = False, free_keys: bool = False) -> OfferedSchema | None:
+def fold_schema(
+    parameters: Any, *, root_combinators: bool = False, free_keys: bool = False, text_enums: bool = False
+) -> OfferedSchema | None:
     """Return the parameters of a tool in a form that providers accept; an equal schema is the same object.
 
     At the root, alternatives become one object with all their properties; a property is required if all alternatives
@@ -44,6 +46,7 @@ def fold_schema(parameters: Any, *, root_combinators: bool = False, free_keys: b
         parameters: The JSON schema that a server publishes; it may be anything.
         root_combinators: Whether the provider accepts `anyOf`, `oneOf` and `allOf` at the root.
         free_keys: Whether it accepts any character in the names of properties.
+        text_enums: Whether it accepts enumerations of texts only; other values are named in the description.
 
     Returns:
         The schema, and the names that differ; None if no object fits the schema, or if it is nested too deeply.
@@ -54,6 +57,8 @@ def fold_schema(parameters: Any, *, root_combinators: bool = False, free_keys: b
             return None
         if not (root_combinators and root.get("type") == "object"):
             root = _Folder(root).fold(root)
+        if text_enums:
+            _describe_enums(root)
         offered = OfferedSchema(root) if free_keys else _with_plain_keys(root)
     except (_UnusableError, RecursionError):
         return None
@@ -136,6 +141,13 @@ class _Converter:
                 converted |= self._keyword(keyword, value, level + 1)
         if "properties" in given and "properties" not in converted:
             converted["properties"] = {}
+        if converted.get("type") == "array" and "items" not in converted:
+            # OpenAI and Gemini demand it, also of the tuples of newer drafts.
+            kinds = converted.pop("prefixItems", [])
+            converted["items"] = kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {}
+        if None in (choices := converted.get("enum") or ()) and any(choice is not None for choice in choices):
+            # LangChain's client of Gemini fails on a null; an argument that may be null can be left out.
+            converted["enum"] = [choice for choice in choices if choice is not None]
         required = [*_texts(given.get("required")), *self._marked_required(given)]
         if "properties" in converted:
             required = [name for name in required if name in converted["properties"]]
@@ -287,6 +299,17 @@ def _with_plain_keys(root: Schema) -> OfferedSchema:
     if not aliases:
         return OfferedSchema(root)
     return OfferedSchema(_with_aliases(root, aliases), {alias: name for name, alias in aliases.items()})
+
+
+def _describe_enums(node: Schema) -> None:
+    """Replace each enumeration of other values than texts by a sentence, in place."""
+    choices = node.get("enum")
+    if isinstance(choices, list) and not all(isinstance(choice, str) for choice in choices):
+        del node["enum"]
+        listed = f"One of {', '.join(map(str, choices))}."
+        node["description"] = " ".join(filter(None, [str(node.get("description") or ""), listed]))
+    for each in _subschemas(node):
+        _describe_enums(each)
 
 
 def _subschemas(node: Schema) -> Iterator[Schema]:

@@ -50,6 +50,7 @@ _GEMINI = WireRules(
     text_parts=True,
     json_schema=True,
     schema_with_tools=False,
+    text_enums=True,
     free_keys=True,
 )
 _THINKING = frozenset({"reasoning_content"})

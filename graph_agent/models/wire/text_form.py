@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 
+from graph_agent._internal.media import media_of
 from graph_agent.parsing.turns import RESULT_MARKER
 
 EXAMPLE_ID = "do-not-render-example-"
@@ -58,7 +59,9 @@ def _convert(
 
     def flush() -> None:
         if results:
-            written.append(HumanMessage(format_results(results), id=results[0][0].id))
+            text, media = format_results(results), [block for each in results for block in _media(*each)]
+            content: Any = [{"type": "text", "text": text}, *media] if media else text
+            written.append(HumanMessage(content, id=results[0][0].id))
             results.clear()
 
     for message in messages:
@@ -78,6 +81,14 @@ def _convert(
             written.append(message)
     flush()
     return written
+
+
+def _media(result: ToolMessage, place: _Place) -> list[Any]:
+    """Return the images, documents and recordings of a result, each behind a text that names its call."""
+    blocks = result.content if isinstance(result.content, list) else []
+    number = f", call {place.number}" if place.number else ""
+    label = {"type": "text", "text": f"[Content of the result of {place.name}{number}:]"}
+    return [part for block in blocks if media_of(block) is not None for part in (label, block)]
 
 
 def envelope(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:

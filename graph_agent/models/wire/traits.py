@@ -88,7 +88,7 @@ def concerned_by(rules: WireRules) -> int:
         traits |= Traits.BLOCKS
     if rules.call_ids == "plain":
         traits |= Traits.ODD_IDS
-    if rules.call_ids == "nine" or rules.reasoning_needed or rules.signature_needed:
+    if rules.call_ids == "nine" or rules.reasoning_needed or rules.signature_needed or rules.thinking_first:
         traits |= Traits.CALLS
     if not rules.empty_text:
         traits |= Traits.BLANK
