@@ -6,11 +6,14 @@ The sentinel `No more actions.` is the planning reply of a model that makes no c
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from graph_agent._internal.text import REASONING, after_reasoning
-from graph_agent.models.stream_watch import Visibility
 from graph_agent.parsing.tags import FAMILY, FUNCTION_START, MARKUP, TAG, code_language
 from graph_agent.parsing.turns import MARK, ProseEnd, leading_length, without_leading
+
+if TYPE_CHECKING:
+    from graph_agent.models.stream_watch import Visibility
 
 SENTINEL = "No more actions."
 

@@ -118,7 +118,7 @@ def test_a_failed_run_prints_the_error_with_the_provider_s_words_and_exits_with_
     result = json.loads(as_json.stdout.splitlines()[-1])["result"]
     assert (done.returncode, error, cause.startswith("cause: Connection error: "), f"cause: {result['cause']}") == (
         1,
-        "error: The model provider did not answer as it should; try again later.",
+        "error: The model's server cannot be reached; try again later.",
         True,
         cause,
     )

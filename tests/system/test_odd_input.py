@@ -129,7 +129,7 @@ async def test_a_provider_gets_text_it_can_read() -> None:
             graph = create_graph_agent(model, tools=[echo])
             result = await graph.ainvoke(says("hi \ud83d\x00"))
 
-    sent = [body["messages"][1]["content"] for body in stub.bodies]
+    sent = [body["messages"][-1]["content"] for body in stub.bodies]
     assert (sent, result["status"]) == (["hi \ufffd\ufffd"] * 2, "COMPLETED")
 
 
