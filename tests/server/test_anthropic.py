@@ -72,7 +72,6 @@ def test_the_options_reach_the_model(anthropic_client: anthropic.Anthropic) -> N
         "max_tokens": 100,
         "top_p": 0.25,
         "stop": ["END"],
-        "tool_choice": "none",
     }
     assert ("Be brief." in seen["system"][0], seen["blocks"]) == (True, ["text", "image"])
 

@@ -74,7 +74,6 @@ def test_the_options_reach_the_model(openai_client: openai.OpenAI) -> None:
         "top_p": 0.25,
         "stop": ["END"],
         "reasoning_effort": "low",
-        "tool_choice": "none",
     }
     assert ("Be brief." in seen["system"][0], seen["blocks"]) == (True, ["text", "image"])
 
@@ -108,7 +107,6 @@ def test_zero_is_a_valid_option_value(openai_client: openai.OpenAI) -> None:
         "temperature": 0,
         "top_p": 0,
         "stop": None,
-        "tool_choice": "none",
     }
 
 
