@@ -63,7 +63,7 @@ async def test_a_fallback_model_is_asked_in_every_mode(openai_stub: StubFactory,
 
     assert (state["messages"][-1].text, ["tools" in body for body in second.bodies]) == (
         "Done.",
-        {"native": [True] * 3, "text": [False] * 3, "wave": [True, False]}[mode],
+        {"native": [True] * 3, "text": [False] * 3, "wave": [False] * 2}[mode],
     )
 
 
