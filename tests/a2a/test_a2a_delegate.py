@@ -345,7 +345,7 @@ async def test_remote_output_is_fenced_and_never_parsed_as_a_call_in_text_mode()
     mark = shown.split("[untrusted ")[1].split("]")[0]
     assert (
         len(agent.inputs),
-        shown.startswith('<tool_result id="1"'),
+        shown.startswith('<tool_result name="delegate_to_researcher">\n'),
         shown.index(f"[untrusted {mark}]") < shown.index("evil") < shown.index(f"[end of untrusted {mark}]"),
         mark in forged,
         state["messages"][-1].text,

@@ -125,6 +125,7 @@ async def test_every_mode_is_shortened(openai_stub: StubFactory, agents: Agents,
         "text": '{"tool_calls": [{"name": "story", "arguments": {"part": 1}}]}',
         "wave": '{"status": "continue", "tools": [{"id": "t", "tool": "story", "args": {"part": 1}}]}',
     }[mode]
+    examples = {"text": ["user", "assistant"] * 2, "wave": []}[mode]
     enough = {"text": "No more actions.", "wave": '{"status": "done", "tools": []}'}[mode]
     stub = openai_stub(call, call, TOO_LONG, enough, "The end.")
     session = await agents.of(stub, tool_calling=mode, temperature=0)
@@ -133,7 +134,7 @@ async def test_every_mode_is_shortened(openai_stub: StubFactory, agents: Agents,
 
     assert (result.answer, shape(stub.bodies[3]), warnings_of(await session.events())) == (
         "The end.",
-        ["system", "note", "user", "assistant", "user"],
+        ["system", *examples, "note", "user", "assistant", "user"],
         [COMPACTED],
     )
 

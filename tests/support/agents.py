@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+from langchain_core.messages import BaseMessage
 from langchain_core.tools import BaseTool, tool
 
 ECHO_SCRIPT = [
@@ -75,6 +76,11 @@ def says(text: str) -> dict[str, Any]:
 def kinds(events: list[Any]) -> list[str]:
     """The types of events, in order."""
     return [event["type"] for event in events]
+
+
+def without_examples(messages: list[Any]) -> list[BaseMessage]:
+    """The messages of a request without the examples of calls in text."""
+    return [message for message in messages if not (message.id or "").startswith("do-not-render-example-")]
 
 
 def dialogue(messages: list[Any]) -> list[tuple[str, str]]:

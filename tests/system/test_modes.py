@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, SessionMemory, create_graph_agent
 from graph_agent.errors import ConfigError, ScriptError
-from tests.support.agents import ECHO_SCRIPT, add, asks, dialogue, echo, kinds, says, thread
+from tests.support.agents import ECHO_SCRIPT, add, asks, dialogue, echo, kinds, says, thread, without_examples
 
 TEXT = LoopConfig(tool_calling="text")
 TEXT_CALLS = """Let me see.
@@ -40,10 +40,9 @@ async def test_text_mode_lists_the_tools_and_writes_the_history_out() -> None:
 
     asked = model.requests[1]
 
-    system, user, ai, results = (message.text for message in asked.messages)
+    system, user, ai, results = (message.text for message in without_examples(asked.messages))
     schema = '{"properties": {"text": {"type": "string"}}, "required": ["text"], "type": "object"}'
     listed = f"## echo\nRepeat the text.\n{schema}"
-    ids = [call["id"] for call in json.loads(ai.partition("\n")[2])["tool_calls"]]
     assert (asked.tools, listed in system, user, ai, results) == (
         [],
         True,
@@ -52,13 +51,12 @@ async def test_text_mode_lists_the_tools_and_writes_the_history_out() -> None:
         + json.dumps(
             {
                 "tool_calls": [
-                    {"id": ids[0], "name": "echo", "arguments": {"text": "a"}},
-                    {"id": ids[1], "name": "add", "arguments": {"a": 1, "b": 2}},
+                    {"name": "echo", "arguments": {"text": "a"}},
+                    {"name": "add", "arguments": {"a": 1, "b": 2}},
                 ]
             }
         ),
-        f'<tool_result id="{ids[0]}" name="echo" status="success">\na\n</tool_result>\n'
-        f'<tool_result id="{ids[1]}" name="add" status="success">\n3\n</tool_result>',
+        '<tool_result call="1" name="echo">\na\n</tool_result>\n<tool_result call="2" name="add">\n3\n</tool_result>',
     )
 
 
