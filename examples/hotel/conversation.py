@@ -15,7 +15,7 @@ QUESTIONS_READ = 10
 """Earlier questions that a follow-up may refer to."""
 
 _RESULT = re.compile(
-    r'<tool_result id="(?P<id>[^"\n]*)" name="[^"\n]*" status="(?P<status>\w+)">\n(?P<text>.*?)\n</tool_result>',
+    r'<tool_result(?: call="(?P<call>\d+)")? name="[^"\n]*"(?: status="(?P<status>\w+)")?>\n(?P<text>.*?)\n</tool_result>',
     re.DOTALL,
 )
 _REFERENCE = re.compile(r"\$\{([\w-]+)\.(\w+)\}")
@@ -73,21 +73,25 @@ def known_tool(name: str) -> str | None:
 
 
 def _calls(message: AIMessage) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return the id, name and arguments of each call of a message: native, or as JSON at the end of its text."""
+    """Return the id, name and arguments of each call of a message: native, or as JSON at the end of its text.
+
+    Calls in text have no id: theirs is their place in the message, by which their results name them.
+    """
     if message.tool_calls:
         return [(call["id"] or "", call["name"], call["args"]) for call in message.tool_calls]
     text = str(message.text)
-    for start in ('{"tool_calls": ', '{"tools": '):
+    for start, key in (('{"tool_calls": ', "tool_calls"), ('{"status": ', "tools")):
         at = text.find(start)
         written = _read_object(text[at:]) if at >= 0 else None
         if written is not None:
-            return [_written_call(call) for call in next(iter(written.values())) if isinstance(call, dict)]
+            calls = [call for call in written.get(key, ()) if isinstance(call, dict)]
+            return [_written_call(call, str(place)) for place, call in enumerate(calls, 1)]
     return []
 
 
-def _written_call(call: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+def _written_call(call: Mapping[str, Any], place: str) -> tuple[str, str, dict[str, Any]]:
     name, arguments = call.get("name", call.get("tool")), call.get("arguments", call.get("args"))
-    return str(call.get("id")), str(name), arguments if isinstance(arguments, dict) else {}
+    return str(call.get("id", place)), str(name), arguments if isinstance(arguments, dict) else {}
 
 
 def _results(message: BaseMessage) -> dict[str, _Result] | None:
@@ -96,7 +100,9 @@ def _results(message: BaseMessage) -> dict[str, _Result] | None:
         return {message.tool_call_id: _Result(str(message.text), message.status == "error", message.artifact)}
     text = str(message.text) if isinstance(message, HumanMessage) else ""
     if text.startswith("<tool_result "):
-        return {found["id"]: _Result(found["text"], found["status"] == "error") for found in _RESULT.finditer(text)}
+        return {
+            found["call"] or "1": _Result(found["text"], found["status"] == "error") for found in _RESULT.finditer(text)
+        }
     written = (_read_object(text) or {}).get("results") if text.startswith('{"results": ') else None
     if not isinstance(written, dict):
         return None

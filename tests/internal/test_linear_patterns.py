@@ -28,6 +28,8 @@ _LOCALS: dict[str, dict[str, Any]] = {
     "parsing/calls.py": {"mark": "<think>"},
     "models/stream_filters.py": {"fence": {"marks": "```"}},
     "models/finish.py": {"reasons": ("",)},
+    "models/wire/learn.py": {"name": "(?:image|images|image_url|image input|vision|multimodal)"},
+    "models/wire/table.py": {"pattern": "(?:open-)?(?:mistral|mixtral)"},
     "models/wire/words.py": {"wordings": {}},  # its results are collected by their names
     "_internal/failure_log.py": {
         "alternatives": (
