@@ -15,7 +15,8 @@ QUESTIONS_READ = 10
 """Earlier questions that a follow-up may refer to."""
 
 _RESULT = re.compile(
-    r'<tool_result(?: call="(?P<call>\d+)")? name="[^"\n]*"(?: status="(?P<status>\w+)")?>\n(?P<text>.*?)\n</tool_result>',
+    r'<tool_result(?: call="(?P<call>\d+)")? name="[^"\n]*"(?: status="(?P<status>\w+)")?>\n'
+    r"(?P<text>.*?)\n</tool_result>",
     re.DOTALL,
 )
 _REFERENCE = re.compile(r"\$\{([\w-]+)\.(\w+)\}")

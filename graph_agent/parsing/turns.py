@@ -273,8 +273,8 @@ RESULT_TAG = (
 TURN = re.compile(
     rf"(?P<line>{SPEAKER_LINE}|^[ \t]{{0,{_INDENT}}}+(?:{_any_of(_FORMS)}|</?(?:user|human|system|result|response)>"
     r"""|(?:`{3,}|~{3,})(?:tool_?(?:outputs?|results?|responses?)|outputs?|observations?|results?)[ \t]*+$"""
-    r"""|\{\s*+"(?:tool_results?|results?|tool_outputs?|outputs?|observations?|tool_call_id)"\s*+:"""
-    r"""|\[?\s*+\{\s*+"role"\s*+:\s*+"(?:tool|user|system|function|ipython)"))"""
+    r"""|\{\s{0,20}+"(?:tool_results?|results?|tool_outputs?|outputs?|observations?|tool_call_id)"\s{0,20}+:"""
+    r"""|\[?\s{0,20}+\{\s{0,20}+"role"\s{0,20}+:\s{0,20}+"(?:tool|user|system|function|ipython)"))"""
     rf"|(?P<tag>(?<![\"'“«])(?:(?<!`)|(?<=```))(?:{_any_of(_TOKENS)}|{RESULT_TAG}))",
     re.MULTILINE,
 )

@@ -24,11 +24,19 @@ _ROOT = Path(graph_agent.__file__).parent
 _MATCHING = frozenset({"match", "fullmatch"})
 _FUNCTIONS = _MATCHING | {"compile", "search", "sub", "subn", "split", "findall", "finditer", "template"}
 
+_TURNS = importlib.import_module("graph_agent.parsing.turns")
 _LOCALS: dict[str, dict[str, Any]] = {
+    "parsing/turns.py": {
+        "strong": _TURNS._any_of(_TURNS._STRONG),
+        "ends": _TURNS._any_of(_TURNS._ENDS),
+        "markup": "",
+        "found": {"fence": "```"},
+    },
     "parsing/calls.py": {"mark": "<think>"},
     "models/stream_filters.py": {"fence": {"marks": "```"}},
     "models/finish.py": {"reasons": ("",)},
     "models/wire/learn.py": {"name": "(?:image|images|image_url|image input|vision|multimodal)"},
+    "models/wire/schemas.py": {"value": "[a-z]+"},
     "models/wire/table.py": {"pattern": "(?:open-)?(?:mistral|mixtral)"},
     "models/wire/words.py": {"wordings": {}},  # its results are collected by their names
     "_internal/failure_log.py": {

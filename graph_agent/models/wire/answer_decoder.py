@@ -11,7 +11,7 @@ from graph_agent._internal.text import clean
 _OPENING = re.compile(r'\s*\{\s*"answer"\s*:\s*"')
 _BEGINNING = '{"answer":"'
 _ENVELOPE = re.compile(r"\A\s*(?:(?:`{3,}|~{3,})[\w-]*\s*)?(?=\{)")
-_FENCE_END = re.compile(r"\s*(?:`{3,}|~{3,})?\s*")
+_FENCE_END = re.compile(r"\s*+(?:`{3,}+|~{3,}+)?\s*+")
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _SPECIAL = re.compile(r'["\\]')
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")

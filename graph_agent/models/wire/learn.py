@@ -6,6 +6,7 @@ refused request had what the words name, and never changes a field that a person
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -27,19 +28,29 @@ from graph_agent.usage import record_warning
 logger = get_logger(__name__)
 Changes = Mapping[str, Any]
 """Fields of the rules to replace."""
-_REFUSED = (
-    r"(?:not (?:be )?(?:supported|permitted|allowed|accept\w*|recogni[sz]ed|available|compatible)|unsupported|unknown"
+_REFUSED = re.compile(
+    r"not (?:be )?(?:supported|permitted|allowed|accept|recogni[sz]ed|available|compatible)|unsupported|unknown"
     r"|unrecogni[sz]ed|unexpected|invalid|extra_forbidden|extra inputs|not a valid|does ?n[o']t support"
-    r"|do not support|cannot be|can't be|is deprecated|refus\w+|only support\w*|must not|no longer|incompatible)"
+    r"|do not support|cannot be|can't be|is deprecated|refus|only support|must not|no longer|incompatible",
+    re.IGNORECASE,
 )
-_WORDS_BETWEEN = r"[^\n]{0,120}?"
+_REACH = 140
+"""Maximum characters between a name and the words that refuse it."""
+_MOST_NAMES = 20
 
 
-def _about(name: str) -> re.Pattern[str]:
-    """Return the pattern of a refusal that names something, before or after the word that refuses it."""
-    return re.compile(
-        rf"\b{name}\b{_WORDS_BETWEEN}{_REFUSED}|{_REFUSED}{_WORDS_BETWEEN}\b{name}\b", re.IGNORECASE | re.DOTALL
-    )
+class _About:
+    """Matches a refusal that names something, before or after the words that refuse it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = re.compile(rf"\b{name}\b", re.IGNORECASE)
+
+    def search(self, words: str) -> bool:
+        """Whether the words refuse what has the name."""
+        return any(
+            _REFUSED.search(words, max(0, found.start() - _REACH), found.end() + _REACH) is not None
+            for found in itertools.islice(self._name.finditer(words), _MOST_NAMES)
+        )
 
 
 def _without_media(kinds: frozenset[Media]) -> Callable[[WireRules], Changes]:
@@ -80,7 +91,7 @@ _OPTIONS = (
 )
 """Options that are left out if they are refused."""
 
-_LESSONS: tuple[tuple[re.Pattern[str], Callable[[WireRules], Changes]], ...] = (
+_LESSONS: tuple[tuple[re.Pattern[str] | _About, Callable[[WireRules], Changes]], ...] = (
     (re.compile(r"role '?user'? after role '?tool|'?tool'? (?:must|should) be followed by '?assistant", re.IGNORECASE),
      lambda _: {"user_after_tool": False}),
     (re.compile(r"roles? must alternate|must alternate|consecutive (?:user|messages)|multiple user messages"
@@ -107,17 +118,17 @@ _LESSONS: tuple[tuple[re.Pattern[str], Callable[[WireRules], Changes]], ...] = (
      lambda rules: {"result_media": rules.result_media - {"image"}}),
     # Ollama names neither the kind of a part nor its place.
     (re.compile("invalid message (?:format|content type)", re.IGNORECASE), _without_media(frozenset({"pdf", "file"}))),
-    (_about("(?:image|images|image_url|image input|vision|multimodal)"), _without_media(frozenset({"image"}))),
-    (_about("(?:file|files|input_file|document|pdf)"), _without_media(frozenset({"pdf", "file"}))),
-    (_about("(?:audio|input_audio)"), _without_media(frozenset({"audio"}))),
-    (_about("(?:video|video_url)"), _without_media(frozenset({"video"}))),
-    *((_about(name), _without_reasoning(name)) for name in ("reasoning_content", "reasoning_details", "reasoning")),
-    (_about("cache_control"), lambda _: {"cache_control": False}),
+    (_About("(?:image|images|image_url|image input|vision|multimodal)"), _without_media(frozenset({"image"}))),
+    (_About("(?:file|files|input_file|document|pdf)"), _without_media(frozenset({"pdf", "file"}))),
+    (_About("(?:audio|input_audio)"), _without_media(frozenset({"audio"}))),
+    (_About("(?:video|video_url)"), _without_media(frozenset({"video"}))),
+    *((_About(name), _without_reasoning(name)) for name in ("reasoning_content", "reasoning_details", "reasoning")),
+    (_About("cache_control"), lambda _: {"cache_control": False}),
     (re.compile(r"response_?format|json_?schema|structured[ _]outputs?|guided_?(?:json|decoding)|grammar",
                 re.IGNORECASE),
      lambda _: {"json_schema": False}),
-    (_about("(?:stream_options|include_usage)"), lambda _: {"stream_usage": False}),
-    (_about("(?:stream|streaming)"), lambda _: {"stream": False}),
+    (_About("(?:stream_options|include_usage)"), lambda _: {"stream_usage": False}),
+    (_About("(?:stream|streaming)"), lambda _: {"stream": False}),
 )  # fmt: skip
 """Words of a refusal, and the change that avoids it; the first that changes the request is tried."""
 
@@ -159,7 +170,7 @@ def lessons(words: str, rules: WireRules, options: Mapping[str, Any]) -> list[Ch
     found: list[Changes] = []
     if "max_tokens" in words and options.keys() & {"max_tokens", "max_completion_tokens"}:
         other = "max_completion_tokens" if rules.max_tokens != "max_completion_tokens" else "max_tokens"
-        if _about("max_tokens").search(words) or _about("max_completion_tokens").search(words):
+        if _About("max_tokens").search(words) or _About("max_completion_tokens").search(words):
             named = "max_tokens" if "max_completion_tokens" not in words else other
             found.append({"max_tokens": other if named == "max_tokens" else named})
     elif "max_completion_tokens" in words and options.keys() & {"max_tokens", "max_completion_tokens"}:
@@ -169,7 +180,7 @@ def lessons(words: str, rules: WireRules, options: Mapping[str, Any]) -> list[Ch
     found += [
         _without_option(name)(rules)
         for name in _OPTIONS
-        if options.get(name) is not None and name not in rules.left_out and _about(name).search(words)
+        if options.get(name) is not None and name not in rules.left_out and _About(name).search(words)
     ]
     found += [change(rules) for pattern, change in _LESSONS if pattern.search(words)]
     return [changes for changes in found if any(getattr(rules, name) != value for name, value in changes.items())]

@@ -33,7 +33,7 @@ _LONGEST_REST_S = 0.05
 _BLANK = b"\xef\xbb\xbf \t\r\n"
 """A byte order mark, and white space."""
 _decode = json.JSONDecoder().raw_decode
-_ONE_EVENT = re.compile(rb"data: \{[^\r\n]*\n\n\Z").match
+_ONE_EVENT = re.compile(rb"data: \{[^\r\n]*+\n\n\Z")
 _DATA = (b"data", b"error")
 """Fields of an event with its data."""
 
@@ -196,7 +196,7 @@ class EventBuffer:
 
     def feed(self, part: bytes) -> list[str]:
         """Return the data of the events that these bytes complete."""
-        if self._is_json is False and not self._rest and not self._lines and _ONE_EVENT(part):
+        if self._is_json is False and not self._rest and not self._lines and _ONE_EVENT.match(part):
             return [part[6:-2].decode(errors="replace")]
         self._rest += part
         if self._is_json is None and (begin := self._rest.lstrip(_BLANK)):
