@@ -74,7 +74,8 @@ def base_url(model: BaseChatModel) -> str:
     client: Any = getattr(model, "root_async_client", None) or getattr(model, "root_client", None)
     if (url := getattr(client, "base_url", None)) is not None:
         return str(url)
-    return next((url for field in _URL_FIELDS if isinstance(url := getattr(model, field, None), str) and url), "")
+    given = (getattr(model, field, None) for field in _URL_FIELDS)
+    return next((found for found in given if isinstance(found, str) and found), "")
 
 
 def model_name(model: BaseChatModel) -> str:
