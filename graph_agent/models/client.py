@@ -337,7 +337,7 @@ class ModelClient:
         )
         if watch is not None:
             watch.sent = rendered, bound.options.get("tools") or ()
-        reply = with_source(sanitized(reply), rules)
+        reply = with_source(sanitized(reply), self.endpoint.source)
         reply = with_usage(reply, rendered, settings, bound.options.get("tools"))
         reply = _rename_calls(reply, self._aliases.to_name) if self._renames else reply
         return self._offered.restored(reply)
@@ -356,7 +356,7 @@ class ModelClient:
         messages = safe if written is None else written
         if not messages.traits & self.endpoint.concerned(rules):
             return messages
-        return render(messages, rules, self._aliases.to_alias)
+        return render(messages, rules, self._aliases.to_alias, self.endpoint.source)
 
     def _bound_for(
         self, phase: Phase, settings: LoopConfig, attempt: Attempt, *, mode: Mode, form: ResponseFormat | None = None

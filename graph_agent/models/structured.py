@@ -156,7 +156,9 @@ class StructuredPlanner:
         return stop_sequences(with_options(settings, self._options))
 
     def _rendered(self, safe: SafeMessages, rules: WireRules) -> Sequence[BaseMessage]:
-        return render(safe, rules, alias_of) if safe.traits & self.endpoint.concerned(rules) else safe
+        if not safe.traits & self.endpoint.concerned(rules):
+            return safe
+        return render(safe, rules, alias_of, self.endpoint.source)
 
     def _method(self, settings: LoopConfig, rules: WireRules) -> PlanMethod:
         by_schema = self._schema_mode.is_sent_for_plans(settings.structured_output, rules)

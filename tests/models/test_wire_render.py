@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_google_genai import ChatGoogleGenerativeAI
 from langchain_openai import AzureChatOpenAI, ChatOpenAI
 from pydantic import SecretStr
 
@@ -19,7 +20,8 @@ from graph_agent._internal.media import media_of
 from graph_agent.errors import ConfigError
 from graph_agent.models.sanitize import alias_of, with_traits
 from graph_agent.models.wire.choose import rules_for
-from graph_agent.models.wire.render import SENT, SENT_CALLS, call_id_for, render
+from graph_agent.models.wire.learn import endpoint_of
+from graph_agent.models.wire.render import SENT, SENT_CALLS, call_id_for, render, with_source
 from graph_agent.models.wire.rules import WireRules
 from graph_agent.models.wire.table import PROVIDERS
 from graph_agent.models.wire.traits import CALL_FIELDS, SOURCE, concerned_by
@@ -160,6 +162,25 @@ def test_reasoning_goes_back_to_the_provider_that_made_it_alone(provider: str, f
     assert (reply.additional_kwargs.get(SENT), reply.additional_kwargs.get(SENT_CALLS)) == (fields, call_fields)
 
 
+def test_reasoning_of_a_server_that_is_not_in_the_table_goes_back_to_its_own_address_alone() -> None:
+    addresses = ("http://127.0.0.1:8001/v1", "http://127.0.0.1:8002/v1")
+    first, second = (endpoint_of(ChatOpenAI(model="m", api_key=KEY, base_url=url), {}) for url in addresses)
+    reply = AIMessage(
+        "",
+        tool_calls=[{"id": "c1", "name": "search", "args": {}}],
+        additional_kwargs={"reasoning_content": "Because."},
+        response_metadata={"model_provider": "openai"},
+    )
+    history = [HumanMessage("go"), with_source(reply, first.source), ToolMessage("r", tool_call_id="c1")]
+
+    sent_back = [
+        render(history, endpoint.rules, alias_of, endpoint.source)[1].additional_kwargs.get(SENT)
+        for endpoint in (first, second)
+    ]
+
+    assert sent_back == [{"reasoning_content": "Because."}, None]
+
+
 def test_a_reply_of_another_provider_keeps_text_and_calls_alone() -> None:
     claude = AIMessage(
         [
@@ -195,6 +216,8 @@ class Mine(ChatOpenAI):
             ),
             "azure-openai",
         ),
+        (lambda: ChatGoogleGenerativeAI(model="gemini-3-pro", api_key=KEY), "google-gemini"),
+        (lambda: ChatGoogleGenerativeAI(model="gemini-3-pro", api_key=KEY, vertexai=True), "google-vertex"),
         (lambda: ScriptedChatModel(["x"]), "in-process"),
     ],
 )

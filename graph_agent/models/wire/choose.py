@@ -48,6 +48,8 @@ def _from_table(model: BaseChatModel) -> WireRules:
         named = own
     # A class for one provider is used with that provider's API at any address.
     provider = named if named is not None else _provider_at(base_url(model) or _default_url(packages))
+    if provider == "google-gemini" and getattr(model, "vertexai", False):
+        provider = "google-vertex"  # which refuses the signatures of Gemini's own API
     rules = PROVIDERS.get(provider or "", WireRules())
     if rules.provider in SERVE_FAMILIES:
         name = model_name(model).lower()

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from langchain_core.language_models import BaseChatModel
 
@@ -189,8 +190,10 @@ def lessons(words: str, rules: WireRules, options: Mapping[str, Any]) -> list[Ch
 class Endpoint:
     """The rules of one model at one address, shared by all agents of the process that use it with the same key."""
 
-    def __init__(self, rules: WireRules, settings: Mapping[str, Any]) -> None:
+    def __init__(self, rules: WireRules, settings: Mapping[str, Any], address: str = "") -> None:
         self.rules = rules
+        self.source = rules.provider if rules.is_known else f"{rules.provider}@{urlsplit(address).netloc}"
+        """The name under which parts of its replies, such as reasoning, come back to it alone."""
         self._set = frozenset(settings)
         """Names of the fields that a person has set."""
         self.learned: dict[str, Any] = {}
@@ -315,7 +318,7 @@ def endpoint_of(model: BaseChatModel, settings: Mapping[str, Any]) -> Endpoint:
     with _guard:
         if len(_endpoints) >= _MOST:
             _endpoints.clear()
-        return _endpoints.setdefault(key, Endpoint(rules, settings))
+        return _endpoints.setdefault(key, Endpoint(rules, settings, base_url(model)))
 
 
 def _key_of(model: BaseChatModel) -> int:

@@ -23,7 +23,8 @@ SENT = "graph_agent_sent"
 """Key in `additional_kwargs` of a rendered message: fields to be added to the message in OpenAI's format."""
 SENT_CALLS = "graph_agent_sent_calls"
 """Key in `additional_kwargs` of a rendered message: for each call, fields to be added to it."""
-_NOTE = "(The content of these results follows.)"
+_NOTE = "(These are the results.)"
+"""The assistant's text between results and a message of the user, where one must not follow the other."""
 _NO_SIGNATURE = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
 """The placeholder that Google documents for calls of other models."""
 _NOT_IN_FILE_NAME = re.compile(r"[^a-zA-Z0-9 \-()\[\]]+")
@@ -52,16 +53,20 @@ _MAKERS = {
 """LangChain's `model_provider` in the metadata of a reply → the provider in the table of rules."""
 
 
-def render(messages: Sequence[BaseMessage], rules: WireRules, alias: Callable[[str], str]) -> list[BaseMessage]:
+def render(
+    messages: Sequence[BaseMessage], rules: WireRules, alias: Callable[[str], str], source: str = ""
+) -> list[BaseMessage]:
     """Return the messages of a request in the form that an endpoint accepts.
 
     Args:
         messages: System prompt and history.
         rules: The rules of the endpoint; no conversion is needed where no trait of the messages concerns it.
         alias: Returns the name under which a tool is offered, for its own name.
+        source: Name of the endpoint, to which alone parts of its own replies are sent; empty for that of the provider.
     """
+    source = source or rules.provider
     if rules.thinking_first:
-        messages = _without_foreign_calls(messages, rules)
+        messages = _without_foreign_calls(messages, source)
     converted: list[BaseMessage] = []
     media: list[Any] = []
     names: dict[str, str] = {}
@@ -71,7 +76,7 @@ def render(messages: Sequence[BaseMessage], rules: WireRules, alias: Callable[[s
             media = []
         if isinstance(message, AIMessage):
             names |= {call["id"] or "": call["name"] for call in message.tool_calls}
-            converted.append(_reply(message, rules, alias))
+            converted.append(_reply(message, rules, alias, source))
         elif isinstance(message, ToolMessage):
             result, moved = _result(message, rules, alias, names)
             converted.append(result)
@@ -83,12 +88,12 @@ def render(messages: Sequence[BaseMessage], rules: WireRules, alias: Callable[[s
     return _in_order(converted, rules)
 
 
-def _without_foreign_calls(messages: Sequence[BaseMessage], rules: WireRules) -> list[BaseMessage]:
+def _without_foreign_calls(messages: Sequence[BaseMessage], source: str) -> list[BaseMessage]:
     """Return the calls since the newest input as text, if a message with calls has no reasoning of the provider."""
     newest = next((at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], HumanMessage)), -1)
     since: list[Any] = list(messages[newest + 1 :])
     replies = [message for message in since if isinstance(message, AIMessage) and message.tool_calls]
-    if all(_begins_with_reasoning(reply) and maker_of(reply) in (None, rules.provider) for reply in replies):
+    if all(_begins_with_reasoning(reply) and maker_of(reply) in (None, source) for reply in replies):
         return list(messages)
     return [*messages[: newest + 1], *as_text_history(since)]
 
@@ -99,12 +104,12 @@ def _begins_with_reasoning(reply: AIMessage) -> bool:
     return _type(first) in ("thinking", "redacted_thinking", "reasoning_content", "reasoning")
 
 
-def with_source(reply: AIMessage, rules: WireRules) -> AIMessage:
-    """Return a reply with the name of its provider, if it holds parts that are for this provider alone."""
+def with_source(reply: AIMessage, source: str) -> AIMessage:
+    """Return a reply with the name of its endpoint, if it holds parts that are for this endpoint alone."""
     has_parts = isinstance(reply.content, list) or any(field in reply.additional_kwargs for field in _OWN_FIELDS)
-    if not has_parts or rules.provider == "in-process" or maker_of(reply) == rules.provider:
+    if not has_parts or source == "in-process" or maker_of(reply) == source:
         return reply
-    return reply.model_copy(update={"response_metadata": {**reply.response_metadata, SOURCE: rules.provider}})
+    return reply.model_copy(update={"response_metadata": {**reply.response_metadata, SOURCE: source}})
 
 
 def call_id_for(form: CallIds, id_: str) -> str:
@@ -131,10 +136,10 @@ def maker_of(reply: AIMessage) -> str | None:
     return "aws-bedrock" if "reasoning_content" in types else None
 
 
-def _reply(message: AIMessage, rules: WireRules, alias: Callable[[str], str]) -> AIMessage:
+def _reply(message: AIMessage, rules: WireRules, alias: Callable[[str], str], source: str) -> AIMessage:
     update: dict[str, Any] = {}
     given = message.additional_kwargs
-    own = (maker := maker_of(message)) is None or maker == rules.provider or rules.provider == "in-process"
+    own = (maker := maker_of(message)) is None or maker == source or source == "in-process"
     content = message.content
     calls = message.tool_calls
     if isinstance(content, list):
@@ -169,7 +174,8 @@ def _reply(message: AIMessage, rules: WireRules, alias: Callable[[str], str]) ->
     if not rules.empty_text and not calls and not _has_text(content):
         content = "(no text)"
     elif not rules.empty_text and isinstance(content, list):
-        content = [block for block in content if not (_is_text(block) and not str(_text(block)).strip())]
+        # Gemini puts a signature into the `extras` of an empty text.
+        content = [block for block in content if not _is_text(block) or _text(block).strip() or _has_extras(block)]
     if content is not message.content:
         update["content"] = content
     return message.model_copy(update=update) if update else message
@@ -281,6 +287,10 @@ def _type(block: object) -> object:
 
 def _is_text(block: object) -> bool:
     return isinstance(block, str) or _type(block) == "text"
+
+
+def _has_extras(block: object) -> bool:
+    return isinstance(block, dict) and bool(block.get("extras"))
 
 
 def _text(block: object) -> str:
