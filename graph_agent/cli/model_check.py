@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+
+    from graph_agent.models.wire.learn import Endpoint
 
 Status = Literal["ok", "warning", "problem"]
 
@@ -44,18 +47,26 @@ async def ask_with_tool(name: str, model: BaseChatModel, config: Mapping[str, An
     """Send one request, and a second one without tools if they are refused.
 
     Yields:
-        Whether the model answered; whether it calls tools natively or is asked in text; and its window, if the server
-        has it.
+        Whether the model answered; whether it calls tools natively or is asked in text; the rules of its endpoint, with
+        those that a refusal has changed; and its window, if the server has it.
 
     Args:
         name: The model's name in the agent file.
         config: The configuration of the agent file.
     """
     from graph_agent.models.errors import classify_model_error
+    from graph_agent.models.wire.client_retries import without_client_retries
+    from graph_agent.models.wire.learn import endpoint_of
+    from graph_agent.models.wire.shape import adapted_copy
+    from graph_agent.settings.config import LoopConfig
+    from graph_agent.usage import name_of_model
 
+    rules = LoopConfig(model_rules=config.get("model_rules") or {})
+    endpoint = endpoint_of(model, rules.rules_of(name, name_of_model(model)))
+    model = adapted_copy(without_client_retries(model), model)
     begun = time.monotonic()
     try:
-        state, text, fix = await asyncio.wait_for(_state_of_tools(model), _ANSWER_S)
+        state, text, fix = await asyncio.wait_for(_state_of_tools(model, endpoint), _ANSWER_S)
     except Exception as error:  # noqa: BLE001 - a provider may raise anything
         if classify_model_error(error) != "tools_rejected":
             yield _no_answer(name, error)
@@ -74,8 +85,19 @@ async def ask_with_tool(name: str, model: BaseChatModel, config: Mapping[str, An
         yield CheckResult("tools", "warning", f"{name}: {state}: {text}; calls are asked for in text", fix)
     else:
         yield CheckResult("tools", "ok", f"{name}: {state}: {text}" + ("" if mode == "auto" else f"; set: {mode}"))
+    yield _rules(name, endpoint)
     if (result := await _window(name, model, config)) is not None:
         yield result
+
+
+def _rules(name: str, endpoint: Endpoint) -> CheckResult:
+    """Return the name of the endpoint's rules, and what a refusal has changed."""
+    text = f"{name}: those of {endpoint.rules.provider}"
+    if not endpoint.learned:
+        return CheckResult("rules", "ok", text)
+    changed = {key: sorted(value) if isinstance(value, frozenset) else value for key, value in endpoint.learned.items()}
+    fix = f"Write into config: model_rules: {json.dumps({name: changed})}"
+    return CheckResult("rules", "warning", f"{text}, and a refusal has changed {', '.join(changed)}", fix)
 
 
 def _no_answer(name: str, error: Exception) -> CheckResult:
@@ -85,7 +107,7 @@ def _no_answer(name: str, error: Exception) -> CheckResult:
     return CheckResult("model", "problem", f"{name} did not answer: {describe_model_error(error)}", fix)
 
 
-async def _state_of_tools(model: BaseChatModel) -> tuple[str, str, str]:
+async def _state_of_tools(model: BaseChatModel, endpoint: Endpoint) -> tuple[str, str, str]:
     """Return how the model calls tools (`native`, `text` or `dropped`), a reason, and a fix; empty if none is needed.
 
     Raises:
@@ -101,7 +123,7 @@ async def _state_of_tools(model: BaseChatModel) -> tuple[str, str, str]:
     from graph_agent.settings.config import LoopConfig
 
     watch = StreamWatch()
-    client = ModelClient(model, [_TOOL])
+    client = ModelClient(model, [_TOOL], endpoint=endpoint)
     reply = await client.ask(
         "plan",
         [SystemMessage(_SYSTEM), HumanMessage(_QUESTION)],

@@ -262,6 +262,18 @@ def test_doctor_finds_out_how_a_model_calls_tools(
     ]
 
 
+def test_doctor_names_the_rules_that_a_refusal_has_changed(tmp_path: Path, openai_stub: StubFactory) -> None:
+    (tmp_path / "agent.yaml").write_text("name: a\nmodel: openai:stub-model\ndb: 'memory:'\n")
+    words = "Extra inputs are not permitted: stream_options.include_usage"
+    stub = openai_stub(Failure(422, words), CALL)
+
+    _, found = check_results(tmp_path, "--ask-model", OPENAI_API_KEY="k", OPENAI_BASE_URL=stub.base_url)
+
+    text = "openai:stub-model: those of unknown, and a refusal has changed stream_usage"
+    fix = 'Write into config: model_rules: {"openai:stub-model": {"stream_usage": false}}'
+    assert found["rules"] == [{"check": "rules", "status": "warning", "text": text, "fix": fix}]
+
+
 @pytest.mark.parametrize(
     ("path", "page"),
     [
