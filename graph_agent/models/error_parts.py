@@ -62,6 +62,15 @@ _CONNECTION_CLASSES = frozenset({"ClientPayloadError", "TransferEncodingError", 
 """Errors of aiohttp for a reply that ended early; their `code` of 400 is no status of the server."""
 
 
+_LEADING_STATUS = re.compile(r"\[(\d{3})\]")
+
+
+def _status_in_text(error: BaseException) -> str | None:
+    """Return the status at the beginning of a plain exception's text, as NVIDIA's client raises it."""
+    found = _LEADING_STATUS.match(_str(error)) if type(error) is Exception else None
+    return None if found is None else found[1]
+
+
 def status_of(exc: BaseException) -> int | None:
     """Return the HTTP status of an error, from 400 to 599; None if it has none, such as one inside a reply."""
     for error in causes_of(exc):
@@ -78,6 +87,7 @@ def status_of(exc: BaseException) -> int | None:
             getattr(error, "status", None),
             getattr(error, "code", None),
             body.get("code") if isinstance(body, dict) else None,
+            _status_in_text(error),
         ):
             number = _number(value)
             if number is not None and 400 <= number < 600:

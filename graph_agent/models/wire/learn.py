@@ -117,6 +117,11 @@ _LESSONS: tuple[tuple[re.Pattern[str] | _About, Callable[[WireRules], Changes]],
      lambda _: {"tools_with_calls": True}),
     (re.compile(r"image[ _]url[^\n]{0,60}?only allowed for messages with role 'user'", re.IGNORECASE),
      lambda rules: {"result_media": rules.result_media - {"image"}}),
+    # A list with an image, for a model that takes text alone.
+    (
+        re.compile("content is not a string|input should be 'text'", re.IGNORECASE),
+        _without_media(frozenset({"image"})),
+    ),
     # Ollama names neither the kind of a part nor its place.
     (re.compile("invalid message (?:format|content type)", re.IGNORECASE), _without_media(frozenset({"pdf", "file"}))),
     (_About("(?:image|images|image_url|image input|vision|multimodal)"), _without_media(frozenset({"image"}))),

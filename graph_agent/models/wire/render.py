@@ -7,12 +7,13 @@ depend on it.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import string
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolCall, ToolMessage
 
 from graph_agent._internal.media import NAMES, described, media_of, only_accepted
 from graph_agent.models.wire.rules import CallIds, WireRules
@@ -143,7 +144,7 @@ def _reply(message: AIMessage, rules: WireRules, alias: Callable[[str], str], so
     content = message.content
     calls = message.tool_calls
     if isinstance(content, list):
-        if not own:
+        if not (own and rules.reply_parts):
             content = message.text
         elif not rules.text_parts and all(_is_text(block) for block in content):
             content = _joined(content)
@@ -171,6 +172,9 @@ def _reply(message: AIMessage, rules: WireRules, alias: Callable[[str], str], so
         if sent or any(further):
             extra = {SENT: sent, SENT_CALLS: further}
             update["additional_kwargs"] = {**update.get("additional_kwargs", given), **extra}
+    if calls and rules.calls_in_kwargs:
+        written = [_openai_call(call) for call in update.get("tool_calls", calls)]
+        update["additional_kwargs"] = {**update.get("additional_kwargs", given), "tool_calls": written}
     if not rules.empty_text and not calls and not _has_text(content):
         content = "(no text)"
     elif not rules.empty_text and isinstance(content, list):
@@ -179,6 +183,11 @@ def _reply(message: AIMessage, rules: WireRules, alias: Callable[[str], str], so
     if content is not message.content:
         update["content"] = content
     return message.model_copy(update=update) if update else message
+
+
+def _openai_call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call["name"], "arguments": json.dumps(call["args"], ensure_ascii=False)}
+    return {"id": call["id"], "type": "function", "function": function}
 
 
 _OWN_FIELDS = frozenset(

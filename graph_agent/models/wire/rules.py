@@ -61,6 +61,12 @@ class WireRules:
     """
     signature_needed: bool = False
     """Whether the first call of a message needs a thought signature of Gemini; calls of others get a placeholder."""
+    reply_parts: bool = True
+    """Whether the content of a model's message may hold other blocks than text, such as its reasoning."""
+    reasoning_split: bool = False
+    """Whether a request must ask for the reasoning outside of the text."""
+    calls_in_kwargs: bool = False
+    """Whether LangChain's client reads calls from `additional_kwargs` alone."""
     cache_control: bool = False
     """Whether content blocks may have the field `cache_control`."""
 

@@ -50,6 +50,8 @@ def shaped(model: M, rules: WireRules) -> M:
         update["disable_streaming"] = True
     if not rules.stream_usage and "stream_usage" in fields:
         update["stream_usage"] = False
+    if rules.reasoning_split and "extra_body" in fields:
+        update["extra_body"] = {"reasoning_split": True, **(getattr(model, "extra_body", None) or {})}
     is_adapted = hasattr(model, "max_tokens_name")
     if not update and not (is_adapted and rules.max_tokens):
         return model

@@ -108,13 +108,16 @@ PROVIDERS: dict[str, WireRules] = {
         WireRules(provider="xai", empty_text=False, reasoning_fields=_NO_FIELDS, json_schema=True),
         WireRules(
             provider="cohere",
+            reply_parts=False,
             empty_text=False,
             user_media=_IMAGES,
             choice_named=False,
             json_schema=True,
             schema_with_tools=False,
         ),
-        WireRules(provider="cerebras", user_media=_IMAGES, reasoning_fields=frozenset({"reasoning"}), json_schema=True),
+        WireRules(
+            provider="cerebras", user_media=_NO_MEDIA, reasoning_fields=frozenset({"reasoning"}), json_schema=True
+        ),
         WireRules(
             provider="moonshot-kimi",
             user_media=frozenset({"image", "video"}),
@@ -123,7 +126,12 @@ PROVIDERS: dict[str, WireRules] = {
             choice_forced=False,
         ),
         WireRules(provider="zai-glm", reasoning_fields=_THINKING, user_media=_NO_FILES, max_tokens="max_tokens"),
-        WireRules(provider="minimax", reasoning_fields=frozenset({"reasoning_details"}), user_media=_NO_FILES),
+        WireRules(
+            provider="minimax",
+            reasoning_split=True,
+            reasoning_fields=frozenset({"reasoning_details"}),
+            user_media=_NO_FILES,
+        ),
         WireRules(provider="qwen-dashscope", reasoning_fields=_THINKING, user_media=_NO_FILES, choice_forced=False),
         WireRules(
             provider="openrouter",
@@ -142,7 +150,7 @@ PROVIDERS: dict[str, WireRules] = {
         WireRules(provider="perplexity", reasoning_fields=_NO_FIELDS, json_schema=True),
         WireRules(provider="ollama", user_media=frozenset({"image", "audio"}), json_schema=True),
         WireRules(provider="lm-studio", user_media=_IMAGES, choice_named=False, json_schema=True),
-        WireRules(provider="nvidia-nim", user_media=_NO_FILES),
+        WireRules(provider="nvidia-nim", user_media=_NO_FILES, calls_in_kwargs=True),
     )
 }
 """Provider or server → its rules."""

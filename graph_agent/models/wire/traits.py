@@ -88,7 +88,8 @@ def concerned_by(rules: WireRules) -> int:
         traits |= Traits.BLOCKS
     if rules.call_ids == "plain":
         traits |= Traits.ODD_IDS
-    if rules.call_ids == "nine" or rules.reasoning_needed or rules.signature_needed or rules.thinking_first:
+    needs = (rules.reasoning_needed, rules.signature_needed, rules.thinking_first, rules.calls_in_kwargs)
+    if rules.call_ids == "nine" or any(needs):
         traits |= Traits.CALLS
     if not rules.empty_text:
         traits |= Traits.BLANK

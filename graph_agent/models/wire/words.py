@@ -203,6 +203,7 @@ TRANSIENT = {
         r"|model(?:stream)?error(?:exception)?|modeltimeout(?:exception)?|internalserver(?:exception|error))\b"
     ),
     "OpenRouter, Mistral, vLLM": r"\bprovider_unavailable\b|capacity exceeded|capacity_exceeded|queue is full",
+    "Ollama, whose model's process has ended": r"unexpected eof",
     # Its client drops that connection, and the next attempt opens another.
     "clients with a connection of another event loop": (
         r"(?:bound|attached) to a different (?:event )?loop|event loop is closed"
