@@ -32,7 +32,7 @@ NAMES: dict[Media, str] = {
     "video": "a video",
     "file": "a file",
 }
-_TOKENS = 1_600
+TOKENS_OF_MEDIUM = 1_600
 """Estimated tokens of one document, recording or video; its data, in Base64, would count as much more text."""
 
 
@@ -40,7 +40,7 @@ def estimated_tokens(messages: Sequence[BaseMessage], tools: Sequence[Any] | Non
     """Estimate the tokens of messages and tools: four characters per token, and a fixed number per medium."""
     texts = [_without_data(message) if isinstance(message.content, list) else message for message in messages]
     others = sum(len(whole.content) - len(text.content) for whole, text in zip(messages, texts, strict=True))
-    return count_tokens_approximately(texts, tools=list(tools) if tools else None) + others * _TOKENS
+    return count_tokens_approximately(texts, tools=list(tools) if tools else None) + others * TOKENS_OF_MEDIUM
 
 
 def _without_data(message: BaseMessage) -> BaseMessage:

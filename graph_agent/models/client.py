@@ -193,7 +193,14 @@ class ModelClient:
             decoder = AnswerDecoder(self._stop(settings)) if by_schema and schema is None else None
             try:
                 reply = await self._ask(
-                    bound, rendered, settings, attempt.rules, quiet=silent, watch=watch, decoder=decoder
+                    bound,
+                    rendered,
+                    settings,
+                    attempt.rules,
+                    quiet=silent,
+                    watch=watch,
+                    decoder=decoder,
+                    joins_pauses=phase == "answer",
                 )
             except Exception as error:
                 if watch is not None and watch.seen:
@@ -325,6 +332,7 @@ class ModelClient:
         quiet: bool,
         watch: StreamWatch | None,
         decoder: AnswerDecoder | None,
+        joins_pauses: bool,
     ) -> AIMessage:
         reply = await ask_until_whole(
             bound.runnable,
@@ -334,6 +342,7 @@ class ModelClient:
             config=QUIET if quiet else None,
             watch=watch,
             decoder=decoder,
+            joins_pauses=joins_pauses,
         )
         if watch is not None:
             watch.sent = rendered, bound.options.get("tools") or ()

@@ -31,10 +31,21 @@ async def ask_until_whole(
     config: RunnableConfig | None,
     watch: StreamWatch | None,
     decoder: AnswerDecoder | None = None,
+    joins_pauses: bool = True,
 ) -> AIMessage:
     """Send one request as `ask` does; return its reply, with all parts of a paused turn as one message.
 
     The provider receives each part unchanged. The tokens of the first part are streamed, those of others are not.
+
+    Args:
+        runnable: The model.
+        request: The messages, in the form for the model.
+        options: Keyword arguments of the call.
+        settings: The retries and time limits of each request.
+        config: The call's config; see `ask`.
+        watch: Records the text that the reader receives.
+        decoder: Decodes the text of a reply with a schema.
+        joins_pauses: Whether to go on with a paused turn; otherwise its first part is the reply.
     """
     reply = await ask(runnable, request, options, settings, config=config, watch=watch, decoder=decoder)
     for _ in range(min(_DISCARDED_RETRIES, settings.model_retries)):
@@ -42,16 +53,22 @@ async def ask_until_whole(
             break
         record_replies([reply])
         reply = await ask(runnable, request, options, settings, config=config, watch=watch, decoder=decoder)
-    for _ in range(MOST_PAUSES):
+    for _ in range(MOST_PAUSES if joins_pauses else 0):
         # A call of the agent's own tools needs its result before the turn can go on.
         if not is_paused(reply) or reply.tool_calls or reply.invalid_tool_calls:
             break
         record_replies([reply])
-        reply = _joined(reply, await ask(runnable, [*request, reply], options, settings, config=QUIET))
+        reply = joined(reply, await ask(runnable, [*request, reply], options, settings, config=QUIET))
     return reply
 
 
-def _joined(first: AIMessage, second: AIMessage) -> AIMessage:
+def with_earlier_blocks(earlier: AIMessage, last: AIMessage) -> AIMessage:
+    """Return the last part of a paused turn with the provider's own blocks of the earlier parts, without their text."""
+    kept = [block for block in _blocks(earlier.content) if isinstance(block, dict) and block.get("type") != "text"]
+    return last.model_copy(update={"content": [*kept, *_blocks(last.content)]}) if kept else last
+
+
+def joined(first: AIMessage, second: AIMessage) -> AIMessage:
     """Return two parts of one turn as one message: the content of both, and what else the second part has."""
     if isinstance(first.content, str) and isinstance(second.content, str):
         content: Any = first.content + second.content

@@ -34,6 +34,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from graph_agent._internal.media import TOKENS_OF_MEDIUM, media_of
 from graph_agent._internal.text import excerpt
 from graph_agent.errors import ConfigError, ScriptError
 from graph_agent.models.stream_filters import SENTINEL
@@ -312,7 +313,10 @@ def _count_usage(messages: list[BaseMessage], reply: AIMessage) -> UsageMetadata
 
 
 def _size(content: str | list[Any]) -> int:
-    return len(content) if isinstance(content, str) else sum([len(str(part)) for part in content])
+    if isinstance(content, str):
+        return len(content)
+    medium = TOKENS_OF_MEDIUM * _CHARS_PER_TOKEN
+    return sum([len(str(part)) if media_of(part) is None else medium for part in content])
 
 
 MOCK_VARIABLE = "DEBUG_MOCK_RESPONSES"

@@ -15,8 +15,9 @@ from graph_agent.deps import Task, answer_left_s
 from graph_agent.hooks.loop_hooks import LoopHooks
 from graph_agent.hooks.protocol import HookRequest, sees_answers
 from graph_agent.hooks.request_messages import CarriedMessages, result_texts
+from graph_agent.models.continuation import MOST_PAUSES, joined, with_earlier_blocks
 from graph_agent.models.errors import is_content_refusal
-from graph_agent.models.finish import REFUSED, refusal_text
+from graph_agent.models.finish import REFUSED, is_paused, refusal_text
 from graph_agent.models.reply_end import ended_prose, invention_warning
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import (
@@ -309,10 +310,29 @@ class ModelRequests:
                 schema=self._schema_of_plan(),
             )
 
-        planned = await self.send(ask, purpose="plan", visibility=self._visibility())
-        self.count(planned.usage, planned.message.usage_metadata)
-        self.warn_of_invention(planned.invented)
+        async def send() -> Planned:
+            planned = await self.send(ask, purpose="plan", visibility=self._visibility())
+            self.count(planned.usage, planned.message.usage_metadata)
+            self.warn_of_invention(planned.invented)
+            return planned
+
+        planned, given = await send(), tail
+        so_far = planned.message
+        for _ in range(MOST_PAUSES):
+            if planned.calls or not is_paused(planned.message) or self.limit_met(NO_USAGE, so_far) is not None:
+                break
+            await self._end_paused(planned)
+            tail, earlier = [*given, so_far], so_far
+            planned = await send()
+            so_far = joined(earlier, planned.message)
+            planned = replace(planned, message=with_earlier_blocks(earlier, planned.message))
         return planned
+
+    async def _end_paused(self, paused: Planned) -> None:
+        """Make the text of a paused turn commentary: the answer follows in another message."""
+        await self.stream.finish(paused.raw_text, paused.raw_text, paused.message.id)
+        text = {"commentary": paused.raw_text} if paused.raw_text.strip() else {}
+        self.active.warn(f"The provider of {self.active.model.name} paused its turn, which goes on.", **text)
 
     @property
     def seeks_turns(self) -> bool:

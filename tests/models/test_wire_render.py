@@ -249,3 +249,13 @@ def test_a_wrong_setting_of_the_rules_is_refused(settings: dict[str, Any], messa
         WireRules().with_fields(settings)
 
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("provider", ["openai", "mistral", "unknown"])
+def test_fields_of_prompt_caching_are_left_out_where_they_are_refused(provider: str) -> None:
+    marked = {"type": "text", "text": "go", "cache_control": {"type": "ephemeral"}}
+    rules = PROVIDERS.get(provider, WireRules())
+
+    request = sent([SystemMessage([marked]), HumanMessage([marked, IMAGE])], rules)
+
+    assert "cache_control" not in texts(request)

@@ -123,13 +123,27 @@ async def test_a_paused_turn_goes_on_with_its_message_sent_back_unchanged() -> N
         "answer": done.answer,
         "calls": done.usage["model_calls"],
         "sent": (first.content, second.content),
-        "warnings": [event for event in await session.events() if event["type"] == "warning"],
+        "warnings": [event["commentary"] for event in await session.events() if event["type"] == "warning"],
     } == {
-        "answer": "Let me look. And there. It rains.",
+        "answer": "It rains.",
         "calls": 3,
         "sent": (paused("Let me look. ").content, [*paused("Let me look. ").content, *paused("And there. ").content]),
-        "warnings": [],
+        "warnings": ["Let me look. ", "And there. "],
     }
+
+
+async def test_the_text_of_a_paused_turn_is_commentary_in_a_stream() -> None:
+    end = AIMessage("It rains.", response_metadata={"stop_reason": "end_turn"})
+    session, model = session_of(paused("Let me look. "), end, AIMessage("You are welcome."))
+
+    parts = [part async for part in session.stream("weather?")]
+    await session.run("Thanks!")
+
+    kept = model.requests[-1].messages[-2].content
+    assert ([(part.type, part.text) for part in parts if part.type in ("token", "plan_text")], kept) == (
+        [("token", "Let me look. "), ("plan_text", "Let me look. "), ("token", "It"), ("token", " rains.")],
+        [paused("Let me look. ").content[1], {"type": "text", "text": "It rains."}],
+    )
 
 
 async def test_a_turn_that_is_paused_again_and_again_ends() -> None:
@@ -139,8 +153,9 @@ async def test_a_turn_that_is_paused_again_and_again_ends() -> None:
 
     model.assert_spent()
     warnings = [event["message"] for event in await session.events() if event["type"] == "warning"]
-    assert (done.status, done.truncated, warnings) == (
+    assert (done.status, done.truncated, len(warnings), warnings[-1]) == (
         "COMPLETED",
         "interrupted",
-        ["The answer was cut off by the provider (pause_turn)."],
+        MOST_PAUSES + 1,
+        "The answer was cut off by the provider (pause_turn).",
     )
