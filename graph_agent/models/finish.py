@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, assert_never
 
 from langchain_core.messages import AIMessage
@@ -75,7 +76,7 @@ def cut_off(reply: AIMessage) -> CutOff | None:
     A reply is also cut off if the arguments of a call end inside a value, regardless of the finish reason.
     """
     for reason in _reasons(reply.response_metadata):
-        if (kind := _kind_of(reason, reply.response_metadata.get("model_provider"))) is not None:
+        if (kind := _kind_of(reason, str(reply.response_metadata.get("model_provider")))) is not None:
             return kind
     if reply.response_metadata.get(INCOMPLETE) or any(
         _ends_inside_value(call["args"] or "") for call in reply.invalid_tool_calls
@@ -84,11 +85,12 @@ def cut_off(reply: AIMessage) -> CutOff | None:
     return None
 
 
-def _kind_of(reason: str, provider: object) -> CutOff | None:
+@lru_cache(maxsize=256)
+def _kind_of(reason: str, provider: str) -> CutOff | None:
     for kind, pattern in _REASONS.items():
         if pattern.fullmatch(reason):
             return kind
-    complete = _ONLY_COMPLETE.get(str(provider))
+    complete = _ONLY_COMPLETE.get(provider)
     damaged = _DAMAGE.search(reason) is not None if complete is None else complete.fullmatch(reason) is None
     return "interrupted" if damaged else None
 
@@ -116,7 +118,7 @@ def cause_of(cut: CutOff, reply: AIMessage, max_tokens: int | None = None) -> st
         case "content_filter":
             return "by the provider's content filter"
         case "interrupted":
-            provider = reply.response_metadata.get("model_provider")
+            provider = str(reply.response_metadata.get("model_provider"))
             given = _reasons(reply.response_metadata)
             reason = next((each for each in given if _kind_of(each, provider) == "interrupted"), "")
             return f"by the provider ({reason})" if reason else "before it was complete"
@@ -199,8 +201,7 @@ def _reasons(metadata: dict[str, Any]) -> Iterator[str]:
     if isinstance(details, dict) and isinstance(details.get("reason"), str):
         yield _plain(details["reason"])
     for key, value in metadata.items():
-        given = getattr(value, "name", value)
-        if isinstance(given, str) and given and key.replace("_", "").casefold() in _KEYS:
+        if _is_reason(key) and isinstance(given := getattr(value, "name", value), str) and given:
             yield _plain(given)
     # Gemini's, of a prompt that was blocked: the reply has no candidates.
     feedback = metadata.get("prompt_feedback")
@@ -212,6 +213,12 @@ def _reasons(metadata: dict[str, Any]) -> Iterator[str]:
         yield _plain(status)
 
 
+@lru_cache(maxsize=256)
+def _is_reason(key: str) -> bool:
+    return key.replace("_", "").casefold() in _KEYS
+
+
+@lru_cache(maxsize=256)
 def _plain(reason: str) -> str:
     # Some clients give the name of an enum member, such as FinishReason.MAX_TOKENS.
     return reason.rpartition(".")[2].casefold().replace("-", "_").replace(" ", "_")

@@ -49,4 +49,6 @@ class ReplyReader:
 
     def read(self, reply: AIMessage) -> AIMessage:
         """Return the complete reply with exactly the calls that were sent, or with all of them as invalid."""
-        return with_blank_arguments(judged(reply, self.calls, is_cut_off=cut_off(reply) is not None))
+        if self.calls:
+            reply = judged(reply, self.calls, is_cut_off=cut_off(reply) is not None)
+        return with_blank_arguments(reply)

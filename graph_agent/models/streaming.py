@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -39,10 +40,13 @@ def streams_always(model: object, options: Mapping[str, Any]) -> bool:
 
     Without a stream, `model_timeout_s` would limit the whole reply.
     """
-    if not isinstance(model, BaseChatModel) or not can_stream(model, options):
-        return False
-    own = (cls.__module__ for cls in type(model).__mro__ if cls is not BaseChatModel and issubclass(cls, BaseChatModel))
-    return not any(module.startswith(_IN_PROCESS) for module in own)
+    return isinstance(model, BaseChatModel) and can_stream(model, options) and not _is_in_process(type(model))
+
+
+@lru_cache(maxsize=128)
+def _is_in_process(cls: type) -> bool:
+    own = [each.__module__ for each in cls.__mro__ if each is not BaseChatModel and issubclass(each, BaseChatModel)]
+    return any(module.startswith(_IN_PROCESS) for module in own)
 
 
 def may_refuse_stream(model: object, options: Mapping[str, Any], error: Exception) -> bool:

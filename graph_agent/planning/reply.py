@@ -184,6 +184,8 @@ def read_reply(
             bare = without_call_blocks(message)
             message = bare.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
     planned = plan_of_calls(message, calls, usage_of(reply, prices), reply.text)
+    if not invented and not unread:
+        return planned
     return replace(planned, invented=invented, unread=unread, empty=planned.empty and not unread)
 
 

@@ -93,9 +93,7 @@ class PreparedHistory:
             known, self._source, self._prepared = 0, [], SafeMessages()
             self._counted, self._tokens = 0, 0
         for message in history[known:]:
-            # Marked messages are rare.
-            is_marked = STEERING_MARK in message.additional_kwargs or FAILURE_MARK in message.response_metadata
-            self._prepared.add(sanitized(_converted(message, prompts) if is_marked else _as_cut_off_text(message)))
+            self._prepared.add(sanitized(_converted(message, prompts) if _is_marked(message) else message))
         self._source += history[known:]
         return self._prepared
 
@@ -115,20 +113,28 @@ def with_carried(history: Sequence[AnyMessage], carried: Sequence[RequestOnlyMes
     return [*messages, *history[done:]]
 
 
+def _is_marked(message: AnyMessage) -> bool:
+    """Whether a message has another form in a request than in the history; few have."""
+    if STEERING_MARK in message.additional_kwargs or FAILURE_MARK in message.response_metadata:
+        return True
+    if isinstance(message, AIMessage):
+        calls = message.tool_calls
+        return bool(calls) and calls[0]["name"] == UNFINISHED
+    return message.name == UNFINISHED
+
+
 def _converted(message: AnyMessage, prompts: Prompts) -> AnyMessage:
-    """A message of a person's steering, or of a failed input, in the form in which the model receives it."""
-    if not isinstance(message, HumanMessage) or STEERING_MARK not in message.additional_kwargs:
-        return without_failure_report(message)
-    return with_text(message, prompts.render("steering", content=message.text))
+    """A message of a person's steering, of a failed input, or of a cut-off reply, as the model receives it.
 
-
-def _as_cut_off_text(message: AnyMessage) -> AnyMessage:
-    """A call without a name, which earlier versions stored for a reply that was cut off, as the text that it was."""
+    Earlier versions stored a call without a name for a reply that was cut off; it is the text that it was.
+    """
+    if isinstance(message, HumanMessage) and STEERING_MARK in message.additional_kwargs:
+        return with_text(message, prompts.render("steering", content=message.text))
     if isinstance(message, AIMessage) and any(call["name"] == UNFINISHED for call in message.tool_calls):
-        return without_calls(with_text(message, message.text or "A call that was cut off."))
+        message = without_calls(with_text(message, message.text or "A call that was cut off."))
     if isinstance(message, ToolMessage) and message.name == UNFINISHED:
         return HumanMessage(f"[Notice from the agent framework, not from the user: {message.text}]", id=message.id)
-    return message
+    return without_failure_report(message)
 
 
 def closing(deps: AgentDeps, mode: Mode) -> list[AnyMessage]:

@@ -55,13 +55,6 @@ async def child_of(talk: Session, graph: Any, id_: str = "a") -> Session:
     return Session(graph, background)
 
 
-async def ended(talk: Session) -> None:
-    """Wait until a session's input has ended."""
-    async with asyncio.timeout(60):
-        while await talk.status() in ("CREATED", "RUNNING"):
-            await asyncio.sleep(0.01)
-
-
 async def test_a_background_delegation_returns_at_once_and_its_result_is_a_notice_of_the_next_input() -> None:
     gate, saver = Gate(), InMemorySaver()
     child = gated_child(gate, checkpointer=saver)
@@ -70,7 +63,7 @@ async def test_a_background_delegation_returns_at_once_and_its_result_is_a_notic
     first = await talk.run("Ask.")
     await gate.reached()
     gate.open()
-    await ended(await child_of(talk, child))
+    await until(lambda: not background_runs())
     second = await talk.run("And?")
 
     events = await talk.events()

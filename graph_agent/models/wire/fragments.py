@@ -72,6 +72,10 @@ class CallAssembler:
         self._taken: set[int] = set()
         self._doubtful: list[_Call] = []
 
+    def __bool__(self) -> bool:
+        """Whether it has received a fragment."""
+        return bool(self._calls) or self.has_homeless
+
     @property
     def arguments(self) -> list[str]:
         """The arguments of each call so far, as sent."""
@@ -208,8 +212,6 @@ def judged(reply: AIMessage, assembler: CallAssembler, *, is_cut_off: bool) -> A
     """
     calls, own = assembler.read(), [*reply.tool_calls, *reply.invalid_tool_calls]
     ids = {call.id for call in calls}
-    if not calls and not assembler.has_homeless:
-        return reply  # it was not streamed
     if not (own or assembler.has_homeless) or any(call["id"] and call["id"] not in ids for call in own):
         return reply
     reason = assembler.reason_not_to_run(is_cut_off=is_cut_off)

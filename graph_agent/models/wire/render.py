@@ -107,7 +107,7 @@ def _begins_with_reasoning(reply: AIMessage) -> bool:
 
 def with_source(reply: AIMessage, source: str) -> AIMessage:
     """Return a reply with the name of its endpoint, if it holds parts that are for this endpoint alone."""
-    has_parts = isinstance(reply.content, list) or any(field in reply.additional_kwargs for field in _OWN_FIELDS)
+    has_parts = isinstance(reply.content, list) or not _OWN_FIELDS.isdisjoint(reply.additional_kwargs)
     if not has_parts or source == "in-process" or maker_of(reply) == source:
         return reply
     return reply.model_copy(update={"response_metadata": {**reply.response_metadata, SOURCE: source}})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
 from graph_agent.models.wire.rules import WireRules
 
@@ -50,6 +50,10 @@ def traits_of(message: BaseMessage, previous: BaseMessage | None) -> int:
         traits |= Traits.BLOCKS
     elif not content or content.isspace():
         traits |= Traits.BLANK
+    # Each message of a history comes through here once per input; its type is cheaper to compare than its class.
+    kind = message.type
+    if kind == "tool":
+        return traits | Traits.CALLS
     if isinstance(message, AIMessage):
         if calls := message.tool_calls:
             traits |= Traits.CALLS
@@ -60,14 +64,13 @@ def traits_of(message: BaseMessage, previous: BaseMessage | None) -> int:
                     traits |= Traits.ODD_IDS
         if traits & Traits.BLOCKS or (message.additional_kwargs and _has_parts(message)):
             traits |= Traits.PARTS
-    elif isinstance(message, ToolMessage):
-        traits |= Traits.CALLS
-    elif isinstance(message, HumanMessage):
-        if isinstance(previous, ToolMessage):
+    elif kind == "human":
+        before = previous.type if previous is not None else ""
+        if before == "tool":
             traits |= Traits.USER_AFTER_TOOL
-        elif isinstance(previous, HumanMessage):
+        elif before == "human":
             traits |= Traits.REPEATED_USERS
-    elif isinstance(message, SystemMessage):
+    elif kind == "system":
         traits |= Traits.SYSTEM
     return traits
 

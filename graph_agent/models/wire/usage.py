@@ -7,6 +7,7 @@ each, and Anthropic's API reports the input at the start and the output at the e
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from langchain_core.messages import AIMessageChunk
@@ -20,7 +21,12 @@ _DETAILS = ("input_token_details", "output_token_details")
 
 def reports_differences(model: object) -> bool:
     """Whether a model's chunks report the usage since the chunk before, not the usage so far; decided by its class."""
-    modules = [cls.__module__ for cls in type(model).__mro__]
+    return _reports_differences(type(model))
+
+
+@lru_cache(maxsize=128)
+def _reports_differences(cls: type) -> bool:
+    modules = [each.__module__ for each in cls.__mro__]
     own = [module for module in modules if module.startswith(_REPORT_DIFFERENCES)]
     return bool(own) and not own[0].startswith(_REPORT_TOTALS)
 
