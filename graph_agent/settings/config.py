@@ -174,11 +174,12 @@ class LoopConfig(CheckedModel):
     model: str | None = Field(default=None, min_length=1)
     """A `provider:name` that replaces the agent's model; None for the agent's own."""
     model_retries: Annotated[NonNegativeInt, Unit("attempts")] = 3
-    """Further attempts after a transient model error, before the first token only."""
+    """Further attempts after a transient model error, before the first token only; none after a timeout of tokens."""
     model_timeout_s: Annotated[PositiveFloat, Unit("seconds")] | None = 120
     """Seconds to the first token of a model's reply and between its tokens; None for no limit.
 
-    For a reply that is not streamed, the seconds to its end.
+    Requests to a provider are streamed also without a reader. For a reply that cannot be streamed, these are the
+    seconds to its end. After a timeout, the next fallback is asked, and the same address is not asked again.
     """
     model_total_timeout_s: Annotated[PositiveFloat, Unit("seconds")] | None = None
     """Seconds one model request may take in total; None for no limit."""
