@@ -42,6 +42,8 @@ _NOTICES = (
 )
 """The beginnings of the framework's notices, which a small model repeats in place of an answer."""
 _RESULTS = ("<tool_result ", "<tool_result>", "<tool_response>")
+_ECHO_BEGIN = {"", *(echoed[0] for echoed in (*_NOTICES, *_RESULTS))}
+"""The first letters of an echo, which rejects most texts at low cost."""
 _ECHO = re.compile(
     rf"\s*+(?:(?:{'|'.join(map(re.escape, _NOTICES))})(?:[^\n]++|\n(?![ \t]*+\n))*+(?:\n[ \t]*+\n|\Z)"
     r"|<(?P<tag>tool_result|tool_response)[ >](?:[^<]++|<(?!/(?P=tag)>))*+(?:</(?P=tag)>|\Z))"
@@ -112,7 +114,7 @@ def visible_begin(text: str) -> int | None:
     line, ended, following = rest.partition("\n")
     if not ended and (REASONING.startswith(line) or _may_become_sentinel(line)):
         return None
-    if any(echoed.startswith(rest[: len(echoed)]) for echoed in (*_NOTICES, *_RESULTS)):
+    if rest[:1] in _ECHO_BEGIN and any(echoed.startswith(rest[: len(echoed)]) for echoed in (*_NOTICES, *_RESULTS)):
         return None
     if not ended or not _WHOLE.fullmatch(line[: _LONGEST + 1]):
         leading = leading_length(text)

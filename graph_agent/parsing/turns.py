@@ -115,6 +115,8 @@ def leading_length(text: str) -> int | None:
     leading = _LEADING.match(text)
     at = leading.end() if leading else 0
     rest = text[at : at + _LONGEST]
+    if rest and rest[0] not in "<[":
+        return at
     return None if not rest or any(header.startswith(rest) and header != rest for header in _ASSISTANT) else at
 
 
