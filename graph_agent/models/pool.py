@@ -91,8 +91,10 @@ class ModelPool:
         plan_tool: str,
         around: ModelWrapper = leave_unwrapped,
     ) -> None:
-        self._own = own
-        self._resolve = resolve
+        self.own = own
+        """The model that the agent was built with."""
+        self.resolve = resolve
+        """Returns the chat model for the value in a configuration or a run."""
         self._schemas = schemas
         self._plan_schema = plan_schema
         self._plan_tool = plan_tool
@@ -110,7 +112,7 @@ class ModelPool:
 
     async def chain(self, settings: LoopConfig) -> list[BoundModel]:
         """Return the distinct models of a run: its model, then the fallbacks in order."""
-        found = [await self.ready(settings.model or self._own, "model", settings)]
+        found = [await self.ready(settings.model or self.own, "model", settings)]
         found += [await self.ready(given, "fallback_models", settings) for given in settings.fallback_models]
         return list(dict.fromkeys(found))
 
@@ -129,7 +131,7 @@ class ModelPool:
 
     def _build(self, given: Any, field: str, settings: LoopConfig) -> BoundModel:
         try:
-            found = given if given is self._own else self._resolve(given)
+            found = given if given is self.own else self.resolve(given)
         except ConfigError as error:
             raise ConfigError(f"{field}: {error}") from error
         model = adapted_copy(without_client_retries(found), found)

@@ -489,7 +489,8 @@ class RequestState:
             )
         if self.request_log is not None:
             step = self.loop["step"] + (purpose == "plan")
-            made = [self.request_log.record(*each, step) for each in zip(sent, records, strict=True)]
+            learned = self.deps.client.endpoint.learned
+            made = [self.request_log.record(*each, step, learned) for each in zip(sent, records, strict=True)]
             self.events += [entry for entry in made if entry is not None]
 
 

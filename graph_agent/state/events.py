@@ -341,6 +341,8 @@ class ModelRequestEvent(_Event):
     """Hashes of the offered tools; absent if they are those of the request before."""
     options: NotRequired[dict[str, Any]]
     """Other options of the call; absent if they are those of the request before."""
+    learned: NotRequired[dict[str, Any]]
+    """Fields of `WireRules` that differ from what is known of the endpoint, because it refused other requests."""
     parts: dict[str, Any]
     """Hash → message or tool as plain JSON, of those that no earlier event has; secrets are masked as in logs."""
 

@@ -106,8 +106,13 @@ class RequestLog:
             seq=seq,
         )
 
-    def record(self, sent: TimedRequest, call: ModelCallRecord, step: int) -> StoredEvent | None:
-        """Return the event that records a request; None if it equals the one before."""
+    def record(
+        self, sent: TimedRequest, call: ModelCallRecord, step: int, learned: Mapping[str, Any] | None = None
+    ) -> StoredEvent | None:
+        """Return the event that records a request; None if it equals the one before.
+
+        `learned` has the fields of `WireRules` that differ because the endpoint has refused another form.
+        """
         new: dict[str, Any] = {}
 
         def key_of(part: Any) -> str:
@@ -135,10 +140,28 @@ class RequestLog:
             fields["tools"] = tools
         if others != self._options:
             fields["options"] = others
-        about = {"purpose": call["purpose"], "model": call["model"], "started": call["started"]}
+        about: dict[str, Any] = {"purpose": call["purpose"], "model": call["model"], "started": call["started"]}
+        # An ignored schema is learned from the reply of the request that had it.
+        is_new = "response_format" in {*sent.options, *(sent.options.get("extra_body") or ())}
+        if used := {name: value for name, value in (learned or {}).items() if name != "json_schema" or not is_new}:
+            about["learned"] = {
+                name: sorted(value) if isinstance(value, frozenset) else value for name, value in used.items()
+            }
         made = event(TYPE, step, **about, **fields, parts=new)
         self._apply(made)
         return made
+
+
+def learned_rules(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the fields of `WireRules` that were learned when requests were recorded, by the model's name."""
+    found: dict[str, dict[str, Any]] = {}
+    for entry in events:
+        if entry["type"] == TYPE:
+            learned = dict(entry.get("learned", {}))
+            if entry["model"] in found:
+                learned.pop("json_schema", None)  # that a schema is ignored is learned again from the same reply
+            found.setdefault(entry["model"], {}).update(learned)
+    return {model: fields for model, fields in found.items() if fields}
 
 
 def requests_of(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:

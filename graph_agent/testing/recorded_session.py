@@ -256,9 +256,7 @@ class RecordedSession:
         if not self._has_hooks:
             arguments |= {"hooks": (), "middleware": ()}
         graph.builder.arguments = arguments
-        built = rebuild(
-            graph, model=RecordedModel(self._source), source=self._source, real={}, checkpointer=self._saver
-        )
+        built = rebuild(graph, source=self._source, real={}, checkpointer=self._saver)
         return built if self._limit is None else built.with_config({"recursion_limit": self._limit})
 
     async def _agent(self) -> CompiledAgentGraph:

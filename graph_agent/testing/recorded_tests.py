@@ -28,7 +28,7 @@ from graph_agent.state.model_requests import masked
 from graph_agent.testing.input_differences import Comparison, Difference, shown_values, value_differences
 from graph_agent.testing.playback import message_of, stored_replies
 from graph_agent.testing.recording import RecordedResult, Recording, recording_of
-from graph_agent.testing.stand_ins import RecordedCalls, RecordedModel, rebuild
+from graph_agent.testing.stand_ins import RecordedCalls, rebuild
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
@@ -68,7 +68,7 @@ class RecordedTest:
             opened: Agent = builder.compile(checkpointer=saver, store=graph.store, cache=graph.cache, name=graph.name)
         else:
             tape = _Tape(*self._read(file))
-            opened = rebuild(graph, model=RecordedModel(tape), source=tape, real={}, checkpointer=InMemorySaver())
+            opened = rebuild(graph, source=tape, real={}, checkpointer=InMemorySaver())
         self._open[file] = opened, tape
         return Session(opened, file.stem)
 

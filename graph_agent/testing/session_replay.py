@@ -10,7 +10,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +23,7 @@ from graph_agent.session.importing import fork_session
 from graph_agent.session.results import Done, EventAdded
 from graph_agent.session.session import Session
 from graph_agent.state.events import StoredEvent
+from graph_agent.state.model_requests import learned_rules
 from graph_agent.testing.input_differences import ABSENT, Comparison, Difference, recorded_requests, unfinished_wave
 from graph_agent.testing.playback import Playback
 from graph_agent.testing.recording import (
@@ -32,14 +34,13 @@ from graph_agent.testing.recording import (
     read_recording,
     recording_of,
 )
-from graph_agent.testing.stand_ins import RecordedModel, rebuild
+from graph_agent.testing.stand_ins import rebuild
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.tools import BaseTool
     from langgraph.graph.state import CompiledStateGraph
 
-    from graph_agent.compiled import CompiledAgentGraph
 
 Answers = Literal["exact", "ignore"]
 """Whether another text of an answer counts as a difference."""
@@ -172,11 +173,9 @@ class Replayer:
         self._playback: Playback | None = None
         self.current: RecordedInput | None = None
         """The input that is replayed now; None before the first one."""
-        self._agent = self._rebuilt(graph, model or RecordedModel(self))
-        self._recorded_agent = self._rebuilt(graph, RecordedModel(self)) if self._has_new_model else self._agent
-
-    def _rebuilt(self, graph: CompiledStateGraph[Any, Any, Any, Any], model: BaseChatModel) -> CompiledAgentGraph:
-        return rebuild(graph, model=model, source=self, real=self._real, checkpointer=self._saver)
+        self._rebuilt = partial(rebuild, graph, source=self, real=self._real, checkpointer=self._saver)
+        self._recorded_agent = self._rebuilt()
+        self._agent = self._rebuilt(model=model) if model is not None else self._recorded_agent
 
     async def reply(self) -> AIMessage:
         """Return the next recorded reply of the current input."""
@@ -211,7 +210,9 @@ class Replayer:
             ignores_prompt=self._ignores_prompt,
             replaced_tools=frozenset(self._real),
         )
-        history = Session(self._recorded_agent, recording.session_id)
+        learned = learned_rules(events)
+        agent = self._rebuilt(model_rules=learned) if learned else self._recorded_agent
+        history = Session(agent, recording.session_id)
         differences: list[Difference] = []
         inputs, steps, stopped = 0, 0, ""
         for each in recording.inputs:
@@ -369,7 +370,9 @@ class _InputRun:
     async def _now(self) -> RecordedInput:
         # The messages have the arguments of calls that did not start.
         messages = (await self._session.driver.state()).values.get("messages", ())
-        return recording_of(self._session.id, self._events, messages).inputs[-1]
+        inputs = recording_of(self._session.id, self._events, messages).inputs
+        # An input is stored with its first plan.
+        return inputs[-1] if len(inputs) >= self.recorded.number else replace(self.recorded, steps=())
 
     def _compare(self, now: RecordedInput, end: int | None) -> bool:
         """Compare the steps before `end` that have not been compared; return whether the replay is to end there."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -128,6 +129,40 @@ class RecordedModel(MockChatModel):
         return self._taken.pop()
 
 
+_numbers = itertools.count()
+
+
+def recorded_copy(model: BaseChatModel, source: Source) -> BaseChatModel:
+    """Return a copy of a model that returns the recorded replies of a source, and sends nothing.
+
+    Its class, address and options, on which the form of a request depends, are those of the model.
+    """
+    replies = RecordedModel(source)
+
+    class Recorded(type(model)):  # type: ignore[misc]  # the class of the model is not known before
+        model_config = {"defer_build": True}  # noqa: RUF012 - Pydantic's; instances are never validated
+
+        def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            return replies._generate(*args, **kwargs)
+
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            return await replies._agenerate(*args, **kwargs)
+
+        def _stream(self, *args: Any, **kwargs: Any) -> Iterator[ChatGenerationChunk]:
+            return replies._stream(*args, **kwargs)
+
+        async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+            async for chunk in replies._astream(*args, **kwargs):
+                yield chunk
+
+    Recorded.__module__, Recorded.__name__ = type(model).__module__, type(model).__name__
+    # What this process has learned of an endpoint, whose key has this name, is not what the recording process knew.
+    Recorded.__qualname__ = f"{type(model).__qualname__}.recorded{next(_numbers)}"
+    copy = model.model_copy(update={"cache": False, "rate_limiter": None, "callbacks": None})
+    copy.__class__ = Recorded
+    return copy
+
+
 _requested: ContextVar[tuple[str, Mapping[str, Any]]] = ContextVar("graph_agent_replayed_call")
 """Id and arguments of the current call, as the model sent them."""
 
@@ -204,15 +239,24 @@ class RecordedDelegate:
 def rebuild(
     graph: CompiledStateGraph[Any, Any, Any, Any],
     *,
-    model: BaseChatModel,
+    model: BaseChatModel | None = None,
     source: Source,
     real: Mapping[str, BaseTool],
     checkpointer: BaseCheckpointSaver[Any],
+    model_rules: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> CompiledAgentGraph:
-    """Build an agent again, with another model, and recorded results in place of its tools and delegates.
+    """Build an agent again, with recorded results in place of its tools and delegates.
 
-    `real` has the tools that run, by the name of the tool in whose place they do. Raises `ConfigError` if the graph,
-    which is unchanged, is no agent of this package.
+    Args:
+        graph: The agent, which is unchanged.
+        model: Replies in place of the agent's models; None for their recorded replies.
+        source: The recorded replies and results.
+        real: The tools that run, by the name of the tool in whose place they do.
+        checkpointer: The saver of the new agent.
+        model_rules: Fields that were learned when the replies were recorded, by model; the agent's own win.
+
+    Raises:
+        ConfigError: If the graph is no agent of this package.
     """
     from langgraph.store.memory import InMemoryStore
 
@@ -225,14 +269,29 @@ def rebuild(
         raise ConfigError(f"Only an agent of create_graph_agent() can be replayed, not {graph!r}.")
     arguments = dict(builder.arguments)
     config: LoopConfig = arguments.get("config") or LoopConfig()
+    rules = {name: {**fields, **config.rules_of(name)} for name, fields in (model_rules or {}).items()}
     arguments["config"] = config.with_values(
-        {"plan_cache_ttl_s": None, "record_requests": config.record_requests or True}
+        {
+            "plan_cache_ttl_s": None,
+            "record_requests": config.record_requests or True,
+            "model_rules": {**config.model_rules, **rules},
+        }
     )
     arguments["cache"] = None
     arguments["tools"] = [real.get(tool.name, tool) for tool in checked_tools(arguments.get("tools"))]
     arguments["delegates"] = [RecordedDelegate(each, source) for each in checked_delegates(arguments.get("delegates"))]
-    arguments["resolve"] = lambda _: model
-    rebuilt = assemble(model, **arguments)
+    models = builder.deps.models
+
+    def resolve(given: Any) -> BaseChatModel:
+        if model is not None:
+            return model
+        try:
+            return recorded_copy(models.resolve(given), source)
+        except ConfigError:
+            return RecordedModel(source)  # without a provider's key or package, no model of its class can be made
+
+    arguments["resolve"] = resolve
+    rebuilt = assemble(model or recorded_copy(models.own, source), **arguments)
     runs = {*real, READ_RESULT}
     rebuilt.deps.toolbox.replace_tools(lambda tool: tool if tool.name in runs else recorded_tool(tool, source))
     rebuilt.credentials = builder.credentials
