@@ -39,6 +39,8 @@ def clock(zone: str) -> str:
     return f"It is 12:00 in {zone}."
 
 
+_EXAMPLE = re.compile("example ")
+"""Begins the arguments and results of example turns in text mode."""
 Step = Reply | Fault | Refusal | Raw | Callable[[Request], Reply]
 
 
@@ -191,19 +193,24 @@ def outcome(result: RunResult[Any]) -> tuple[str, str, list[Any]]:
 
 
 def called(requests: Sequence[Request]) -> list[tuple[str, Any]]:
-    """Return name and arguments of each call in the history of the newest request, native or written as text."""
+    """Return name and arguments of each call in the history of the newest request, native or written as text.
+
+    The calls of example turns are left out.
+    """
     if native := requests[-1].calls:
         return [(call.name, call.parsed()) for call in native]
     texts = [message.text for message in requests[-1].messages if message.role == "assistant"]
-    return [(call["name"], call["arguments"]) for text in texts for call in parse_tool_calls(text)]
+    written = [(call["name"], call["arguments"]) for text in texts for call in parse_tool_calls(text)]
+    return [(name, given) for name, given in written if not any(_EXAMPLE.match(str(value)) for value in given.values())]
 
 
 def results_in(request: Request) -> list[str]:
-    """Return the texts of the results in a request, native or written as text."""
+    """Return the texts of the results in a request, native or written as text; without those of example turns."""
     if native := request.results:
         return [message.text for message in native]
     written = re.compile(r"<tool_result[^>]*>\n?(.*?)\n?</tool_result>", re.DOTALL)
-    return [text for message in request.messages if message.role == "user" for text in written.findall(message.text)]
+    texts = [text for message in request.messages if message.role == "user" for text in written.findall(message.text)]
+    return [text for text in texts if not _EXAMPLE.match(text)]
 
 
 def _writing_calls(brain: Brain) -> Brain:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ _KINDS: Mapping[str, Kind] = {
     "thinking": "reasoning",
     "redacted_thinking": "reasoning",
 }
+_NUMBERS = itertools.count(1)
+"""Numbers of calls; no two calls have the same id, also if the history of a request is no longer whole."""
 _FINISH = {"stop": "end_turn", "calls": "tool_use", "length": "max_tokens", "filter": "refusal"}
 
 
@@ -62,7 +65,7 @@ class Anthropic:
 
     def whole(self, reply: Reply, request: Request, shape: Any) -> Answer:
         """Return a message."""
-        body = {**_head(request), "content": _blocks(reply, request, shape), **_end(reply), "usage": _usage(reply)}
+        body = {**_head(request), "content": _blocks(reply, shape), **_end(reply), "usage": _usage(reply)}
         return Answer(200, json.dumps(body).encode(), headers={"request-id": "req_0"})
 
     def stream(self, reply: Reply, request: Request, shape: Any) -> Iterator[bytes]:
@@ -74,7 +77,7 @@ class Anthropic:
         yield _event({"type": "ping"})
         if shape is not None and shape.repeated_start:
             yield _event(started)
-        for index, block in enumerate(_blocks(reply, request, shape)):
+        for index, block in enumerate(_blocks(reply, shape)):
             empty, deltas = _opened(block)
             yield _event({"type": "content_block_start", "index": index, "content_block": empty})
             for delta in deltas:
@@ -143,15 +146,15 @@ def _usage(reply: Reply) -> dict[str, Any]:
     }
 
 
-def _blocks(reply: Reply, request: Request, shape: AnthropicShape | None) -> list[dict[str, Any]]:
+def _blocks(reply: Reply, shape: AnthropicShape | None) -> list[dict[str, Any]]:
     form = shape or AnthropicShape()
     blocks: list[dict[str, Any]] = []
     if reasoning := reply.reasoning or ("Let me think." if form.thinks else ""):
         blocks.append({"type": "thinking", "thinking": reasoning, "signature": signature(reasoning, form.maker)})
     if reply.text:
         blocks.append({"type": "text", "text": reply.text})
-    for number, call in enumerate(reply.calls, len(request.calls) + 1):
-        id_ = call.id or f"toolu_{number:02d}"
+    for call in reply.calls:
+        id_ = call.id or f"toolu_{next(_NUMBERS):02d}"
         blocks.append({"type": "tool_use", "id": id_, "name": call.name, "input": call.parsed()})
     return blocks
 

@@ -68,6 +68,12 @@ class ChatShape:
 PLAIN = ChatShape()
 
 
+def _form(request: Request, shape: Any) -> ChatShape:
+    """Return the form of a reply; MiniMax separates reasoning from the text if a request asks for it."""
+    form: ChatShape = shape or PLAIN
+    return replace(form, reasoning="reasoning_details") if request.body.get("reasoning_split") else form
+
+
 class OpenAIChat:
     """Parses requests for `/chat/completions` and writes its replies."""
 
@@ -99,7 +105,7 @@ class OpenAIChat:
 
     def whole(self, reply: Reply, request: Request, shape: Any) -> Answer:
         """Return a completion."""
-        form: ChatShape = shape or PLAIN
+        form = _form(request, shape)
         reply = _thinking(reply, form)
         message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
         if reply.calls:
@@ -118,7 +124,7 @@ class OpenAIChat:
 
     def stream(self, reply: Reply, request: Request, shape: Any) -> Iterator[bytes]:
         """Yield the events of a streamed completion."""
-        form: ChatShape = shape or PLAIN
+        form = _form(request, shape)
         reply = _thinking(reply, form)
         yield from form.opening
         head = _head("chat.completion.chunk", request, form)
