@@ -234,8 +234,13 @@ class ModelClient:
                 return reply if phase == "plan" else without_calls(reply)
 
     def unsupported_options(self, settings: LoopConfig) -> tuple[str, ...]:
-        """Return the options of the configuration that the model's class cannot send, under LangChain's names."""
-        return client_options(self.model, with_options(settings, self.options)).unsupported
+        """Return the options of the configuration that the model's class or its endpoint does not take.
+
+        The names are LangChain's.
+        """
+        options = with_options(settings, self.options)
+        refused = self.endpoint.rules.left_out & options.keys() - self.endpoint.learned.get("left_out", frozenset())
+        return *client_options(self.model, options).unsupported, *refused
 
     def enforces_schema(self, schema: dict[str, Any], settings: LoopConfig, mode: Mode) -> bool:
         """Whether the provider is asked to enforce a schema on a planning reply without calls.
@@ -259,7 +264,7 @@ class ModelClient:
             return None if whole is None else reply_form(whole)
         if schema is None or not self._schema_mode.is_sent(settings.structured_output, rules, with_tools=with_tools):
             return None
-        return self._schema_mode.form(schema)
+        return self._schema_mode.form(schema, rules)
 
     def _has_calls_in_text(self, phase: Phase, mode: Mode, schema: dict[str, Any] | None) -> bool:
         """Whether the schema of a reply is built from the tools; that of a typed answer is the user's own."""
@@ -391,7 +396,7 @@ class ModelClient:
             # Providers refuse a tool choice without tools.
             options.pop("tool_choice", None)
         options = client_options(self.model, options).options
-        model = shaped(self.model, rules)
+        model = shaped(self.model, rules, has_schema=form is not None)
         bound = Binding(model, options)
         if has_tools:
             schemas, choice = self._offer(phase, rules)

@@ -17,6 +17,7 @@ from graph_agent._compat import uses_responses_api
 from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.lru import BoundedCache
 from graph_agent.models.capabilities import choose_tool_calling
+from graph_agent.models.error_parts import text_of
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.retry import ask
 from graph_agent.models.sanitize import SafeMessages, alias_of, sanitized_all, with_traits
@@ -172,12 +173,12 @@ class StructuredPlanner:
             simpler = method != "text"
         elif classify_model_error(error) != "other":
             return False
-        elif zero_temperature and _TEMPERATURE.search(str(error)):
+        elif zero_temperature and _TEMPERATURE.search(text_of(error)):
             self._zero_temperature = False
             return True
         else:
             about = {"schema": _ABOUT_SCHEMAS, "tool": _ABOUT_CHOICES}.get(method)
-            simpler = about is not None and about.search(str(error)) is not None
+            simpler = about is not None and about.search(text_of(error)) is not None
         if simpler:
             logger.info("The model takes no plan by %s; a simpler method is used from now on", method)
             self._refused.add(method)
@@ -199,7 +200,7 @@ class StructuredPlanner:
         for name in rules.left_out:
             options.pop(name, None)
         options = client_options(self.model, options).options
-        model = shaped(self.model, rules)
+        model = shaped(self.model, rules, has_schema=method == "schema")
         if method == "schema":
             options |= self._schema_mode.options(reply_form(self._plan_schema(offered), "plan"), options)
         if method == "tool":
@@ -232,7 +233,7 @@ class StructuredPlanner:
 
 
 _ABOUT_SCHEMAS = re.compile(
-    r"response_?format|json_?schema|structured[ _]outputs?|output_(?:format|config)|response.mime|guided|schema for"
+    r"response_?format|json[_ ]?schema|structured[ _]outputs?|output_(?:format|config)|response.mime|guided|schema for"
     r"|grammar",
     re.IGNORECASE,
 )
@@ -295,16 +296,18 @@ class SchemaMode:
 
     def is_sent_for_plans(self, setting: StructuredOutput, rules: WireRules) -> bool:
         """Whether the JSON schema of a structured plan is sent; other clients than OpenAI's get the plan's tool."""
-        return self.is_sent(setting, rules) and (self._is_openai or setting == "schema")
+        is_sent = self.is_sent(setting, rules) and not rules.strict_schema
+        return is_sent and (self._is_openai or setting == "schema")
 
     def is_sent_for_calls(self, setting: StructuredOutput, rules: WireRules) -> bool:
         """Whether the JSON schema of calls in text is sent; hosted providers take no alternatives at its root."""
         is_local = self._is_openai and rules.provider in _TAKE_ALTERNATIVES
-        return self.is_sent(setting, rules) and (is_local or setting == "schema")
+        return self.is_sent(setting, rules) and not rules.strict_schema and (is_local or setting == "schema")
 
-    def form(self, schema: dict[str, Any]) -> ResponseFormat | None:
+    def form(self, schema: dict[str, Any], rules: WireRules) -> ResponseFormat | None:
         """Return the form in which to send a schema; None if only the prompt can ask for it."""
-        return next(iter(self._remaining(schema)), None)
+        remaining = self._remaining(schema)
+        return next((form for form in remaining if form["json_schema"]["strict"] or not rules.strict_schema), None)
 
     def options(self, form: ResponseFormat, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of the model call that enforce the schema of a `form`, given the call's other ones."""
@@ -312,7 +315,7 @@ class SchemaMode:
 
     def refused(self, schema: dict[str, Any], form: ResponseFormat, error: Exception) -> bool:
         """Whether an error refuses the form of a schema; if so, the form is not used again."""
-        if classify_model_error(error) not in ("other", "tools_rejected") or not _ABOUT_SCHEMAS.search(str(error)):
+        if classify_model_error(error) not in ("other", "tools_rejected") or not _ABOUT_SCHEMAS.search(text_of(error)):
             return False
         remaining = self._remaining(schema)
         # Another session may have removed it already.

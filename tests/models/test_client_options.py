@@ -20,6 +20,9 @@ from graph_agent import LoopConfig, Session, create_graph_agent
 from graph_agent.server import create_app
 from graph_agent.server.host import AgentSource
 from tests.support.agents import echo
+from tests.support.openai_stub import StubFactory, openai_stub
+
+__all__ = ["openai_stub"]  # a fixture
 
 SENT = LoopConfig(temperature=0.25, max_output_tokens=77, top_p=0.35, stop=["END"], reasoning_effort="low")
 
@@ -63,7 +66,7 @@ def as_package(kind: type[Plain], package: str, name: str) -> type[Plain]:
     return type(f"House{name}", (parent,), {"__module__": __name__})
 
 
-async def run(model: Plain, config: LoopConfig) -> tuple[str, str, list[str]]:
+async def run(model: BaseChatModel, config: LoopConfig) -> tuple[str, str, list[str]]:
     """Run one input; return its status and answer, and the warnings."""
     graph = create_graph_agent(model, tools=[echo], config=config, checkpointer=InMemorySaver())
     talk = Session(graph, "s1")
@@ -94,6 +97,15 @@ async def test_a_setting_that_a_class_cannot_send_is_named_once_and_left_out() -
     sent = {"temperature": 0.25, "max_tokens": 77, "p": 0.35, "stop": ["END"], "request_options": {"max_retries": 0}}
     warning = "HouseChatCohere is asked without reasoning_effort: HouseChatCohere has no such option for this model."
     assert (found, model.sent) == (("COMPLETED", "Done.", [warning]), [sent, sent])
+
+
+async def test_a_setting_that_a_model_is_known_to_refuse_is_named_and_left_out(openai_stub: StubFactory) -> None:
+    stub = openai_stub("Hi.")
+    async with stub.chat_model("gpt-5-mini", temperature=0) as model:
+        found = await run(model, LoopConfig(temperature=0.25, max_output_tokens=77))
+
+    warning = "gpt-5-mini is asked without temperature: ChatOpenAI has no such option for this model."
+    assert (found, [body.get("temperature") for body in stub.bodies]) == (("COMPLETED", "Hi.", [warning]), [None])
 
 
 @pytest.mark.parametrize("package", [None, "langchain_elsewhere"])

@@ -70,6 +70,8 @@ NUMBERS = itertools.count()
             {"max_tokens": "max_tokens"},
         ),
         ("tool_choice 'required' is not supported while thinking", {"tool_choice": "any"}, {"choice_forced": False}),
+        ("Thinking mode does not support this tool_choice", {"tool_choice": "plan"}, {"choice_forced": False}),
+        ("Unsupported JSON schema fields: {'minItems'}", {}, {"json_schema": False}),
         ("Invalid tool_choice type: 'object'.", {"tool_choice": "plan"}, {"choice_named": False}),
         ("tool_choice none is not supported", {"tool_choice": "none"}, {"choice_none": False}),
         ("This is about something else.", {"temperature": 0, "tool_choice": "any"}, None),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_anthropic import ChatAnthropic
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_google_genai import ChatGoogleGenerativeAI
@@ -83,6 +84,7 @@ def test_a_request_keeps_to_the_rules_of_its_endpoint(history: list[BaseMessage]
         kind: {found for message in request if isinstance(message, kind) for found in kinds_in(message)}
         for kind in (HumanMessage, ToolMessage)
     }
+    images = [block for message in request for block in blocks_of(message) if media_of(block) == "image"]
     orders = {(type(one), type(two)) for one, two in pairwise(request)}
     assert {
         "names": all(re.fullmatch("[a-zA-Z_][a-zA-Z0-9_-]{0,63}", call["name"]) for call in calls),
@@ -96,21 +98,25 @@ def test_a_request_keeps_to_the_rules_of_its_endpoint(history: list[BaseMessage]
         "repeated users": rules.repeated_users or (HumanMessage, HumanMessage) not in orders,
         "media of results": media[ToolMessage] <= rules.result_media,
         "media of the user": media[HumanMessage] <= rules.user_media,
+        "form of images": not rules.image_urls or all(block["type"] == "image_url" for block in images),
         "texts": all(f"u{n}" in texts(request) for n in range(5) if f"u{n}" in texts(history)),
         "empty": rules.empty_text
         or all(message.content or (isinstance(message, AIMessage) and message.tool_calls) for message in request),
     } == dict.fromkeys(
         [
             *["names", "ids", "pairs", "results first", "user after tool", "repeated users", "media of results"],
-            *["media of the user", "texts", "empty"],
+            *["media of the user", "form of images", "texts", "empty"],
         ],
         True,
     )
 
 
 def kinds_in(message: BaseMessage) -> list[Any]:
-    blocks = message.content if isinstance(message.content, list) else []
-    return [kind for block in blocks if (kind := media_of(block)) is not None]
+    return [kind for block in blocks_of(message) if (kind := media_of(block)) is not None]
+
+
+def blocks_of(message: BaseMessage) -> list[Any]:
+    return message.content if isinstance(message.content, list) else []
 
 
 @given(histories(), st.sampled_from(sorted(PROVIDERS)), st.integers(1, 12))
@@ -233,6 +239,47 @@ def test_rules_of_a_family_hold_on_a_server_of_many_models() -> None:
     rules = rules_for(model, {"user_after_tool": True})
 
     assert (rules.call_ids, rules.user_after_tool, rules.is_known) == ("nine", True, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gpt-5", {"left_out": {"temperature", "top_p"}}),
+        ("openai/gpt-5.6-mini", {"left_out": {"temperature", "top_p"}}),
+        ("o4-mini", {"left_out": {"temperature", "top_p"}}),
+        ("gpt-5-chat-latest", {}),
+        ("gpt-4o", {}),
+        ("gpt-oss-120b", {}),
+        ("grok-4.6", {"left_out": {"stop"}}),
+        ("grok-4-fast-non-reasoning", {}),
+        ("grok-3", {}),
+        ("kimi-k2.5", {"left_out": {"temperature"}, "choice_forced": False}),
+        ("moonshotai/kimi-k2-instruct", {}),
+        ("moonshot-v1-8k", {"user_media": set()}),
+        ("moonshot-v1-8k-vision-preview", {}),
+        ("deepseek-ai/DeepSeek-V4", {"choice_forced": False}),
+        ("deepseek-ai/DeepSeek-V3", {}),
+        ("anthropic/claude-opus-4-8", {"left_out": {"temperature", "top_p", "top_k"}}),
+        ("claude-opus-4-20250514", {}),
+        ("claude-sonnet-4-6", {}),
+    ],
+)
+def test_what_a_model_refuses_is_known_by_its_name(name: str, expected: dict[str, Any]) -> None:
+    rules = rules_for(ChatOpenAI(model=name, api_key=KEY, base_url="https://gateway.example/v1"))
+
+    changed = rules.changes_from(WireRules())
+    concerned = {field: changed[field] for field in ("left_out", "choice_forced", "user_media") if field in changed}
+    assert concerned == {field: sorted(value) if isinstance(value, set) else value for field, value in expected.items()}
+
+
+@pytest.mark.parametrize(("kind", "first"), [("enabled", True), ("adaptive", False)])
+def test_a_reply_of_claude_begins_with_reasoning_if_there_is_a_budget_for_it(kind: str, *, first: bool) -> None:
+    thinking = {"type": kind} | ({"budget_tokens": 1024} if first else {})
+    model = ChatAnthropic(model_name="claude-sonnet-4-6", api_key=KEY, timeout=None, stop=None, thinking=thinking)
+
+    rules = rules_for(model)
+
+    assert (rules.thinking_first, rules.choice_forced, rules.left_out) == (first, False, frozenset({"temperature"}))
 
 
 @pytest.mark.parametrize(

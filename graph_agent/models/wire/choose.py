@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from langchain_core.language_models import BaseChatModel
 
 from graph_agent.models.wire.rules import WireRules
-from graph_agent.models.wire.table import FAMILIES, HOSTS, IN_PROCESS, PACKAGES, PORTS, PROVIDERS, SERVE_FAMILIES
+from graph_agent.models.wire.table import FAMILIES, HOSTS, IN_PROCESS, PACKAGES, PORTS, PROVIDERS
 
 _URL_FIELDS = ("openai_api_base", "anthropic_api_url", "base_url", "azure_endpoint", "api_base", "endpoint_url")
 _NAME_FIELDS = ("model_name", "model", "model_id", "deployment_name")
@@ -32,9 +32,11 @@ def rules_for(model: BaseChatModel, settings: Mapping[str, Any] | None = None) -
         ConfigError: For a field that does not exist, or a value of another type.
     """
     rules = _from_table(model)
-    if rules.provider in _CLAUDES and _thinks(model):
-        # Claude refuses another temperature and a forced call while it thinks.
-        rules = rules.with_fields({"thinking_first": True, "choice_forced": False, "left_out": ["temperature"]})
+    if rules.provider in _CLAUDES and (thinking := _thinking(model)) in ("enabled", "adaptive"):
+        # Claude refuses another temperature while it thinks; LangChain's client sends no forced choice then. A reply
+        # begins with reasoning only if there is a budget for it.
+        fixed = {"left_out": rules.left_out | {"temperature"}, "choice_forced": False}
+        rules = rules.with_fields({**fixed, "thinking_first": thinking == "enabled"})
     return rules.with_fields(settings) if settings else rules
 
 
@@ -51,18 +53,16 @@ def _from_table(model: BaseChatModel) -> WireRules:
     if provider == "google-gemini" and getattr(model, "vertexai", False):
         provider = "google-vertex"  # which refuses the signatures of Gemini's own API
     rules = PROVIDERS.get(provider or "", WireRules())
-    if rules.provider in SERVE_FAMILIES:
-        name = model_name(model).lower()
-        added = {field: value for family, fields in FAMILIES if family.search(name) for field, value in fields.items()}
-        rules = rules.with_fields(added) if added else rules
-    return rules
+    name = model_name(model).lower()
+    added = {field: value for family, fields in FAMILIES if family.search(name) for field, value in fields.items()}
+    return rules.with_fields(added) if added else rules
 
 
-def _thinks(model: BaseChatModel) -> bool:
-    """Whether a client of Claude asks for reasoning in each request."""
+def _thinking(model: BaseChatModel) -> object:
+    """Return the type of reasoning that a client of Claude asks for in each request; None if it asks for none."""
     fields = getattr(model, "additional_model_request_fields", None) or {}
     thinking = getattr(model, "thinking", None) or (fields.get("thinking") if isinstance(fields, dict) else None)
-    return isinstance(thinking, dict) and thinking.get("type") in ("enabled", "adaptive")
+    return thinking.get("type") if isinstance(thinking, dict) else None
 
 
 def client_package(cls: type) -> str | None:

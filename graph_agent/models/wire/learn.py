@@ -74,7 +74,7 @@ def _without_reasoning(name: str) -> Callable[[WireRules], Changes]:
     }
 
 
-def _tool_choice(rules: WireRules, options: Mapping[str, Any]) -> Changes:
+def _tool_choice(rules: WireRules, options: Mapping[str, Any], words: str) -> Changes:
     choice = options.get("tool_choice")
     if choice is None:
         return {}
@@ -82,8 +82,9 @@ def _tool_choice(rules: WireRules, options: Mapping[str, Any]) -> Changes:
         return {"choice_none": False}
     if isinstance(choice, str) and choice in ("any", "required"):
         return {"choice_forced": False}
-    # A single tool: it can be offered alone, and required without its name.
-    return {"choice_named": False} if rules.choice_named else {"choice_forced": False}
+    # A single tool: it can be offered alone, and required without its name, but not while the model reasons.
+    named = rules.choice_named and not re.search("thinking|reasoning", words, re.IGNORECASE)
+    return {"choice_named": False} if named else {"choice_forced": False}
 
 
 _OPTIONS = (
@@ -130,7 +131,7 @@ _LESSONS: tuple[tuple[re.Pattern[str] | _About, Callable[[WireRules], Changes]],
     (_About("(?:video|video_url)"), _without_media(frozenset({"video"}))),
     *((_About(name), _without_reasoning(name)) for name in ("reasoning_content", "reasoning_details", "reasoning")),
     (_About("cache_control"), lambda _: {"cache_control": False}),
-    (re.compile(r"response_?format|json_?schema|structured[ _]outputs?|guided_?(?:json|decoding)|grammar",
+    (re.compile(r"response_?format|json[_ ]?schema|structured[ _]outputs?|guided_?(?:json|decoding)|grammar",
                 re.IGNORECASE),
      lambda _: {"json_schema": False}),
     (_About("(?:stream_options|include_usage)"), lambda _: {"stream_usage": False}),
@@ -182,7 +183,7 @@ def lessons(words: str, rules: WireRules, options: Mapping[str, Any]) -> list[Ch
     elif "max_completion_tokens" in words and options.keys() & {"max_tokens", "max_completion_tokens"}:
         found.append({"max_tokens": "max_tokens"})
     if re.search(r"tool[_ ]?choice|toolchoice|function_calling_config", words, re.IGNORECASE):
-        found.append(_tool_choice(rules, options))
+        found.append(_tool_choice(rules, options, words))
     found += [
         _without_option(name)(rules)
         for name in _OPTIONS

@@ -15,7 +15,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolCall, ToolMessage
 
-from graph_agent._internal.media import NAMES, described, media_of, only_accepted
+from graph_agent._internal.media import NAMES, data_of, described, media_of, mime_type_of, only_accepted
 from graph_agent.models.wire.rules import CallIds, WireRules
 from graph_agent.models.wire.text_form import as_text_history
 from graph_agent.models.wire.traits import CALL_FIELDS, REASONING_FIELDS, SOURCE
@@ -221,9 +221,7 @@ def _result(
                 kept.append({"type": "text", "text": f"[{described(block)} follows the results]"})
             else:
                 kept += only_accepted([block], rules.user_media)
-        kept = kept if rules.cache_control else _without_cache_control(kept)
-        if rules.plain_file_names:
-            kept = _with_plain_names(kept)
+        kept = _in_form(kept, rules)
         whole = all(_is_text(block) for block in kept)
         shown: Any = _joined(kept) if whole and (not rules.text_parts or moved) else kept
         if shown != content:
@@ -236,18 +234,14 @@ def _result(
 def _add_media(converted: list[BaseMessage], media: list[Any], rules: WireRules) -> None:
     if not rules.user_after_tool:
         converted.append(AIMessage(_NOTE))
-    converted.append(HumanMessage(media))
+    converted.append(HumanMessage(_in_form(media, rules)))
 
 
 def _content(message: BaseMessage, rules: WireRules) -> BaseMessage:
     """Return a message of the user or the system as the endpoint accepts it."""
     content = message.content
     if isinstance(content, list):
-        blocks = only_accepted(content, rules.user_media)
-        if not rules.cache_control:
-            blocks = _without_cache_control(blocks)
-        if rules.plain_file_names:
-            blocks = _with_plain_names(blocks)
+        blocks = _in_form(only_accepted(content, rules.user_media), rules)
         if not rules.empty_text:
             blocks = [block for block in blocks if not (_is_text(block) and not _text(block).strip())]
         shown: Any = _joined(blocks) if not rules.text_parts and all(map(_is_text, blocks)) else blocks
@@ -316,6 +310,15 @@ def _has_text(content: Any) -> bool:
     return any(not _is_text(block) or _text(block).strip() for block in content)
 
 
+def _in_form(blocks: list[Any], rules: WireRules) -> list[Any]:
+    """Return the blocks of a message of the user, or of a result, with the fields that the endpoint accepts."""
+    if not rules.cache_control:
+        blocks = _without_cache_control(blocks)
+    if rules.plain_file_names:
+        blocks = _with_plain_names(blocks)
+    return _with_image_urls(blocks) if rules.image_urls else blocks
+
+
 def _with_plain_names(blocks: list[Any]) -> list[Any]:
     """Return blocks with a plain name for each document, and with a text if there is a document and none."""
     named: list[Any] = []
@@ -328,6 +331,20 @@ def _with_plain_names(blocks: list[Any]) -> list[Any]:
             named.append(block)
     is_alone = any(media_of(block) in ("pdf", "file") for block in named) and not any(map(_is_text, named))
     return [{"type": "text", "text": "(A document.)"}, *named] if is_alone else named
+
+
+def _with_image_urls(blocks: list[Any]) -> list[Any]:
+    """Return blocks with each image in OpenAI's form."""
+    return [
+        {"type": "image_url", "image_url": {"url": _url_of(block)}} if media_of(block) == "image" else block
+        for block in blocks
+    ]
+
+
+def _url_of(block: dict[str, Any]) -> str:
+    data = data_of(block)
+    is_url = data.startswith(("data:", "http://", "https://"))
+    return data if is_url else f"data:{mime_type_of(block) or 'image/png'};base64,{data}"
 
 
 def _without_cache_control(blocks: list[Any]) -> list[Any]:

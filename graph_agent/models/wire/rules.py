@@ -46,6 +46,8 @@ class WireRules:
     """Kinds of media that a tool result may hold; others are put into a user message behind the results."""
     user_media: frozenset[Media] = ALL_MEDIA
     """Kinds of media that a user message may hold; any other is replaced by a text that names it."""
+    image_urls: bool = False
+    """Whether an image must have OpenAI's form `image_url`, because LangChain's client drops any other."""
     plain_file_names: bool = False
     """Whether a document needs a name, of letters, digits, white space, hyphens and brackets, and a text before it."""
 
@@ -81,6 +83,10 @@ class WireRules:
     """Whether a JSON schema of the reply is enforced; None if unknown."""
     schema_with_tools: bool = True
     """Whether a JSON schema of the reply can be sent with tools."""
+    schema_with_stream: bool = True
+    """Whether a reply with a JSON schema can be streamed; otherwise it is requested whole."""
+    strict_schema: bool = False
+    """Whether a JSON schema must have OpenAI's strict form; one that has none is not sent."""
     stream: bool = True
     """Whether replies can be streamed."""
     stream_usage: bool = True

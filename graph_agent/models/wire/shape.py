@@ -39,14 +39,21 @@ def adapted_copy(model: M, given: BaseChatModel) -> M:
     return copy
 
 
-def shaped(model: M, rules: WireRules) -> M:
+def shaped(model: M, rules: WireRules, *, has_schema: bool = False) -> M:
     """Return a model whose requests have the options that an endpoint accepts; the same object if none must change.
 
     Options of a call are not concerned, but those of the model's constructor, and those that LangChain adds.
+
+    Args:
+        model: The adapted model.
+        rules: The rules of its endpoint.
+        has_schema: Whether the request has a JSON schema of the reply.
     """
     fields = type(model).model_fields
-    update: dict[str, Any] = {name: None for name in rules.left_out if getattr(model, name, None) and name in fields}
-    if not rules.stream:
+    update: dict[str, Any] = {
+        name: None for name in rules.left_out if name in fields and getattr(model, name, None) is not None
+    }
+    if not rules.stream or (has_schema and not rules.schema_with_stream):
         update["disable_streaming"] = True
     if not rules.stream_usage and "stream_usage" in fields:
         update["stream_usage"] = False

@@ -104,6 +104,7 @@ PROVIDERS: dict[str, WireRules] = {
             reasoning_fields=frozenset({"reasoning"}),
             json_schema=True,
             schema_with_tools=False,
+            schema_with_stream=False,
         ),
         WireRules(provider="xai", empty_text=False, reasoning_fields=_NO_FIELDS, json_schema=True),
         WireRules(
@@ -111,12 +112,17 @@ PROVIDERS: dict[str, WireRules] = {
             reply_parts=False,
             empty_text=False,
             user_media=_IMAGES,
+            image_urls=True,
             choice_named=False,
             json_schema=True,
             schema_with_tools=False,
         ),
         WireRules(
-            provider="cerebras", user_media=_NO_MEDIA, reasoning_fields=frozenset({"reasoning"}), json_schema=True
+            provider="cerebras",
+            user_media=_NO_MEDIA,
+            reasoning_fields=frozenset({"reasoning"}),
+            json_schema=True,
+            strict_schema=True,
         ),
         WireRules(
             provider="moonshot-kimi",
@@ -223,34 +229,28 @@ FAMILIES: tuple[tuple[re.Pattern[str], dict[str, Any]], ...] = (
     # The tokenizer of Mistral's models and their templates, on any server.
     (
         _family(r"(?:open-)?(?:mistral|mixtral|ministral|magistral|codestral|devstral|pixtral)"),
-        {"user_after_tool": False, "call_ids": "nine"},
+        # LangChain's client of Bedrock puts images of a result behind it, into the same message.
+        {"user_after_tool": False, "call_ids": "nine", "result_media": _NO_MEDIA},
     ),
     (_family(r"(?:code)?gemma(?:[:-]?2b|-?1|-?2)?(?![\w.]|-?[3-9])"), {"system_role": False}),
-    (_family(r"deepseek-(?:v4|reasoner)"), {"reasoning_needed": "reasoning_content"}),
-    (_family(r"kimi-k(?:2\.[5-9]|[3-9])"), {"reasoning_needed": "reasoning_content"}),
+    (_family(r"deepseek-(?:v4|reasoner)"), {"reasoning_needed": "reasoning_content", "choice_forced": False}),
+    (
+        _family(r"kimi-k(?:2\.[5-9]|[3-9])"),
+        {"reasoning_needed": "reasoning_content", "choice_forced": False, "left_out": ["temperature"]},
+    ),
+    (_family(r"moonshot-v1(?!.*vision)"), {"user_media": _NO_MEDIA}),
+    # Sampling is fixed while the model reasons.
+    (_family(r"(?:gpt-5(?!.*chat)|o[1-9](?:-|$))"), {"left_out": ["temperature", "top_p"]}),
+    (_family(r"grok-(?:3-mini|[4-9]|code-fast)(?!.*non-reasoning)"), {"left_out": ["stop"]}),
     # Images in results of functions; older models count them as further results.
     (
         _family(r"gemini-(?:[3-9]|\d\d)"),
         {"result_media": _IMAGES, "schema_with_tools": True, "signature_needed": True},
     ),
     (_family("claude"), {"user_after_tool": True}),
+    (
+        _family(r"claude-(?:opus-(?:4[-.][7-9](?!\d)|[5-9])|haiku-5[-.]5)"),
+        {"left_out": ["temperature", "top_p", "top_k"]},
+    ),
 )
-"""The beginning of a name, behind any publisher → fields that it sets where models of several makers are served."""
-SERVE_FAMILIES = frozenset(
-    {
-        "unknown",
-        "aws-bedrock",
-        "azure-openai",
-        "google-gemini",
-        "google-vertex",
-        "groq",
-        "openrouter",
-        "together",
-        "fireworks",
-        "ollama",
-        "lm-studio",
-        "nvidia-nim",
-        "cerebras",
-    }
-)
-"""Providers and servers to whose rules `FAMILIES` are added."""
+"""The beginning of a name, behind any publisher → fields that it sets, whichever provider serves the model."""

@@ -182,6 +182,7 @@ DAMAGED = {
         r"no generations found in stream|no generation chunks were returned|null value for 'choices'"
     ),
     "LangChain, of a reply with damaged fields": r"validation errors? for (?:AI|Chat)Message",
+    "OpenRouter's client, of a reply without choices": r"validation errors? for Unmarshaller",
 }
 """The server has answered, in another form than its API defines."""
 

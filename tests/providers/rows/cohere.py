@@ -10,7 +10,7 @@ from tests.providers.rows.building import KEY, from_class
 from tests.providers.rules import cohere
 
 CHAT = Cohere()
-_NO_MEDIA = "The client sends the text of a message only."
+_NO_DOCUMENTS = "The client sends no documents: one is replaced by a text that names it."
 
 
 def _row(name: str, model: str, limits: dict[Any, str] | None = None) -> Row:
@@ -24,8 +24,7 @@ def _row(name: str, model: str, limits: dict[Any, str] | None = None) -> Row:
         faults=cohere.FAULTS,
         answers=("cohere-05", "cohere-06", "cohere-07"),
         limits={
-            "images": _NO_MEDIA,
-            "documents": _NO_MEDIA,
+            "documents": _NO_DOCUMENTS,
             "stream_usage": "A streamed reply reports the tokens that are billed, not those that the model read.",
             **(limits or {}),
         },
