@@ -241,7 +241,7 @@ FAMILIES: tuple[tuple[re.Pattern[str], dict[str, Any]], ...] = (
     (_family(r"moonshot-v1(?!.*vision)"), {"user_media": _NO_MEDIA}),
     # Sampling is fixed while the model reasons.
     (_family(r"(?:gpt-5(?!.*chat)|o[1-9](?:-|$))"), {"left_out": ["temperature", "top_p"]}),
-    (_family(r"grok-(?:3-mini|[4-9]|code-fast)(?!.*non-reasoning)"), {"left_out": ["stop"]}),
+    (_family(r"grok-(?:[3-9](?!\.\d{1,2}\b.*non-reasoning)|code-fast)"), {"left_out": ["stop"]}),
     # Images in results of functions; older models count them as further results.
     (
         _family(r"gemini-(?:[3-9]|\d\d)"),
