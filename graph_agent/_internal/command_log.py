@@ -11,7 +11,8 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from graph_agent._internal.failure_log import IN_HISTORY, LOG_FIELDS, MULTILINE, mask_named_secrets, mask_secrets
+from graph_agent._internal.failure_log import IN_HISTORY, LOG_FIELDS, MULTILINE
+from graph_agent._internal.secrets import mask_named_secrets, mask_secrets
 from graph_agent._internal.text import printable, printable_lines
 from graph_agent.errors import ConfigError
 

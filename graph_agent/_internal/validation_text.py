@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from pydantic import BaseModel, ConfigDict, SecretBytes, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
-from graph_agent._internal.failure_log import mask_named_secrets
+from graph_agent._internal.secrets import mask_named_secrets
 from graph_agent._internal.text import excerpt
 from graph_agent.errors import ConfigError, did_you_mean
 

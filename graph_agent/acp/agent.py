@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from acp import PROTOCOL_VERSION, RequestError, run_agent, schema
 
-from graph_agent._internal.failure_log import exception_text, log_failure, mask_secrets
+from graph_agent._internal.failure_log import exception_text, log_failure
+from graph_agent._internal.secrets import mask_secrets
 from graph_agent.acp import conversion
 from graph_agent.approvals.decisions import standing_approval
 from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graph_agent._internal.failure_log import mask_named_secrets
+from graph_agent._internal.secrets import mask_named_secrets
 from graph_agent._internal.text import printable
 from graph_agent.cli import run_async
 from graph_agent.cli.options import AGENT_FILE, ConfigOption, DbOption

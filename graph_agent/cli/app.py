@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from graph_agent._internal.command_log import log_warnings
-from graph_agent._internal.failure_log import mask_named_secrets
+from graph_agent._internal.secrets import mask_named_secrets
 from graph_agent.cli.agent_file import doctor, graph, new
 from graph_agent.cli.eval import eval_
 from graph_agent.cli.inspection import events, report, trace

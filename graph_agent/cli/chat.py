@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.patch_stdout import patch_stdout
 
-from graph_agent._internal.failure_log import mask_named_secrets
+from graph_agent._internal.secrets import mask_named_secrets
 from graph_agent._internal.text import text_of
 from graph_agent.agent_file.factory import open_agent
 from graph_agent.cli.agent_thread import GRACE_S, STOPPED, AgentThread, leave_at_once

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.cells import cell_len, set_cell_size
 
-from graph_agent._internal.failure_log import mask_named_secrets
+from graph_agent._internal.secrets import mask_named_secrets
 from graph_agent._internal.text import printable, text_of
 from graph_agent.cli import run_async
 from graph_agent.cli.options import (

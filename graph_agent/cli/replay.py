@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from graph_agent._internal.command_log import LogLevel, log_at
-from graph_agent._internal.failure_log import mask_named_secrets
+from graph_agent._internal.secrets import mask_named_secrets
 from graph_agent._internal.text import printable
 from graph_agent.cli import run_async
 from graph_agent.cli.inspection import counted

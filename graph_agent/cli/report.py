@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from graph_agent._internal.failure_log import mask_named_secrets
+from graph_agent._internal.secrets import mask_named_secrets
 from graph_agent._internal.text import text_of
 from graph_agent.cli.screen import PlainScreen, Wave
 from graph_agent.models.errors import brief_model_error, is_raised_by_model

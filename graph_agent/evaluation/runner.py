@@ -18,7 +18,8 @@ from typing import Any, cast
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from graph_agent._internal.failure_log import exception_text, mask_named_secrets
+from graph_agent._internal.failure_log import exception_text
+from graph_agent._internal.secrets import mask_named_secrets
 from graph_agent.agent_file.factory import open_agent
 from graph_agent.agent_file.imports import load_attribute
 from graph_agent.agent_file.spec import AgentSpec

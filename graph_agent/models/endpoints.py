@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from graph_agent._internal.failure_log import SECRET_HEADERS, clause
+from graph_agent._internal.failure_log import clause
+from graph_agent._internal.secrets import SECRET_HEADERS
 from graph_agent._internal.validation_text import describe_fields, explain
 from graph_agent._internal.yaml_files import expand
 from graph_agent.errors import ConfigError

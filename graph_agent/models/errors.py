@@ -16,7 +16,8 @@ from typing import Any
 
 from langchain_core import language_models
 
-from graph_agent._internal.failure_log import exception_text, mask_secrets
+from graph_agent._internal.failure_log import exception_text
+from graph_agent._internal.secrets import mask_secrets
 from graph_agent._internal.text import excerpt
 from graph_agent.errors import GraphAgentError, HookError
 from graph_agent.models.error_parts import (

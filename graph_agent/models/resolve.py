@@ -17,7 +17,7 @@ from langchain_core.runnables import Runnable
 from pydantic import SecretStr
 
 from graph_agent._internal.extras import needs_extra
-from graph_agent._internal.failure_log import mask_secrets
+from graph_agent._internal.secrets import mask_secrets
 from graph_agent._internal.text import excerpt
 from graph_agent.errors import ConfigError
 from graph_agent.models.endpoints import ModelEndpoint, endpoint_in

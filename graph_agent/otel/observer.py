@@ -14,7 +14,7 @@ from typing import Any
 from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
-from graph_agent._internal.failure_log import mask_secrets
+from graph_agent._internal.secrets import mask_secrets
 from graph_agent._internal.text import text_of
 from graph_agent.otel import conventions as names
 from graph_agent.parsing.call import delegate_name, is_delegation

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
-from graph_agent._internal.failure_log import mask_named_secrets
+from graph_agent._internal.secrets import mask_named_secrets
 from graph_agent._internal.svg import document, text
 from graph_agent._internal.text import printable, text_of
 from graph_agent.state.events import NOT_RUN, ModelCallRecord

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from graph_agent._internal.failure_log import mask_secrets
 from graph_agent._internal.lru import BoundedCache
+from graph_agent._internal.secrets import mask_secrets
 from graph_agent._internal.text import common_length, text_of, to_json_safe
 from graph_agent.state.call_events import call_of
 from graph_agent.state.events import ModelCallRecord, Purpose, StoredEvent, event

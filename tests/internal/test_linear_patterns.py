@@ -39,12 +39,7 @@ _LOCALS: dict[str, dict[str, Any]] = {
     "models/wire/schemas.py": {"value": "[a-z]+"},
     "models/wire/table.py": {"pattern": "(?:open-)?(?:mistral|mixtral)"},
     "models/wire/words.py": {"wordings": {}},  # its results are collected by their names
-    "_internal/failure_log.py": {
-        "alternatives": (
-            *importlib.import_module("graph_agent._internal.failure_log")._NAMED,
-            *importlib.import_module("graph_agent._internal.failure_log")._SHAPED,
-        )
-    },
+    "_internal/secrets.py": {"body": r"[\w*.-]{16,}"},
     "testing/model.py": {"names": {}, "given": ""},
 }
 """Values of the local names that a pattern is made of, by file."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from langchain_openai import ChatOpenAI
 
-from graph_agent._internal.failure_log import mask_secrets
+from graph_agent._internal.secrets import mask_secrets
 from graph_agent.errors import McpServerError, ScriptError
 from graph_agent.models.errors import classify_model_error, describe_model_error, retry_after_s
 from tests.support.openai_stub import Failure, Reply, StubFactory, error_of, openai_stub
@@ -161,7 +161,7 @@ def test_the_error_message_is_one_sentence(error: BaseException, sentence: str) 
         ("Incorrect API key provided: plain-words-here", "Incorrect API key provided: ***"),
         ("GET https://me:pass@host/v1?key=AIzaSyA1234567890abc", "GET https://***@host/v1?key=***"),
         ("AIzaSyA1234567890abc and AKIAABCDEFGHIJKLMNOP", "AIza*** and AKIA***"),
-        ("gsk_abcdefgh, xai-abcdefgh, hf_abcdefgh", "gsk_***, xai-***, hf_***"),
+        (f"gsk_abcdefgh, xai-abcdefgh, hf_{'abcdefgh' * 4}", "gsk_***, xai-***, hf_***"),
         ("jwt eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.sig", "jwt eyJ***"),
         ("token 0123456789abcdef0123456789abcdef", "token ***"),
         ("cookie: sid=abc; other=def", "cookie: ***"),

@@ -146,7 +146,7 @@ def _warm_up() -> None:
 _make_schemas()
 with contextlib.suppress(ImportError):
     _make_commands()
-    from graph_agent._internal.failure_log import mask_secrets
+    from graph_agent._internal.secrets import mask_secrets
 
     mask_secrets("")
 _warm_up()

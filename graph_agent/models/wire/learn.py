@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 
 from langchain_core.language_models import BaseChatModel
 
-from graph_agent._internal.failure_log import get_logger, mask_secrets
+from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.media import Media
+from graph_agent._internal.secrets import mask_secrets
 from graph_agent._internal.text import excerpt
 from graph_agent.models.error_parts import status_of
 from graph_agent.models.error_parts import text_of as error_text

@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Route
 from typing_extensions import Unpack
 
 from graph_agent._internal import telemetry
-from graph_agent._internal.failure_log import SECRET_HEADERS
+from graph_agent._internal.secrets import SECRET_HEADERS
 from graph_agent._internal.signals import drain_on_sigterm
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.delegates.a2a_parts import EXTENSION
