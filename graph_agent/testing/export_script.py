@@ -129,9 +129,9 @@ class Constants:
             if not isinstance(value, str):
                 yield from [rendered(value, prefix=f"{name} = "), ""]
                 continue
-            body = value.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+            # Each quote before another one, and the last character, so that none of them ends the literal.
+            body = re.sub(r'"(?="|\Z)', r'\\"', value.replace("\\", "\\\\"))
             body = "".join(char if char == "\n" or char.isprintable() else _escaped(char) for char in body)
-            body = f'{body[:-1]}\\"' if body.endswith('"') else body
             yield from [f'{name} = """\\', f'{body}"""', ""]
 
 
