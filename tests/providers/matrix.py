@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.providers.row import Row
-from tests.providers.rows import ROWS
+from tests.providers.rows import PAIRED, ROWS
 from tests.providers.situations import COLUMNS, DESCRIPTIONS, load
 
 PASSED, FAILED, LIMITED, ABSENT = "✓", "✗", "–", " "
@@ -48,6 +48,15 @@ The address of a local server does not reveal what the server refuses. The agent
 changes the request once, and reports the setting in a `warning` event. These rows may refuse one request for each of
 these reasons:
 """
+_PAIRS = """
+## Two providers in one session
+
+Each two of the following rows also take turns in one session, in both orders: the second continues by a fallback after
+a call of the first, and hands the conversation back. No request is refused, and no reasoning reaches the other
+provider.
+
+{names}.
+"""
 
 
 def page(cells: Iterable[Mapping[str, Any]], rows: Iterable[Row] = ROWS) -> str:
@@ -56,7 +65,16 @@ def page(cells: Iterable[Mapping[str, Any]], rows: Iterable[Row] = ROWS) -> str:
     for cell in cells:
         outcomes[cell["row"], cell["column"]].append(cell["outcome"])
     rows = list(rows)
-    return "\n".join([_HEAD, *_situations(), *_table(rows, outcomes), *_limits(rows), *_learned(rows)]) + "\n"
+    return "\n".join(
+        [
+            _HEAD,
+            *_situations(),
+            *_table(rows, outcomes),
+            *_limits(rows),
+            *_learned(rows),
+            _PAIRS.format(names=", ".join(PAIRED)),
+        ]
+    )
 
 
 def _situations() -> list[str]:

@@ -23,7 +23,7 @@ from tests.providers.emulator import Emulator
 from tests.providers.exchange import Call, Fault, Reply, Request
 from tests.providers.lab import clock, connect, weather
 from tests.providers.row import Row
-from tests.providers.rows import ROWS, SAMPLE
+from tests.providers.rows import PAIRED, ROWS, SAMPLE
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -34,31 +34,6 @@ pytestmark = [
     ),
 ]
 
-_PAIRED = (
-    "openai",
-    "openai-responses-unstored",
-    "anthropic",
-    "anthropic-thinking",
-    "gemini-3",
-    "gemini (openai-compatible)",
-    "vertex",
-    "bedrock-thinking",
-    "bedrock-mistral",
-    "mistral-reasoning",
-    "cohere-reasoning",
-    "ollama-reasoning",
-    "deepseek",
-    "groq",
-    "xai",
-    "cerebras",
-    "moonshot-kimi",
-    "openrouter",
-    "minimax",
-    "qwen-dashscope",
-    "vllm (Mistral)",
-    "llama.cpp (Gemma without tools)",
-)
-"""One row of each provider, and of each of its APIs and kinds of model whose rules differ."""
 _WEATHER, _TIME, _THANKS = "What is the weather in Paris?", "What time is it?", "Thanks!"
 _SUNNY, _NOON = "Sunny in Paris, 21 degrees.", "It is 12:00 in UTC."
 
@@ -136,8 +111,8 @@ def _rows_of(item: pytest.Item) -> Iterator[str]:
 
 def _cells() -> list[Any]:
     cells: list[Any] = []
-    named = [row for name in _PAIRED for row in ROWS if row.name == name]
-    assert len(named) == len(_PAIRED)
+    named = [row for name in PAIRED for row in ROWS if row.name == name]
+    assert len(named) == len(PAIRED)
     for rows, sample in ((ROWS, True), (named, False)):
         chosen = [row for row in rows if row.name in SAMPLE] if sample else rows
         for row in chosen:

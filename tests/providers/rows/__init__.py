@@ -17,3 +17,28 @@ ROWS: tuple[Row, ...] = (
 )
 SAMPLE = ("openai", "anthropic-thinking", "gemini-3")
 """Names of the rows that `make test` runs."""
+PAIRED = (
+    "openai",
+    "openai-responses-unstored",
+    "anthropic",
+    "anthropic-thinking",
+    "gemini-3",
+    "gemini (openai-compatible)",
+    "vertex",
+    "bedrock-thinking",
+    "bedrock-mistral",
+    "mistral-reasoning",
+    "cohere-reasoning",
+    "ollama-reasoning",
+    "deepseek",
+    "groq",
+    "xai",
+    "cerebras",
+    "moonshot-kimi",
+    "openrouter",
+    "minimax",
+    "qwen-dashscope",
+    "vllm (Mistral)",
+    "llama.cpp (Gemma without tools)",
+)
+"""One row of each provider, and of each of its APIs and kinds of model whose rules differ."""
