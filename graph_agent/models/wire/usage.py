@@ -21,7 +21,8 @@ _DETAILS = ("input_token_details", "output_token_details")
 
 def reports_differences(model: object) -> bool:
     """Whether a model's chunks report the usage since the chunk before, not the usage so far; decided by its class."""
-    return _reports_differences(type(model))
+    kind: type = type(model)
+    return _reports_differences(kind)
 
 
 @lru_cache(maxsize=128)
