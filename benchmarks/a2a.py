@@ -35,9 +35,8 @@ from starlette.applications import Starlette
 from benchmarks import harness
 from benchmarks.harness import Scale, Spread, Table, Trial, Work, milliseconds, quartiles
 from graph_agent import A2ADelegate, LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.a2a.server import a2a_app
+from graph_agent.a2a.server import a2a_app, agent_card
 from graph_agent.delegation import Delegation
-from graph_agent.server.a2a.mount import agent_card
 from graph_agent.server.settings import RPC_PATH
 
 WORDS = " ".join(f"word{number}" for number in range(50))

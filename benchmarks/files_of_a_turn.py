@@ -91,7 +91,7 @@ async def of_post(path: str, body: dict[str, Any]) -> list[str]:
     async def opened() -> AsyncIterator[CompiledAgentGraph]:
         yield agent()
 
-    app = create_app(AgentSource("agent", "", "memory:", opened, a2a_context={}), settings=ServerSettings())
+    app = create_app(AgentSource("agent", "", "memory:", opened), settings=ServerSettings())
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
     async with (
         app.router.lifespan_context(app),

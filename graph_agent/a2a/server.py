@@ -11,8 +11,8 @@ with needs_extra("graph_agent.a2a.server", "server"):
     from graph_agent.server.a2a.app import A2AServer
 
 if TYPE_CHECKING:
-    from graph_agent.server.a2a.mount import a2a_app
+    from graph_agent.server.a2a.mount import a2a_app, agent_card
 
-__all__ = ["A2AServer", "a2a_app"]
+__all__ = ["A2AServer", "a2a_app", "agent_card"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"graph_agent.server.a2a.mount": "a2a_app"})
+__getattr__, __dir__ = lazy_names(__name__, {"graph_agent.server.a2a.mount": "a2a_app agent_card"})

@@ -30,6 +30,7 @@ from graph_agent._compat import (
     in_namespace,
     is_resuming,
     parent_checkpoint,
+    with_context,
 )
 from graph_agent._internal import telemetry
 from graph_agent._internal.failure_log import get_logger, log_failure
@@ -47,7 +48,7 @@ from graph_agent.runs.registry import POLL_S, is_idle
 from graph_agent.session.results import DelegatePart, open_interrupts, since_last_input
 from graph_agent.session.session import Session
 from graph_agent.session.stream_parts import MODES, StreamParts, is_event
-from graph_agent.settings.config import AgentContext, Price, coerce_context
+from graph_agent.settings.config import Price, delegated_context, user_context
 from graph_agent.state.channels import BackgroundTask, RemoteTask
 from graph_agent.state.events import StoredEvent, as_value, is_approval
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
@@ -188,9 +189,9 @@ class DelegatedGraph:
         )
         options: dict[str, Any] = {}
         if is_agent:
-            # The delegate keeps its own limits; only the credentials are passed on.
-            context = coerce_context(get_runtime().context)
-            options["context"] = AgentContext(credentials=context.credentials if context else {})
+            options["context"] = delegated_context(get_runtime().context)
+        else:
+            config = with_context(config, user_context)
         # A run that an earlier attempt began has more events than this attempt adds.
         continues = self.resumes and is_resuming(config) and checkpointer_of(config) is not None
         before = await self._used_before(config, delegation.prices) if continues else NO_USAGE
@@ -457,12 +458,11 @@ class BackgroundRuns:
     def _begin(self, id_: str, task: BackgroundTask) -> None:
         """Run the task, or continue it, in a session of its own."""
         session_id = task["session_id"]
-        context = coerce_context(get_runtime().context)
+        context = delegated_context(get_runtime().context)
         session: Session[Any, Any] = Session(
             self._stored(), session_id, configurable={DEPTH_LEFT: task["depth_left"], BUDGET_LEFT: task["budget"]}
         )
         given = [*task["context"], HumanMessage(task["task"])]
-        credentials = AgentContext(credentials=context.credentials if context else {})
 
         observer, trace = telemetry.observer, dict[str, Any]()
         if observer is not None:
@@ -471,7 +471,7 @@ class BackgroundRuns:
         async def run() -> None:
             try:
                 with nullcontext() if observer is None else observer.extract(trace):
-                    await session.run(given, context=credentials, input_id=id_)
+                    await session.run(given, context=context, input_id=id_)
                 _failures.pop(session_id, None)
             except Exception as error:  # noqa: BLE001 - the delegating session reads the state, and continues the task
                 _failures[session_id] = _failures.get(session_id, 0) + 1

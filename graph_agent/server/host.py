@@ -38,7 +38,7 @@ from graph_agent.models.capabilities import may_download_images
 from graph_agent.models.sanitize import ToolAliases
 from graph_agent.runs.registry import lock_idle_session
 from graph_agent.server.problems import InvalidRequestError
-from graph_agent.server.settings import A2A_DEFAULTS, ServerSettings
+from graph_agent.server.settings import ServerSettings
 from graph_agent.session.history import EventReader
 from graph_agent.state.events import StoredEvent
 
@@ -246,8 +246,6 @@ class AgentSource:
     """Skills in its A2A card, in addition to its tools."""
     push_notifications: bool = False
     """Whether A2A clients may subscribe to push notifications."""
-    a2a_context: Mapping[str, Any] = field(default_factory=lambda: A2A_DEFAULTS)
-    """Context overrides for the runs of A2A clients."""
     credential_headers: Mapping[str, str] = field(default_factory=dict)
     """Credential name → the request header that may carry it."""
     show_outputs: bool = False
@@ -295,14 +293,8 @@ def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[Co
         opened,
         tuple(skill for skill in spec.skills if isinstance(skill, SkillSpec)),
         spec.push_notifications,
-        a2a_context_of(spec),
         spec.credential_headers,
     )
-
-
-def a2a_context_of(spec: AgentSpec) -> dict[str, Any]:
-    """Return the context overrides for A2A runs: the A2A defaults that the agent file does not set itself."""
-    return {name: value for name, value in A2A_DEFAULTS.items() if name not in spec.config}
 
 
 logger = logging.getLogger(__name__)

@@ -47,7 +47,7 @@ REST_PATH = "/a2a/rest"
 MCP_PATH = "/mcp"
 
 A2A_DEFAULTS: Mapping[str, Any] = {"max_steps": 10}
-"""Context overrides of A2A runs, unless the agent sets them."""
+"""Settings of A2A runs that neither the agent's configuration nor its context class sets."""
 
 
 class ServerSettings(CheckedModel):

@@ -295,7 +295,8 @@ class LoopConfig(CheckedModel):
         if values.get("tool_calling", "wave") != "wave":
             values = {"planner": "wave", "rollout": None, **values}
         # Field by field: `model_dump` would serialize the chat models.
-        return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **values})
+        # Fields that are left out stay unset, so that a server can apply a default of its own to them.
+        return type(self)(**{**{name: getattr(self, name) for name in self.model_fields_set}, **values})
 
 
 _OWN = "graph_agent"
@@ -475,6 +476,22 @@ def coerce_context(given: Any, schema: type[AgentContext] = AgentContext) -> Age
         except ConfigError:
             return None
     return None
+
+
+def delegated_context(given: Any) -> AgentContext:
+    """Return the context of a delegate's run: the credentials and the user's own object or fields, without settings.
+
+    A delegate keeps its own limits and its own model. `given` is the context of the delegating run.
+    """
+    context = coerce_context(given)
+    if context is not None:
+        settings = {name: field for name, field in AgentContext.model_fields.items() if name != "credentials"}
+        return context.model_copy(update={name: field.get_default() for name, field in settings.items()})
+    if given is None:
+        return AgentContext()
+    context = RunContext()
+    context._user = given
+    return context
 
 
 def with_credentials(

@@ -12,10 +12,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from starlette.routing import BaseRoute, Route
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.a2a.server import A2AServer
+from graph_agent.a2a.server import A2AServer, agent_card
 from graph_agent.agent_file.spec import DEFAULT_DB
 from graph_agent.server import create_app
-from graph_agent.server.a2a.mount import agent_card
 from graph_agent.server.admission.gate import OPEN
 from graph_agent.server.host import AgentSource
 from graph_agent.server.problems import FORMS, Kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +35,16 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from graph_agent import A2ADelegate, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.a2a.server import a2a_app
+from graph_agent import A2ADelegate, AgentContext, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.a2a.server import A2AServer, a2a_app, agent_card
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.persistence import open_saver
+from graph_agent.server import create_app
 from graph_agent.server.a2a.app import open_push_http
 from graph_agent.server.a2a.executor import NoSlotError
-from graph_agent.server.a2a.mount import agent_card
 from graph_agent.server.a2a.store import open_stores, session_id_of
+from graph_agent.server.host import AgentSource
 from tests.support.a2a_agents import LOOKING, HeldTool, book, weather_agent
 from tests.support.a2a_client import (
     BINDINGS,
@@ -686,3 +687,60 @@ async def test_aborting_a_waiting_session_closes_the_interrupt() -> None:
         state_name(task),
         await Session(waiting, task.context_id).status(),
     ) == (["Book 12?"], "ABORTED", "TASK_STATE_CANCELED", "ABORTED")
+
+
+reviewed = echo.model_copy(update={"name": "send", "metadata": {"approve": True}})
+"""A tool whose mark makes the agent replace the field `approve` of its configuration."""
+
+
+class _FewSteps(AgentContext):
+    max_steps: int | None = 3
+
+
+def _steps_of(**options: Any) -> CompiledAgentGraph:
+    """An agent that calls a tool in each plan, with different arguments, until a limit ends its input."""
+    endless = [asks((f"{at}", "echo", {"text": f"{at}"})) for at in range(20)]
+    return weather_agent(endless, **options)  # type: ignore[no-any-return]  # it returns the agent as Any
+
+
+@pytest.mark.parametrize(
+    ("options", "server", "steps"),
+    [
+        ({}, {}, 10),
+        ({"config": LoopConfig(on_limit="message", deadline_s=60)}, {}, 10),
+        ({"config": LoopConfig(max_steps=5)}, {}, 5),
+        ({"config": LoopConfig(max_steps=2)}, {}, 2),
+        ({"config": LoopConfig(max_steps=12)}, {}, 12),
+        ({"config": LoopConfig(max_steps=4), "tools": [echo, reviewed]}, {}, 4),
+        ({"tools": [echo, reviewed]}, {}, 10),
+        ({"context_schema": _FewSteps}, {}, 3),
+        ({"config": LoopConfig(max_steps=2)}, {"context": {"max_steps": 4}}, 4),
+        ({"config": LoopConfig(max_steps=2)}, {"context": {"on_limit": "message"}}, 2),
+        ({}, {"context": {"on_limit": "message"}}, 10),
+    ],
+)
+@pytest.mark.parametrize(
+    "app", [a2a_app, lambda graph, card, **given: Starlette(routes=A2AServer(graph, card, **given).routes)]
+)
+async def test_an_a2a_server_keeps_the_step_limit_that_the_agent_sets(
+    app: Any, options: dict[str, Any], server: dict[str, Any], steps: int
+) -> None:
+    graph = _steps_of(**{"config": LoopConfig(on_limit="message"), **options})
+    with serving(lambda url: app(graph, agent_card(graph, url), **server)) as url:
+        async with a2a_client(url, streaming=False) as client:
+            task = await send(client, message_request("go"))
+
+    assert artifact_texts(task)[0].startswith(f"Reached maximum reasoning steps ({steps})")
+
+
+@pytest.mark.parametrize(("config", "steps"), [(LoopConfig(), 10), (LoopConfig(max_steps=3), 3)])
+async def test_a_server_of_an_agent_keeps_the_step_limit_that_the_agent_sets(config: LoopConfig, steps: int) -> None:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[CompiledAgentGraph]:
+        yield _steps_of(config=config)
+
+    with serving(lambda url: create_app(AgentSource("weather", "", "memory:", opened))) as url:
+        async with a2a_client(url, streaming=False) as client:
+            task = await send(client, message_request("go"))
+
+    assert artifact_texts(task)[0].startswith(f"Reached maximum reasoning steps ({steps})")

@@ -29,7 +29,6 @@ from graph_agent import (
     create_graph_agent,
 )
 from graph_agent.errors import ConfigError
-from graph_agent.server.host import a2a_context_of
 from graph_agent.settings.config import coerce_context, effective_config
 from graph_agent.spec import load_spec, open_agent
 from tests.support.agents import asks, dialogue, echo, says, thread
@@ -354,10 +353,7 @@ def test_an_agent_file_bounds_the_steps_under_either_name(tmp_path: Path, name: 
     file = tmp_path / "agent.yaml"
     file.write_text(f"name: a\nmodel: x:y\nconfig: {{{name}: 8}}", encoding="utf-8")
 
-    spec = load_spec(file)
-
-    # The defaults of A2A runs must not override the file's values.
-    assert (spec.loop_config(), "max_steps" in a2a_context_of(spec)) == (LoopConfig(max_steps=8), False)
+    assert load_spec(file).loop_config() == LoopConfig(max_steps=8)
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,8 @@ from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, Part, Task, TaskState, TaskStatus
 from starlette.applications import Starlette
 
-from graph_agent.a2a.server import a2a_app
+from graph_agent.a2a.server import a2a_app, agent_card
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.server.a2a.mount import agent_card
 
 App = Callable[..., Awaitable[None]]
 

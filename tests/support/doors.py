@@ -200,7 +200,7 @@ async def doors_of(graph: CompiledAgentGraph, case: Case) -> AsyncIterator[tuple
         yield graph
 
     app = create_app(
-        AgentSource("agent", "", "memory:", opened, a2a_context={}),
+        AgentSource("agent", "", "memory:", opened),
         settings=ServerSettings(show_calls=case.shows_calls),
     )
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))

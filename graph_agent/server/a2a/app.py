@@ -41,7 +41,7 @@ from graph_agent.server.a2a import validation
 from graph_agent.server.a2a.cross_process import OtherProcesses
 from graph_agent.server.a2a.executor import HEARTBEAT_S, STEERING, GraphExecutor, SlotFactory, unbounded
 from graph_agent.server.a2a.store import ENDED, ConversationStore, LiveTaskStore, SessionIds, Stores, session_id_of
-from graph_agent.server.settings import A2A_DEFAULTS, REST_PATH, RPC_PATH
+from graph_agent.server.settings import REST_PATH, RPC_PATH
 
 _TIMEOUT_S = 10
 _CLOSE_S = 2.0
@@ -165,7 +165,7 @@ class A2AServer:
         graph: The agent, compiled with a checkpointer.
         card: The agent card, e.g. from `agent_card`; its `push_notifications` enables push notifications.
         stores: Storage for tasks and push configurations; None for in-memory storage.
-        context: Context overrides for every run.
+        context: Context overrides for every run. Without one, `max_steps` is 10 if the agent does not set it.
         show_outputs: Whether tool outputs are sent to subscribers.
         heartbeat_s: Seconds without an update after which a running task sends a heartbeat.
         session_ids: Builds a session id from a user name and a conversation id.
@@ -185,7 +185,7 @@ class A2AServer:
         card: types.AgentCard,
         *,
         stores: Stores | None = None,
-        context: Mapping[str, Any] = A2A_DEFAULTS,
+        context: Mapping[str, Any] = MappingProxyType({}),
         show_outputs: bool = False,
         heartbeat_s: float = HEARTBEAT_S,
         session_ids: SessionIds = session_id_of,

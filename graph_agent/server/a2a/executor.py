@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from copy import deepcopy
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -45,6 +46,7 @@ from graph_agent.server.settings import A2A_DEFAULTS
 from graph_agent.session.interrupts import joint_question
 from graph_agent.session.results import Done, RunResult
 from graph_agent.session.session import Session
+from graph_agent.settings.config import LoopConfig
 from graph_agent.state.messages import CONTEXT_MARK
 from graph_agent.types import SessionStatus
 
@@ -112,7 +114,7 @@ class GraphExecutor(AgentExecutor):
         self,
         graph: CompiledAgentGraph,
         *,
-        context: Mapping[str, Any] = A2A_DEFAULTS,
+        context: Mapping[str, Any] = MappingProxyType({}),
         show_outputs: bool = False,
         heartbeat_s: float = HEARTBEAT_S,
         session_ids: SessionIds = session_id_of,
@@ -122,7 +124,7 @@ class GraphExecutor(AgentExecutor):
         self._graph = graph
         self._slots = slots
         # The task's final state reports the failure.
-        self._context = {**context, "on_failure": "answer"}
+        self._context = {**_defaults(graph), **context, "on_failure": "answer"}
         self._show_outputs = show_outputs
         self._heartbeat_s = heartbeat_s
         self._session_ids = session_ids
@@ -373,6 +375,21 @@ class GraphExecutor(AgentExecutor):
             await reporter.failed(result.answer or "The model did not answer.", result)
         else:
             await reporter.completed(result)
+
+
+def _defaults(graph: CompiledAgentGraph) -> dict[str, Any]:
+    """Return the defaults of A2A runs for the fields that the agent's configuration and context class leave unset."""
+    config, context = graph.builder.config, graph.builder.deps.context_schema
+
+    def is_set(name: str) -> bool:
+        built_in = LoopConfig.model_fields[name].default
+        return (
+            name in config.model_fields_set
+            or getattr(config, name) != built_in
+            or context.model_fields[name].default is not None
+        )
+
+    return {name: value for name, value in A2A_DEFAULTS.items() if not is_set(name)}
 
 
 def _is_waiting(task: Task) -> bool:

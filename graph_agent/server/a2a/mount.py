@@ -132,7 +132,6 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
             host.kept,
             _card(runs, ""),
             stores=stores,
-            context=host.source.a2a_context,
             show_outputs=host.source.show_outputs,
             session_ids=_thread,
             context_builder=CallerContext(),
