@@ -37,6 +37,7 @@ from graph_agent.state.events import StoredEvent, event, is_own, request_event
 from graph_agent.state.messages import new_user_messages, open_calls, order_results
 from graph_agent.state.schema import PlanState
 from graph_agent.tools.invoke import parent_command
+from graph_agent.tools.toolbox import Toolbox, planned_fault
 from graph_agent.types import STATUS_OF, SessionStatus
 from graph_agent.waves.references import escaped
 
@@ -68,7 +69,7 @@ async def start_calls(
     """
     if update.deps.wrap_tool_call is None:
         # Middleware may change a call, or run one of an unknown name.
-        chosen = replace(chosen, ready=[*map(update.deps.toolbox.checked, chosen.ready)])
+        chosen = replace(chosen, ready=[await _checked(update.deps.toolbox, call) for call in chosen.ready])
     held: list[HeldCall] = []
     if update.settings.approve is not None:
         policy = held_calls(chosen.ready, wave or (), update.deps, update.settings)
@@ -85,9 +86,7 @@ async def start_calls(
     if not held:
         update.make_ready([*update.waiting_delegations, *chosen.ready], wave)
         return
-    # Imported here: it loads a validator. In a thread, because a schema of others may take long to check.
-    from graph_agent.tools.toolbox import planned_fault
-
+    # In a thread, because a schema of others may take long to check.
     check = partial(planned_fault, update.deps.toolbox)
     faults = {call["id"]: await asyncio.to_thread(check, call["name"], call["arguments"]) for call in held}
     ready: list[Call] = [
@@ -101,6 +100,13 @@ async def start_calls(
         update.make_ready([*update.waiting_delegations, *free], wave)
     else:
         _ask(update, held, wave or ())
+
+
+async def _checked(toolbox: Toolbox, call: Call) -> Call:
+    """Return a call, with a `fault` if it cannot run."""
+    if not toolbox.has_json_schema(call["name"]):
+        return toolbox.checked(call)
+    return await asyncio.to_thread(toolbox.checked, call)  # in a thread, as above
 
 
 def _ask(update: PlanUpdate, held: list[HeldCall], wave: Sequence[StoredEvent]) -> None:

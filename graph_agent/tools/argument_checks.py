@@ -1,20 +1,23 @@
-"""Validates the tools, delegates and hooks passed to an agent's constructor."""
+"""Validates the tools, delegates and hooks passed to an agent's constructor, and the arguments of some calls."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.tools import tool as as_tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from graph_agent._compat import config_parameter
 from graph_agent._internal.failure_log import exception_text
 from graph_agent.delegation import Delegate
-from graph_agent.errors import ConfigError
+from graph_agent.errors import ConfigError, SlowSchemaError
+from graph_agent.tools.output import misfit_text
 
 _DELEGATE = ("name", "description", "run")
 _PLAIN_TYPES = (str, int, float, bool, type(None), Any, list, dict)
@@ -119,3 +122,68 @@ def checked_tool(given: object, where: str) -> BaseTool:
 def _first_line(error: Exception) -> str:
     text = str(error) if isinstance(error, ValueError) else exception_text(error)
     return f"{text.strip().splitlines()[0].rstrip('.')}."
+
+
+ArgumentsCheck = Callable[[Mapping[str, Any]], str | None]
+"""Returns why arguments do not fit their tool, for the model; None if they do, or if its schema cannot be evaluated."""
+
+
+def schema_check(tool: BaseTool, hidden: Collection[str]) -> ArgumentsCheck | None:
+    """Return the check of a tool whose schema is no class of pydantic 2; None for any other tool.
+
+    LangChain passes arguments on unchecked if the schema is a JSON schema, as that of an MCP server's tool, or missing,
+    as that of a class of tools whose `_run` has the parameters. `hidden` parameters are injected.
+    """
+    schema: Any = tool.args_schema
+    if isinstance(schema, dict):
+        return _JsonCheck(tool.name, schema, hidden)
+    if isinstance(tool, Tool) or (isinstance(schema, type) and issubclass(schema, BaseModel)):
+        return None
+    if schema is not None:
+        return None if tool.handle_validation_error else _ClassCheck(tool, hidden)
+    kinds = {parameter.kind for parameter in inspect.signature(tool._run).parameters.values()}
+    is_open = kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
+    return None if is_open else _ClassCheck(tool, {*hidden, config_parameter(tool._run) or "config"})
+
+
+class _JsonCheck:
+    def __init__(self, tool: str, schema: dict[str, Any], hidden: Collection[str]) -> None:
+        self._tool, self._hidden = tool, hidden
+        required = schema.get("required")
+        if hidden and isinstance(required, list):
+            schema = {**schema, "required": [name for name in required if name not in hidden]}
+        self._schema = schema
+        self._validate: Callable[[Any], None] | None = None
+
+    def __call__(self, arguments: Mapping[str, Any]) -> str | None:
+        # Imported where it is used: jsonschema is not a part of a server's start.
+        from jsonschema.exceptions import ValidationError as SchemaValidationError
+
+        from graph_agent._internal.json_schema import SchemaCheck
+
+        try:
+            if self._validate is None:
+                self._validate = SchemaCheck(self._schema, self._tool)
+            self._validate({name: value for name, value in arguments.items() if name not in self._hidden})
+        except SchemaValidationError as error:
+            at = "".join(f".{part}" for part in error.absolute_path)
+            return f"The arguments do not fit the tool {self._tool!r}: {self._tool}{at}: {error.message}."
+        except (ConfigError, SlowSchemaError, RecursionError):
+            return None  # the tool checks the arguments itself
+        return None
+
+
+class _ClassCheck:
+    """Checks arguments against a tool's class of pydantic 1, or the class made from the signature of `_run`."""
+
+    def __init__(self, tool: BaseTool, hidden: Collection[str]) -> None:
+        self._tool, self._hidden = tool, hidden
+
+    def __call__(self, arguments: Mapping[str, Any]) -> str | None:
+        schema: Any = self._tool.args_schema or self._tool.tool_call_schema
+        validate = getattr(schema, "model_validate", None) or schema.parse_obj
+        try:
+            validate({name: value for name, value in arguments.items() if name not in self._hidden})
+        except Exception as error:  # noqa: BLE001 - a validator of the user may raise anything; the call itself reports it
+            return misfit_text(self._tool, error, self._hidden) or None if hasattr(error, "errors") else None
+        return None

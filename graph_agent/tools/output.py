@@ -24,7 +24,7 @@ def misfit(tool: BaseTool, error: BaseException) -> bool:
     return isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None)
 
 
-def misfit_text(tool: BaseTool, error: ValidationError, hidden: Collection[str] = ()) -> str:
+def misfit_text(tool: BaseTool, error: Any, hidden: Collection[str] = ()) -> str:
     """Return the validation error of a tool's arguments as text for the model; empty if no fault counts.
 
     The faults of `hidden` arguments, which are injected later, and those of the arguments as a whole do not count.

@@ -17,7 +17,7 @@ from graph_agent._compat import InjectedArguments, read_state
 from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.validation_text import explain
 from graph_agent.delegation import AskingDelegate, Delegate, LateDelegate
-from graph_agent.errors import ConfigError, SlowSchemaError, ToolArgumentsError, UnknownToolError, did_you_mean
+from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.models.client import ToolSchemas
 from graph_agent.parsing.call import delegation_name, is_delegation
 from graph_agent.prompts import Prompts
@@ -355,9 +355,15 @@ class Toolbox:
         text = self.arguments_fault(call["name"], call["arguments"]) if call["name"] in self.tools else None
         return call if text is None else {**call, "fault": text}
 
+    def has_json_schema(self, name: str) -> bool:
+        """Whether the arguments of a tool are checked by a JSON schema, which may take seconds."""
+        return isinstance(getattr(self.tools.get(name), "args_schema", None), dict)
+
     def arguments_fault(self, name: str, arguments: Mapping[str, Any]) -> str | None:
-        """Return why arguments do not fit a tool whose schema is a pydantic class, for the model; None if they may."""
+        """Return why arguments do not fit a tool, for the model; None if they may."""
         tool = self.tools[name]
+        if (check := self.invoker(name).schema_check) is not None:
+            return check(arguments)
         schema = tool.args_schema
         if not (isinstance(schema, type) and issubclass(schema, BaseModel)) or tool.handle_validation_error:
             return None
@@ -430,29 +436,22 @@ def edit_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | 
     tool = toolbox.tools.get(name)
     if tool is None:
         return f"the agent has no tool {name!r}; {did_you_mean(name, [*toolbox.tools, *toolbox.delegates])}"
-    return _arguments_fault(tool, arguments)
+    return _arguments_fault(toolbox, tool, arguments)
 
 
 def planned_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | None:
     """Return why a planned call fails at its arguments, for the model; None if it may run."""
     if name in toolbox.delegates:
         return None if arguments.get("task") else edit_fault(toolbox, name, arguments)
-    if (tool := toolbox.tools.get(name)) is None:
-        return None  # a tool of middleware
-    schema = tool.tool_call_schema
-    if isinstance(schema, dict):
-        fault = _schema_fault(name, schema, arguments)
-        return fault and f"The arguments do not fit the tool {name!r}: {fault}"
-    return toolbox.arguments_fault(name, arguments)
+    # Middleware may have a tool of another name.
+    return toolbox.arguments_fault(name, arguments) if name in toolbox.tools else None
 
 
-def _arguments_fault(tool: BaseTool, arguments: dict[str, Any]) -> str | None:
+def _arguments_fault(toolbox: Toolbox, tool: BaseTool, arguments: dict[str, Any]) -> str | None:
     # The schema without injected arguments.
     schema = tool.tool_call_schema
-    if isinstance(schema, dict):
-        return _schema_fault(tool.name, schema, arguments)
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
-        return None
+        return toolbox.arguments_fault(tool.name, arguments)
     known = [field.alias or name for name, field in schema.model_fields.items()]
     if schema.model_config.get("extra") != "allow":
         for name in arguments:
@@ -465,20 +464,4 @@ def _arguments_fault(tool: BaseTool, arguments: dict[str, Any]) -> str | None:
         return explain(error, tool.name, schema)
     except ToolArgumentsError as error:
         return str(error)
-    return None
-
-
-def _schema_fault(name: str, schema: dict[str, Any], arguments: dict[str, Any]) -> str | None:
-    # Imported where it is used: jsonschema is not a part of a server's start.
-    from jsonschema.exceptions import ValidationError as SchemaValidationError
-
-    from graph_agent._internal.json_schema import SchemaCheck
-
-    try:
-        SchemaCheck(schema, name)(arguments)
-    except SchemaValidationError as error:
-        at = "".join(f".{part}" for part in error.absolute_path)
-        return f"{name}{at}: {error.message}."
-    except (ConfigError, SlowSchemaError, RecursionError):
-        return None  # a schema that cannot be checked here; the tool checks the arguments itself
     return None
