@@ -34,7 +34,6 @@ _EXTRAS = {
     "langchain": "langchain",
     "langgraph.checkpoint.postgres": "postgres",
     "langgraph.store.postgres": "postgres",
-    "pathspec": "workspace",
     "prometheus_client": "server",
     "psutil": "workspace",
     "psycopg": "postgres",

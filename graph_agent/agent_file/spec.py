@@ -79,7 +79,7 @@ class AgentSpec(BaseModel):
     tools: list[str] = []
     """Tools, each `module:attribute`: a LangChain tool, or a function with type hints and a docstring."""
     workspace: WorkspaceSpec | None = None
-    """Folder for the tools of `graph_agent.workspace`; none by default. Needs the extra `workspace`."""
+    """Folder for the tools of `graph_agent.workspace`; none by default. Its commands need the extra `workspace`."""
     mcp_servers: dict[str, dict[str, Any]] = {}
     """Server name → connection, as for `open_mcp_tools`.
 

@@ -1,6 +1,6 @@
-"""Exports tools for files and commands in one folder (extra `workspace`).
+"""Exports tools for files and commands in one folder; commands need the extra `workspace`.
 
-`workspace_tools` is imported on first access, so that `Shell` needs no extra.
+`workspace_tools` is imported on first access, because an agent file without a workspace needs `Shell` alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Shell", "workspace_tools"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {"graph_agent.workspace.tools": "workspace_tools"}, extra=("A workspace", "workspace")
-)
+__getattr__, __dir__ = lazy_names(__name__, {"graph_agent.workspace.tools": "workspace_tools"})

@@ -7,26 +7,35 @@ followed by this module, so that a link that another process changes in between 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import secrets
 import stat
+import threading
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pathspec import GitIgnoreSpec
-
 from graph_agent.errors import ConfigError
 
+MOST_DEPTH = 100
+"""Folders above a file; each takes a descriptor while a path is resolved."""
+_MOST_PATH_CHARS = 4096
 _MAX_LINKS = 40
 _BINARY_PROBE = 8192
-_ALWAYS_IGNORED = ".git/"
+_LOCK_S = 30.0
+_LOCK_PAUSE_S = 0.002
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 # A named pipe without a writer would block the call.
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | _NOFOLLOW
+
+
+_fallback_lock = threading.Lock()
+"""Replaces the lock of a folder whose file system has none."""
 
 
 class PathError(Exception):
@@ -68,7 +77,8 @@ class Folder:
             raise ConfigError(f"The workspace {root} is no folder below the root of the file system; name one.")
         self.protected = tuple(path.strip("/") for path in protected)
         """Paths that are never written."""
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
+        """Size of the largest file that is read or written."""
 
     def read(self, path: str) -> bytes:
         """Return the content of a file.
@@ -85,13 +95,7 @@ class Folder:
         Raises:
             PathError: Same as for `read`, and if the file is not UTF-8 text.
         """
-        content = self.read(path)
-        if b"\0" in content[:_BINARY_PROBE]:
-            raise PathError(f"{path} is a binary file of {len(content)} bytes.")
-        try:
-            return content.decode()
-        except UnicodeDecodeError:
-            raise PathError(f"{path} is not UTF-8 text.") from None
+        return _decoded(self.read(path), path)
 
     def write(self, path: str, text: str) -> bool:
         """Replace a file, or create it with its missing folders; return whether it existed.
@@ -101,59 +105,76 @@ class Folder:
         Raises:
             PathError: If it is not below the folder, protected, a folder, or the text is too long.
         """
-        content = text.encode(errors="surrogatepass")
-        if len(content) > self._max_bytes:
-            raise PathError(f"The text has {len(content)} bytes; a file may have {self._max_bytes}.")
         with self._found(path, make_parents=True) as place:
-            mode = self._mode_of(place, path)
             self._check_writable(place.path)
-            temporary = f".{secrets.token_hex(8)}.tmp"
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW
-            try:
-                with open(os.open(temporary, flags, mode or 0o666, dir_fd=place.parent), "wb") as file:
-                    file.write(content)
-                    if mode is not None:
-                        os.fchmod(file.fileno(), mode)
-                os.replace(temporary, place.name, src_dir_fd=place.parent, dst_dir_fd=place.parent)
-            except OSError as error:
-                with suppress(OSError):
-                    os.unlink(temporary, dir_fd=place.parent)
-                raise PathError(f"{path} cannot be written: {error.strerror}.") from None
-            return mode is not None
+            with _locked(place.parent, path) as name_of_temporary:
+                return self._replace(place, path, text, name_of_temporary)
 
-    def files(self, pattern: str = "") -> Iterator[str]:
-        """Yield the paths of regular files, sorted by folder, without those that `.gitignore` of the folder names.
+    def edit(self, path: str, change: Callable[[str], str]) -> None:
+        """Replace the text of a file by what `change` returns for it.
 
-        Links are not followed.
-
-        Args:
-            pattern: A pattern as in `.gitignore`, such as `*.py` or `src/**/*.py`; empty for every file.
+        Other edits and writes of the file wait, also those of other processes. Programs without this lock are noticed:
+        the file is read again before it is replaced.
 
         Raises:
-            PathError: If the pattern is invalid.
+            PathError: Same as for `read_text` and `write`, and if another program has changed the file.
         """
-        try:
-            wanted = GitIgnoreSpec.from_lines([pattern]) if pattern else None
-        except ValueError as error:
-            raise PathError(f"{pattern!r} is no pattern: {error}") from None
-        ignored = self._ignored()
-        for folder, folders, names, at in os.fwalk(self.root, follow_symlinks=False):
-            base = Path(folder).relative_to(self.root).as_posix()
-            prefix = "" if base == "." else f"{base}/"
-            folders[:] = sorted(name for name in folders if not ignored.match_file(f"{prefix}{name}/"))
-            for name in sorted(names):
-                path = prefix + name
-                if ignored.match_file(path) or (wanted is not None and not wanted.match_file(path)):
-                    continue
-                with suppress(OSError):  # removed since
-                    if stat.S_ISREG(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode):
-                        yield path
+        with self._found(path) as place:
+            self._check_writable(place.path)
+            with _locked(place.parent, path) as name_of_temporary:
+                content = self._read(place, path)
+                text = change(_decoded(content, path))
+                self._replace(place, path, text, name_of_temporary, content)
 
-    def _ignored(self) -> GitIgnoreSpec:
+    def _replace(
+        self,
+        place: _Place,
+        path: str,
+        text: str,
+        name_of_temporary: Callable[[str], str],
+        content: bytes | None = None,
+    ) -> bool:
+        """Replace a file by a text, return whether it existed; `content` is what it must still have."""
+        new = text.encode(errors="surrogatepass")
+        if len(new) > self.max_bytes:
+            raise PathError(f"The text has {len(new)} bytes; a file may have {self.max_bytes}.")
+        mode = self._mode_of(place, path)
+        temporary = name_of_temporary(place.name)
         try:
-            return GitIgnoreSpec.from_lines([_ALWAYS_IGNORED, *self.read_text(".gitignore").splitlines()])
-        except (PathError, ValueError):
-            return GitIgnoreSpec.from_lines([_ALWAYS_IGNORED])
+            with suppress(FileNotFoundError):  # left by a process that was killed
+                os.unlink(temporary, dir_fd=place.parent)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW
+            with open(os.open(temporary, flags, mode or 0o666, dir_fd=place.parent), "wb") as file:
+                file.write(new)
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)
+            if content is not None and self._read(place, path) != content:
+                raise PathError(f"{path} has been changed by another program; read it and edit it again.")
+            os.replace(temporary, place.name, src_dir_fd=place.parent, dst_dir_fd=place.parent)
+        except (OSError, PathError) as error:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=place.parent)
+            if isinstance(error, PathError):
+                raise
+            raise PathError(f"{path} cannot be written: {error.strerror}.") from None
+        return mode is not None
+
+    @contextmanager
+    def opened(self, folder: str) -> Iterator[int]:
+        """Yield the descriptor of a folder below the root, found without following links; empty for the root.
+
+        Raises:
+            OSError: If it cannot be opened.
+        """
+        descriptor = os.open(self.root, _DIRECTORY)
+        try:
+            for name in filter(None, folder.split("/")):
+                inner = os.open(name, _DIRECTORY | _NOFOLLOW, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def _read(self, place: _Place, path: str) -> bytes:
         try:
@@ -163,11 +184,11 @@ class Folder:
         try:
             _check_regular(os.fstat(descriptor), path)
             with open(descriptor, "rb", closefd=False) as file:
-                content = file.read(self._max_bytes + 1)
+                content = file.read(self.max_bytes + 1)
         finally:
             os.close(descriptor)
-        if len(content) > self._max_bytes:
-            raise PathError(f"{path} has over {self._max_bytes} bytes; read a part of it with a command.")
+        if len(content) > self.max_bytes:
+            raise PathError(f"{path} has over {self.max_bytes} bytes; read a part of it with a command.")
         return content
 
     def _mode_of(self, place: _Place, path: str) -> int | None:
@@ -201,6 +222,8 @@ class Folder:
     def _walk(self, path: str, opened: list[int], *, make_parents: bool) -> _Place:
         if "\0" in path:
             raise PathError(f"{path!r} is no path: it has a NUL character.")
+        if len(path) > _MOST_PATH_CHARS:
+            raise PathError(f"{path[:100]!r}… is no path: it has {len(path)} characters.")
         parts = deque(self._parts_of(path, path))
         names: list[str] = []
         links = 0
@@ -216,6 +239,8 @@ class Folder:
             if target is None:
                 if not parts:
                     return _Place(opened[-1], name, "/".join([*names, name]))
+                if len(names) == MOST_DEPTH:
+                    raise PathError(f"{path} is below more than {MOST_DEPTH} folders.")
                 if make_parents:
                     self._check_writable("/".join([*names, name]))
                     with suppress(FileExistsError):
@@ -248,6 +273,50 @@ class Folder:
                 raise PathError(f"{given} is outside of the folder.")
             path = path[len(root) :]
         return [part for part in path.split("/") if part not in ("", ".")]
+
+
+@contextmanager
+def _locked(folder: int, path: str) -> Iterator[Callable[[str], str]]:
+    """Hold the lock of a folder, which threads and processes share; yield a function that names temporary files.
+
+    With the lock, the name depends on the file's alone, so that the next write replaces what a killed process has left.
+
+    Args:
+        folder: Descriptor of the folder, opened for this lock.
+        path: The path for the error message.
+
+    Raises:
+        PathError: If another process holds the lock for too long.
+    """
+    import fcntl  # not on Windows
+
+    ends = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > ends:
+                raise PathError(f"{path} cannot be written: another process has locked its folder.") from None
+            time.sleep(_LOCK_PAUSE_S)
+        except OSError:
+            # Some network file systems have no locks of folders.
+            with _fallback_lock:
+                yield lambda _: f".{secrets.token_hex(8)}.tmp"
+            return
+    try:
+        yield lambda name: f".{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}.tmp"
+    finally:
+        fcntl.flock(folder, fcntl.LOCK_UN)
+
+
+def _decoded(content: bytes, path: str) -> str:
+    if b"\0" in content[:_BINARY_PROBE]:
+        raise PathError(f"{path} is a binary file of {len(content)} bytes.")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise PathError(f"{path} is not UTF-8 text.") from None
 
 
 def _check_regular(status: os.stat_result, path: str) -> None:

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Literal
 
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
+from graph_agent._internal.extras import needs_extra
 from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.validation_text import CheckedModel, describe_fields
 from graph_agent.errors import ConfigError
@@ -86,6 +87,8 @@ class CommandRunner:
     """
 
     def __init__(self, folder: Folder, shell: Shell) -> None:
+        with needs_extra("run_command", "workspace"):
+            import psutil as psutil  # its functions import it, too
         if shell.sandbox == "bubblewrap" and not _has_bubblewrap():
             raise ConfigError(
                 "sandbox='bubblewrap': bwrap cannot start a sandbox here; install bubblewrap and permit user "

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import regex
 from langchain_core.tools import BaseTool, ToolException
 
+from graph_agent._internal.json_schema import compile_pattern
 from graph_agent.marks import marked
-from graph_agent.workspace.folder import Folder, PathError
+from graph_agent.workspace.folder import MOST_DEPTH, Folder, PathError
+from graph_agent.workspace.listing import Listing, shown
 from graph_agent.workspace.shell import CommandRunner, Shell
 
 P = ParamSpec("P")
@@ -79,12 +82,15 @@ class _FileTools:
         Args:
             pattern: A pattern such as *.py or src/**/*.py; empty for every file.
         """
+        listing = _reported(lambda: Listing(self.folder, pattern, _SEARCH_S))
         found: list[str] = []
-        for path in _reported(lambda: self.folder.files(pattern)):
+        for path in listing:
             if len(found) == _MOST_FILES:
                 return "\n".join([*found, f"… and more than {_MOST_FILES} files; give a narrower pattern."])
-            found.append(path)
-        return "\n".join(found) or "No file matches."
+            found.append(shown(path))
+        if listing.is_late:
+            return "\n".join([*found, f"… stopped after {_SEARCH_S:.0f} s."])
+        return "\n".join([*(found or ["No file matches."]), *_depth_note(listing)])
 
     def search_files(self, expression: str, pattern: str = "") -> str:
         """Search the text files of the workspace for a regular expression. Returns path:line: text for each match.
@@ -94,25 +100,30 @@ class _FileTools:
             pattern: A pattern of paths such as *.py; empty for every file.
         """
         try:
-            wanted = regex.compile(expression)
-        except regex.error as error:
-            raise ToolException(f"{expression!r} is no regular expression: {error}") from None
+            wanted = compile_pattern(expression)
+        except (ValueError, OverflowError, RecursionError, regex.error) as error:
+            raise ToolException(_expression_fault(expression, error)) from None
+        listing = _reported(lambda: Listing(self.folder, pattern, _SEARCH_S))
         found: list[str] = []
         ends = time.monotonic() + _SEARCH_S
-        for path in _reported(lambda: self.folder.files(pattern)):
+        for path in listing:
             try:
-                for number, line in enumerate(self.folder.read_text(path).splitlines(), 1):
-                    if wanted.search(line, timeout=max(0.001, ends - time.monotonic())):
-                        found.append(f"{path}:{number}: {line.strip()[:_MATCH_CHARS]}")
+                for number, line in enumerate(_lines(self.folder.read_text(path)), 1):
+                    if wanted.search(line.rstrip("\r\n"), timeout=max(0.001, ends - time.monotonic())):
+                        found.append(f"{shown(path)}:{number}: {line.strip()[:_MATCH_CHARS]}")
+                        if len(found) > _MOST_MATCHES:
+                            break
             except PathError:
                 continue  # binary, too large, or removed since
             except TimeoutError:
                 ends = 0.0
             if time.monotonic() > ends:
-                return "\n".join([*found, f"… stopped after {_SEARCH_S:.0f} s; give a simpler expression."])
+                break
             if len(found) > _MOST_MATCHES:
                 return "\n".join([*found[:_MOST_MATCHES], f"… and more than {_MOST_MATCHES} matches; be more precise."])
-        return "\n".join(found) or "No line matches."
+        if listing.is_late or time.monotonic() > ends:
+            return "\n".join([*found, f"… stopped after {_SEARCH_S:.0f} s; give a simpler expression."])
+        return "\n".join([*(found or ["No line matches."]), *_depth_note(listing)])
 
     def read_file(self, path: str, first_line: int = 1, lines: int = _LINES) -> str:
         """Return lines of a text file of the workspace.
@@ -122,7 +133,7 @@ class _FileTools:
             first_line: Number of the first line, from 1.
             lines: How many lines.
         """
-        text = _reported(lambda: self.folder.read_text(path)).splitlines(keepends=True)
+        text = list(_lines(_reported(lambda: self.folder.read_text(path))))
         start = max(0, first_line - 1)
         part = "".join(text[start : start + max(1, lines)])
         if not part:
@@ -149,16 +160,40 @@ class _FileTools:
             new: The text in its place.
             replace_all: Whether to replace every occurrence.
         """
-        text = _reported(lambda: self.folder.read_text(path))
-        if "\r\n" in text and "\r\n" not in old:
-            # Models write line feeds only.
-            old, new = old.replace("\n", "\r\n"), new.replace("\r\n", "\n").replace("\n", "\r\n")
-        count = text.count(old) if old else 0
-        if count == 0 or (count > 1 and not replace_all):
-            fix = "read the file again" if count == 0 else "give more lines around it, or set replace_all"
-            raise ToolException(f"The old text occurs {count} times in {path}; {fix}.")
-        _reported(lambda: self.folder.write(path, text.replace(old, new)))
+        count = 0
+
+        def change(text: str) -> str:
+            nonlocal count
+            before, after = old, new
+            if "\r\n" in text and "\r\n" not in old:
+                # Models write line feeds only.
+                before, after = old.replace("\n", "\r\n"), new.replace("\r\n", "\n").replace("\n", "\r\n")
+            count = text.count(before) if before else 0
+            if count == 0 or (count > 1 and not replace_all):
+                fix = "read the file again" if count == 0 else "give more lines around it, or set replace_all"
+                raise PathError(f"The old text occurs {count} times in {path}; {fix}.")
+            # Before it is built: every occurrence of a short text may become a long one.
+            size = len(text) + count * (len(after) - len(before))
+            if size > self.folder.max_bytes:
+                raise PathError(f"The new text would have {size} characters; a file may have {self.folder.max_bytes}.")
+            return text.replace(before, after)
+
+        _reported(lambda: self.folder.edit(path, change))
         return f"Replaced {count} occurrence{'s' if count > 1 else ''} in {path}."
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Return the lines of a text with their ends, counted as editors do: a form feed or U+2028 ends none."""
+    return io.StringIO(text, newline="")
+
+
+def _depth_note(listing: Listing) -> list[str]:
+    return [f"… folders below {MOST_DEPTH} others are left out."] if listing.is_cut else []
+
+
+def _expression_fault(expression: str, error: Exception) -> str:
+    reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return reason if "no regular expression" in reason else f"{expression[:100]!r} cannot be used: {reason}"
 
 
 def _reported(work: Callable[[], T]) -> T:

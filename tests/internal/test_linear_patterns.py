@@ -47,11 +47,11 @@ _UNTRUSTED = frozenset(
     {
         ("_internal/json_schema.py", "regex.compile(pattern, cache_pattern=False)"),
         ("testing/calls.py", "re.search(given, actual)"),
-        ("workspace/tools.py", "regex.compile(expression)"),
+        ("workspace/patterns.py", "re.compile(_translated(line[is_negated:], below))"),
     }
 )
-"""Patterns of others: those of schemas and models are searched with a time limit (`test_schema_check.py`); a test's is
-its author's.
+"""Patterns of others: those of schemas and models are searched with a time limit (`test_schema_check.py`), those of
+paths are translated (`workspace/test_listing.py`); a test's is its author's.
 """
 
 
