@@ -17,7 +17,7 @@ from pydantic import Field
 from graph_agent._compat import read_running_state
 from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.sync_bridge import call_in_thread
-from graph_agent._internal.text import clean
+from graph_agent._internal.text import clean, visible
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.prompts.system_prompt import Content, joined
 from graph_agent.settings.config import LoopConfig
@@ -133,8 +133,10 @@ _ALWAYS = frozenset({LOAD_SKILL, READ_SKILL_FILE, READ_RESULT})
 """Tools that only read what the agent has."""
 _LIMITED = re.compile(r"([^()]+)\(([^()]*)\)")
 """An entry with a limit on arguments, such as `Bash(git:*)`."""
-_SEPARATORS = frozenset(";&|<>$`\\\n\r(){}")
+_SEPARATORS = frozenset(";&|<>$`\\(){}")
 """Characters by which a shell runs more than the command at the start of a line."""
+_SPACES = " \t\n\r"
+"""What a shell skips around a command."""
 
 
 def allows(entry: str, call: Call) -> bool:
@@ -142,7 +144,8 @@ def allows(entry: str, call: Call) -> bool:
 
     `search` allows the tool of that name, and `files_*` each tool that fits the pattern. `shell(git:*)` allows a call
     whose only argument is a text that is `git` or begins with `git `, without characters by which a shell runs further
-    commands; `shell(git status)` allows exactly that text, and `shell(*)` every call. Any other limit allows nothing.
+    commands, and without those that are no visible part of a line; `shell(git status)` allows exactly that text, and
+    `shell(*)` every call. Any other limit allows nothing.
     """
     limited = _LIMITED.fullmatch(entry)
     if limited is None:
@@ -155,12 +158,14 @@ def allows(entry: str, call: Call) -> bool:
     texts = list(call["arguments"].values())
     if len(texts) != 1 or not isinstance(texts[0], str):
         return False
-    text = texts[0].strip()
+    text = texts[0].strip(_SPACES)
     if not limit.endswith(":*"):
         return text == limit and "*" not in limit
     prefix = limit.removesuffix(":*")
     fits = bool(prefix) and "*" not in prefix and (text == prefix or text.startswith(f"{prefix} "))
-    return fits and _SEPARATORS.isdisjoint(text)
+    # Programs and screens end lines at other characters than sh does, such as U+2028, or do not show them.
+    flat = text.replace("\t", " ")
+    return fits and _SEPARATORS.isdisjoint(text) and visible(flat) == flat
 
 
 def loaded_since_input(messages: Sequence[AnyMessage]) -> dict[str, Mapping[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from graph_agent.skills.catalog import allows
+from graph_agent.types import Call
 
 
 @pytest.mark.parametrize(
@@ -47,3 +48,15 @@ def test_an_entry_allows_the_calls_that_it_names(
 @pytest.mark.parametrize("tail", [";rm", "&&rm", "|rm", "`rm`", "$(rm)", ">f", "<f", "\nrm", "\rrm", "\\\nrm", "{a,b}"])
 def test_a_prefix_does_not_allow_further_commands(tail: str) -> None:
     assert not allows("shell(git:*)", {"id": "a", "name": "shell", "arguments": {"command": f"git log {tail}"}})
+
+
+LINE_ENDS = ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x1f", "\0"]
+HIDDEN = ["\u202e", "\u200b", "\u2066", "\xa0", "\u3164", "\u2800", "\x1b[2K", "\ufeff"]
+
+
+@pytest.mark.parametrize("mark", [*LINE_ENDS, *HIDDEN])
+@pytest.mark.parametrize("command", ["git status {} rm", "{}git status", "git status{}"])
+def test_no_entry_allows_other_line_ends_or_characters_that_no_screen_shows(mark: str, command: str) -> None:
+    call: Call = {"id": "a", "name": "shell", "arguments": {"command": command.replace("{}", mark)}}
+
+    assert [allows("shell(git:*)", call), allows("shell(git status)", call)] == [False, False]
