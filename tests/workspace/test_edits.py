@@ -103,7 +103,7 @@ async def test_edits_of_two_processes_are_all_kept(folder: Path) -> None:
     assert ((folder / "a.txt").read_text() == expected, [process.returncode for process in processes]) == (True, [0, 0])
 
 
-async def test_a_write_beside_edits_comes_before_or_after_each(folder: Path) -> None:
+async def test_a_write_among_edits_comes_before_or_after_each(folder: Path) -> None:
     text = "".join(f"old{at}\n" for at in range(COUNT)) + "written\n"
     write = ("w", "write_file", {"path": "a.txt", "text": text})
 
