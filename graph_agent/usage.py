@@ -130,6 +130,8 @@ class ExtraUsage:
     """Every request to a model, also of replies that are counted elsewhere."""
     warnings: list[str] = field(default_factory=list)
     """What a developer should know of the model's endpoint, in full sentences."""
+    replaced: list[tuple[str, AIMessage | None]] = field(default_factory=list)
+    """Name of middleware that replaced a reply → the model's own reply; None if no model was asked."""
 
 
 _extra_usage: ContextVar[ExtraUsage | None] = ContextVar("graph_agent_extra_usage", default=None)
@@ -151,6 +153,12 @@ def record_replies(replies: Sequence[AIMessage], *, uncalled: int = 0) -> None:
     if (extra := _extra_usage.get()) is not None:
         extra.replies += replies
         extra.uncalled += uncalled
+
+
+def record_replaced(name: str, reply: AIMessage | None) -> None:
+    """Record the reply that middleware has replaced by another, for an event; None if it asked no model."""
+    if (extra := _extra_usage.get()) is not None:
+        extra.replaced.append((name, reply))
 
 
 def record_warning(warning: str) -> None:

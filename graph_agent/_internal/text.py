@@ -126,7 +126,7 @@ def after_reasoning(text: str) -> str:
     return "" if text.lstrip().startswith(REASONING) else text
 
 
-def common_length(one: Sequence[str], two: Sequence[str]) -> int:
+def common_length(one: Sequence[Any], two: Sequence[Any]) -> int:
     """Return the number of equal items, or characters of texts, at the beginning of two sequences."""
     if one[: len(two)] == two:
         return len(two)

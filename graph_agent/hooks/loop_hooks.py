@@ -9,10 +9,12 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 
+from graph_agent._internal.text import common_length
 from graph_agent.calls import fingerprint
 from graph_agent.errors import ConfigError
 from graph_agent.hooks.copies import LazyRequestCopy, copied, fail_or_skip
 from graph_agent.hooks.protocol import (
+    HookAction,
     HookRequest,
     HookResponse,
     LoopHook,
@@ -25,6 +27,7 @@ from graph_agent.hooks.protocol import (
 from graph_agent.hooks.request_messages import without_open_calls
 from graph_agent.models.retry import run_side_call
 from graph_agent.state.schema import HookWork
+from graph_agent.types import Call
 from graph_agent.usage import LimitMet, LimitMetError
 
 _METHODS = ("should_run", "build_plan")
@@ -108,6 +111,8 @@ class LoopHooks(Generic[R]):
         check_model: Raises for the model of a patch that cannot be built.
         warn: Receives warnings for the user.
         count_reply: Receives each reply of a model that a hook calls itself.
+        report: Receives each decision: the hook's name, what it does, the text and the calls of the reply, and the
+            messages that it adds.
     """
 
     def __init__(
@@ -119,6 +124,7 @@ class LoopHooks(Generic[R]):
         check_model: Callable[[Any], Awaitable[object]],
         warn: Callable[[str], None],
         count_reply: Callable[[AIMessage], None],
+        report: Callable[[str, HookAction, tuple[str, Sequence[Call]], Sequence[AnyMessage]], None],
     ) -> None:
         self._hooks = hooks
         self._work = work
@@ -126,6 +132,7 @@ class LoopHooks(Generic[R]):
         self._check_model = check_model
         self._warn = warn
         self._count_reply = count_reply
+        self._report = report
 
     async def wrap(self, handler: Handler[R]) -> tuple[R, HookRequest, tuple[str, LoopPlan] | None]:
         """Send a request, and show its reply to the hooks; the reply of a rerun is shown from the first hook again.
@@ -144,11 +151,16 @@ class LoopHooks(Generic[R]):
             index, plan, patched = found
             name = type(self._hooks[index]).__name__
             if plan.response_override is not None or plan.terminate:
+                action: HookAction = "ended" if plan.response_override is None else "replaced"
+                self._report(name, action, (reply.message.text, reply.calls), ())
                 return reply, request, (name, plan)
             calls = "\n".join(sorted(map(fingerprint, reply.calls)))
             if (refused := self._refusal(index, calls, reply, request)) is None:
                 work["reruns"] += 1
                 work["calls"] += [calls] if calls else []
+                kept = common_length(patched.messages, request.messages)
+                added = [*patched.messages[kept:], *plan.keep_messages]
+                self._report(name, "rerun", (reply.message.text, reply.calls), added)
                 reply, request = await handler(replace(patched, depth=request.depth + 1), plan.keep_messages)
                 first = 0
                 continue

@@ -153,6 +153,10 @@ class LoopPlan:
     """
 
 
+HookAction = Literal["replaced", "ended", "rerun"]
+"""What a hook does to a reply, in its event."""
+
+
 class LoopHook:
     """Inspects each reply of the model before it takes effect. Subclass it; methods may be coroutine functions.
 

@@ -35,7 +35,7 @@ from graph_agent.settings.config import LoopConfig, user_context
 from graph_agent.state.channels import write_field
 from graph_agent.state.custom_state import NO_OWN_FIELDS, CustomState
 from graph_agent.state.messages import messages_fault, value_fault
-from graph_agent.usage import record_replies
+from graph_agent.usage import record_replaced, record_replies
 from graph_agent.waves.reply import read_plan
 from graph_agent.waves.schema import PlanError, PlanningResult
 
@@ -121,10 +121,11 @@ class ModelMiddleware:
         """
         model_request = self._request(model, request, offered)
         failure: Exception | None = None
+        own: AIMessage | None = None
         replies: list[AIMessage] = []
 
         async def handler(wrapped: ModelRequest[Any]) -> ModelResponse[Any]:
-            nonlocal failure
+            nonlocal failure, own
             if failure is not None and watch.seen:
                 raise failure
             if wrapped.response_format is not None:
@@ -133,8 +134,10 @@ class ModelMiddleware:
             prompt: list[AnyMessage] = [wrapped.system_message] if wrapped.system_message is not None else []
             try:
                 sending = send(wrapped, [*prompt, *wrapped.messages])
-                replies.append(await await_in_task(sending, streamed))
-                return ModelResponse(result=[replies[-1]])
+                replies.append(received := await await_in_task(sending, streamed))
+                # A copy: middleware may change the message itself.
+                own = copied(received)
+                return ModelResponse(result=[received])
             except Exception as error:
                 failure = error
                 raise
@@ -146,6 +149,8 @@ class ModelMiddleware:
             with side_call_context(replies.append) as context:
                 response = await self._call(self._wraps, model_request, handler, context)
             returned = reply = self._only_reply(response.model_response)
+            if own is None or not _is_same(own, returned):
+                record_replaced(self._names, own)
             self._apply(response.commands, response.model_response.structured_response)
             return returned
         finally:
@@ -165,6 +170,7 @@ class ModelMiddleware:
 
         if self._guards is None:
             return answer
+        text = answer.text
 
         async def handler(wrapped: ModelRequest[Any]) -> ModelResponse[Any]:
             return ModelResponse(result=[answer])
@@ -174,7 +180,10 @@ class ModelMiddleware:
             with side_call_context(replies.append) as context:
                 model_request = self._request(model, request, offered)
                 response = await self._call(self._guards, model_request, handler, context)
-                return self._only_reply(response.model_response)
+            returned = self._only_reply(response.model_response)
+            if returned.text != text:
+                record_replaced(self._names, answer)
+            return returned
         finally:
             record_replies(replies)
 
@@ -407,6 +416,12 @@ def _plan_of_answer(answer: AIMessage) -> AIMessage:
     """Return an answer that middleware has rewritten as a plan, so that no text in it is read as a call."""
     plan = {"status": "done", "tools": [], "answer": answer.text}
     return answer.model_copy(update={"content": json.dumps(plan, ensure_ascii=False)})
+
+
+def _is_same(own: AIMessage, returned: AIMessage) -> bool:
+    """Whether middleware returned the text and the calls of the model."""
+    calls = [[(call["name"], call["args"]) for call in reply.tool_calls] for reply in (own, returned)]
+    return own.text == returned.text and calls[0] == calls[1]
 
 
 def _record_other_replies(replies: Sequence[AIMessage], reply: Any) -> None:

@@ -17,9 +17,10 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemM
 
 from graph_agent._internal.failure_log import IN_HISTORY, get_logger
 from graph_agent._internal.media import estimated_tokens
+from graph_agent._internal.text import to_json_safe
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import ConfigError
-from graph_agent.hooks.protocol import HookRequest
+from graph_agent.hooks.protocol import HookAction, HookRequest
 from graph_agent.hooks.request_messages import with_text, with_texts
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import (
@@ -43,6 +44,7 @@ from graph_agent.state.events import ModelCallRecord, Purpose, StoredEvent, even
 from graph_agent.state.messages import FAILURE_MARK, STEERING_MARK, without_failure_report
 from graph_agent.state.schema import LoopState, RequestOnlyMessages
 from graph_agent.tools.truncation import with_cuts
+from graph_agent.types import Call
 from graph_agent.usage import TimedRequest, usage_of
 
 if TYPE_CHECKING:
@@ -466,6 +468,24 @@ class RequestState:
             f"{self.model.name} is asked without {', '.join(sorted(names))}: {type(self.deps.client.model).__name__} "
             "has no such option for this model."
         )
+
+    def report_hook(
+        self,
+        name: str,
+        action: HookAction,
+        reply: tuple[str, Sequence[Call]] | None,
+        added: Sequence[AnyMessage] = (),
+        *,
+        plans: bool,
+    ) -> None:
+        """Add a `hook` event; the text and the calls of the reply are the model's own, None if no model was asked."""
+        text, calls = reply or ("", ())
+        fields: dict[str, Any] = {} if reply is None else {"reply": text}
+        if calls:
+            fields["calls"] = [{"name": each["name"], "arguments": to_json_safe(each["arguments"])} for each in calls]
+        if added:
+            fields["messages"] = [{"type": each.type, "content": to_json_safe(each.content)} for each in added]
+        self.events.append(event("hook", self.loop["step"] + plans, name=name, action=action, **fields))
 
     def record(self, **recovery: Any) -> None:
         """Store keys of `Recovery` in the loop state."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage
@@ -34,6 +35,7 @@ from graph_agent.models.stream_filters import (
 from graph_agent.models.stream_watch import Forwarder, StreamWatch, Visibility
 from graph_agent.models.structured import ModelCall
 from graph_agent.models.waits import alternative
+from graph_agent.parsing.call import calls_of
 from graph_agent.planning.ask import (
     Limit,
     PlanningError,
@@ -106,8 +108,7 @@ class ModelRequests:
         """The part of the newest request's reply that arrived before a cut-off, with its tokens; None otherwise."""
         self.answered: Collection[str] = ()
         """Ids of the input's earlier calls, which a structured plan may refer to."""
-        self._budget_met = budget_met
-        self._forwarder = forwarder
+        self._budget_met, self._forwarder = budget_met, forwarder
         self._ends = None if left_s is None else time.monotonic() + left_s
 
     @classmethod
@@ -206,6 +207,7 @@ class ModelRequests:
             check_model=lambda model: active.agent.models.ready(model, PATCHED_MODEL, active.settings),
             warn=active.warn,
             count_reply=self.count_reply,
+            report=partial(active.report_hook, plans=not isinstance(first, AIMessage)),
         )
         try:
             planned, request, decision = await hooks.wrap(handler)
@@ -214,8 +216,7 @@ class ModelRequests:
                 active.loop = {**active.loop, "hooks": work}
         if decision is None:
             return planned
-        name, plan = decision
-        deps = active.agent
+        (name, plan), deps = decision, active.agent
         if plan.response_override is None:
             # The text of a structured plan is its reasoning, and a structured response is not composed while planning.
             is_answer = deps.response is None and deps.mode(request.settings) != "wave"
@@ -354,12 +355,12 @@ class ModelRequests:
         active, deps = self.active, self.active.deps
         if deps.response is None or not deps.may_answer_while_planning(active.settings):
             return None
-        schema = deps.response.json_schema
-        return schema if deps.client.enforces_schema(schema, active.settings, active.mode) else None
+        enforced = deps.client.enforces_schema(deps.response.json_schema, active.settings, active.mode)
+        return deps.response.json_schema if enforced else None
 
     async def fits(self, planned: Planned) -> bool:
         """Whether a planning reply is an answer on which the provider has enforced the schema."""
-        response = self.active.deps.response if self._schema_of_plan() is not None else None
+        response = self.active.deps.response if self._schema_of_plan() else None
         return response is not None and await misfit(response, planned.raw_text) is None
 
     def _visibility(self) -> Callable[[], Visibility]:
@@ -545,6 +546,9 @@ class ModelRequests:
                 self.active.record_model_calls(extra.timed, purpose)
                 for warning in extra.warnings:
                     self.active.warn(warning)
+                for name, own in extra.replaced:
+                    given = None if own is None else (str(own.text), calls_of(own))
+                    self.active.report_hook(name, "replaced", given, plans=purpose == "plan")
                 for reply in extra.replies:
                     self.count_reply(reply)
                 self.usage = add_usage(self.usage, {**NO_USAGE, "model_calls": -extra.uncalled})
@@ -569,7 +573,8 @@ class ModelRequests:
 
     async def guarded(self, answer: AIMessage) -> AIMessage:
         """Return an answer that no request returned as the middleware that rewrites replies leaves it."""
-        return await self.active.deps.client.guarded(self.answer_request(), answer)
+        with self._extra_usage("answer"):
+            return await self.active.deps.client.guarded(self.answer_request(), answer)
 
     def count_reply(self, reply: AIMessage) -> None:
         """Add the usage of a reply that no other code counts."""

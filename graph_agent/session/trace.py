@@ -18,7 +18,7 @@ from graph_agent.state.events import NOT_RUN, ModelCallRecord
 E = TypeVar("E", bound=Mapping[str, Any])
 SpanKind = Literal["input", "plan", "answer", "model", "tool", "delegation", "wait"]
 NOTED = frozenset(
-    {"steering", "background_result", "summary", "loop_detected", "limit", "middleware", "warning", "error"}
+    {"steering", "background_result", "summary", "loop_detected", "limit", "middleware", "hook", "warning", "error"}
 )
 """Types of the events that are notes of their input's span."""
 SUPERSEDED = "SUPERSEDED"
@@ -344,6 +344,8 @@ def _text(entry: Mapping[str, Any]) -> str:
             return f"{entry['target']} {entry['status']}: {text_of(entry['content'])}"
         case "middleware":
             return f"{entry['name']}.{entry['hook']}"
+        case "hook":
+            return f"{entry['name']}: {entry['action']}"
         case "warning" | "error":
             return str(entry["message"])
         case _:

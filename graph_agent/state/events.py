@@ -363,6 +363,22 @@ class MiddlewareEvent(_Event):
     """Where it jumped: `end`, `model` or `tools`; absent if it did not jump."""
 
 
+class HookEvent(_Event):
+    """A loop hook, or `wrap_model_call` of middleware, replaced a model's reply, ended the loop, or asked again."""
+
+    type: Literal["hook"]
+    name: str
+    """Name of its class, or of the middleware."""
+    action: Literal["replaced", "ended", "rerun"]
+    """`replaced` is the reply that counts in place of the model's; `ended` is an end of planning without its calls."""
+    reply: NotRequired[str]
+    """The text of the model's own reply; absent if no model was asked."""
+    calls: NotRequired[list[dict[str, Any]]]
+    """The calls of that reply, which do not run, each with `name` and `arguments`; absent if there are none."""
+    messages: NotRequired[list[dict[str, Any]]]
+    """The messages that the hook added for a rerun, such as results of calls, each with its `type` and `content`."""
+
+
 class WarningEvent(_Event):
     """A problem that does not stop the run."""
 
@@ -426,6 +442,7 @@ Event: TypeAlias = (
     | LimitEvent
     | ModelRequestEvent
     | MiddlewareEvent
+    | HookEvent
     | WarningEvent
     | ErrorEvent
     | AgentResponseEvent

@@ -53,7 +53,7 @@ async def test_a_token_budget_prevents_a_rerun(mode: Any, script: list[Any]) -> 
     answer = "Reached the token budget (350 tokens)\n\nBest I can say."
     assert (end, kinds(await talk.events())) == (
         ("ROUND_LIMIT", "token_limit", answer, [], 3),
-        ["user_message", "status", "warning", "limit", "agent_response", "status"],
+        ["user_message", "status", "hook", "warning", "limit", "agent_response", "status"],
     )
 
 

@@ -128,7 +128,7 @@ async def test_an_override_is_the_answer(finalize: Any) -> None:
         ["From the hook."],
         "From the hook.",
         "COMPLETED",
-        ["user_message", "status", "plan", "agent_response", "status"],
+        ["user_message", "status", "hook", "plan", "agent_response", "status"],
     )
 
 
