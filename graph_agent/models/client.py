@@ -37,7 +37,7 @@ from graph_agent.models.structured import (
 from graph_agent.models.text_replies import TextReplies, ignores_schema, read_by_schema, with_result_marker
 from graph_agent.models.wire.answer_decoder import AnswerDecoder
 from graph_agent.models.wire.clients import bind_tools, choice_of, client_options
-from graph_agent.models.wire.examples import ExampleAnswers
+from graph_agent.models.wire.examples import ExampleAnswers, example_of_planned_answer, with_examples
 from graph_agent.models.wire.learn import Attempt, Endpoint, endpoint_of
 from graph_agent.models.wire.render import render, with_source
 from graph_agent.models.wire.rules import WireRules
@@ -187,7 +187,7 @@ class ModelClient:
         while True:
             form = self._form(phase, settings, attempt.rules, mode, schema)
             bound = self._bound_for(phase, settings, attempt, mode=mode, form=form)
-            rendered = self._rendered(safe, attempt.rules, mode, self._example_answers(settings, form, schema))
+            rendered = self._rendered(safe, attempt.rules, mode, self._example_answers(phase, settings, form, schema))
             silent = quiet or (schema is not None and form is None)
             by_schema = form is not None and self._has_calls_in_text(phase, mode, schema)
             decoder = AnswerDecoder(self._stop(settings)) if by_schema and schema is None else None
@@ -214,7 +214,7 @@ class ModelClient:
                 def changes_request(rules: WireRules, sent: Any = sent, of_form: Any = of_form) -> bool:
                     changed = of_form and self._form(phase, settings, rules, mode, schema)
                     other = self._bind(phase, settings, changed, rules, mode=mode)
-                    examples = self._example_answers(settings, changed, schema)
+                    examples = self._example_answers(phase, settings, changed, schema)
                     messages = list(self._rendered(safe, rules, mode, examples))
                     # Models are compared by all their attributes, because two are equal if their fields are.
                     return bool((other.options, vars(other.runnable), messages) != sent)
@@ -277,9 +277,11 @@ class ModelClient:
         return self._text
 
     def _example_answers(
-        self, settings: LoopConfig, form: ResponseFormat | None, schema: dict[str, Any] | None
+        self, phase: Phase, settings: LoopConfig, form: ResponseFormat | None, schema: dict[str, Any] | None
     ) -> ExampleAnswers:
         """Return how examples of text mode answer."""
+        if phase == "answer" and schema is None:
+            return "result" if form is None else "result object"
         if settings.finalize == "compose" or schema is not None:
             return "none"
         return "prose" if form is None else "object"
@@ -295,7 +297,7 @@ class ModelClient:
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> ModelCall:
         """Build the model call of the answer; arguments as for `ask`."""
         attempt = Attempt(self.endpoint)
-        examples = self._example_answers(settings, None, None)
+        examples = self._example_answers("answer", settings, None, None)
         rendered = self._rendered(sanitized_all(request), attempt.rules, mode, examples)
         return ModelCall(*self._bound_for("answer", settings, attempt, mode=mode), list(rendered))
 
@@ -366,7 +368,10 @@ class ModelClient:
         elif mode == "text" or (rules.tools_with_calls and not self.schemas and safe.traits & Traits.CALLS):
             written = with_traits(as_text_history(safe))
         elif mode == "wave":
-            written = with_traits(as_plans(safe))
+            plans = as_plans(safe)
+            if self.schemas and self._schema_mode.makes_grammar(rules):
+                plans = with_examples(plans, example_of_planned_answer(self.schemas), note=True)
+            written = with_traits(plans)
         messages = safe if written is None else written
         if not messages.traits & self.endpoint.concerned(rules):
             return messages

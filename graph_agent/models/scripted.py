@@ -38,6 +38,7 @@ from graph_agent._internal.media import TOKENS_OF_MEDIUM, media_of
 from graph_agent._internal.text import excerpt
 from graph_agent.errors import ConfigError, ScriptError
 from graph_agent.models.stream_filters import SENTINEL
+from graph_agent.models.wire.text_form import is_example
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
@@ -468,10 +469,10 @@ class Script:
         A script of one text is the answer to every request, so that it also works with `finalize="compose"`.
         The sentinel is never the answer.
         """
-        if self._steps[0].text.strip() == SENTINEL:
-            return False
-        first, newest = ([one for one in each.messages if one.type != "system"] for each in self.requests[-2:])
-        return not self._steps[0].tool_calls and newest[:-1] == first and newest[-1].type == "human"
+        sent = [[one for one in each.messages if not is_example(one)] for each in self.requests[-2:]]
+        first, newest = ([one for one in messages if one.type != "system"] for messages in sent)
+        ends = not self._steps[0].tool_calls and self._steps[0].text.strip() != SENTINEL
+        return ends and newest[:-1] == first and newest[-1].type == "human"
 
     def assert_spent(self) -> None:
         """Check that every step was returned at least once.

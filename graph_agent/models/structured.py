@@ -23,6 +23,7 @@ from graph_agent.models.retry import ask
 from graph_agent.models.sanitize import SafeMessages, alias_of, sanitized_all, with_traits
 from graph_agent.models.text_replies import MOST_TOOLS, ignores_schema
 from graph_agent.models.wire.clients import bind_tools, choice_of, client_options, client_rules, schema_options
+from graph_agent.models.wire.examples import example_plans, with_examples
 from graph_agent.models.wire.learn import Attempt, Endpoint, endpoint_of
 from graph_agent.models.wire.render import render
 from graph_agent.models.wire.rules import WireRules
@@ -100,8 +101,8 @@ class StructuredPlanner:
         self._schema_mode = SchemaMode(model)
         self._takes_tools = choose_tool_calling(model, "auto") == "native"
         self._refused: set[PlanMethod] = set()
-        self._built: list[tuple[Sequence[dict[str, Any]], dict[str, Any]]] = []
-        """Tools of recent requests, and the schemas of their plans; the newest is last."""
+        self._built: list[tuple[Sequence[dict[str, Any]], bool, dict[str, Any]]] = []
+        """Tools of recent requests, and the schemas of their plans, bounded or not; the newest is last."""
         self._zero_temperature = True
         self._options: Mapping[str, Any] = {}
 
@@ -129,7 +130,7 @@ class StructuredPlanner:
             rules, zero_temperature = attempt.rules, self._zero_temperature
             method = self._method(settings, rules)
             bound = self._bound(method, settings, offered, rules, zero_temperature=zero_temperature)
-            rendered = self._rendered(safe, rules)
+            rendered = self._rendered(safe, rules, method, settings, offered)
             try:
                 reply = await ask(bound.runnable, rendered, bound.options, settings)
             except Exception as error:
@@ -139,7 +140,8 @@ class StructuredPlanner:
 
                 def changes_request(other: WireRules, sent: Any = sent, method: PlanMethod = method) -> bool:
                     changed = self._bound(method, settings, offered, other, zero_temperature=self._zero_temperature)
-                    return bool((changed.options, vars(changed.runnable), list(self._rendered(safe, other))) != sent)
+                    messages = list(self._rendered(safe, other, method, settings, offered))
+                    return bool((changed.options, vars(changed.runnable), messages) != sent)
 
                 if not attempt.learn_from(error, bound.options, changes_request) and not self._fall_back(
                     error, method, zero_temperature=zero_temperature and settings.temperature is None
@@ -156,7 +158,17 @@ class StructuredPlanner:
         """Return the stop sequences of answers, which no request for a plan has, because they would cut its JSON."""
         return stop_sequences(with_options(settings, self._options))
 
-    def _rendered(self, safe: SafeMessages, rules: WireRules) -> Sequence[BaseMessage]:
+    def _rendered(
+        self,
+        safe: SafeMessages,
+        rules: WireRules,
+        method: PlanMethod,
+        settings: LoopConfig,
+        offered: Sequence[dict[str, Any]],
+    ) -> Sequence[BaseMessage]:
+        if method == "schema" and offered and self._schema_mode.makes_grammar(rules):
+            examples = example_plans(offered, answers=settings.finalize != "compose")
+            safe = with_traits(with_examples(safe, examples, note=True))
         if not safe.traits & self.endpoint.concerned(rules):
             return safe
         return render(safe, rules, alias_of, self.endpoint.source)
@@ -202,7 +214,8 @@ class StructuredPlanner:
         options = client_options(self.model, options).options
         model = shaped(self.model, rules, has_schema=method == "schema")
         if method == "schema":
-            options |= self._schema_mode.options(reply_form(self._plan_schema(offered), "plan"), options)
+            parameters = self._plan_schema(offered, bounded=self._schema_mode.makes_grammar(rules))
+            options |= self._schema_mode.options(reply_form(parameters, "plan"), options)
         if method == "tool":
             parameters = self._plan_schema(offered)
             function = {"name": self.tool, "description": "Hand the plan over.", "parameters": parameters}
@@ -219,16 +232,16 @@ class StructuredPlanner:
         named = choice_of(self.model, self.tool) if rules.choice_named else None
         return named or choice_of(self.model, "any")
 
-    def _plan_schema(self, offered: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def _plan_schema(self, offered: Sequence[dict[str, Any]], *, bounded: bool = False) -> dict[str, Any]:
         """Return the schema of plans with these tools."""
-        for tools, schema in self._built:
-            if tools is offered:
+        for tools, is_bounded, schema in self._built:
+            if tools is offered and is_bounded == bounded:
                 return schema
         try:
-            schema = plan_schema(self.schema, offered) if len(offered) <= MOST_TOOLS else self.schema
+            schema = plan_schema(self.schema, offered if len(offered) <= MOST_TOOLS else (), bounded=bounded)
         except RecursionError:
             schema = self.schema
-        self._built = [*self._built[1 - _KEPT_SCHEMAS :], (offered, schema)]
+        self._built = [*self._built[1 - _KEPT_SCHEMAS :], (offered, bounded, schema)]
         return schema
 
 
@@ -254,8 +267,8 @@ _NOT_STRICT = (
 """Keywords that cannot be dropped without a change of meaning."""
 _DEFINITIONS = ("$defs", "definitions")
 
-_TAKE_ALTERNATIVES = frozenset({"unknown", "ollama", "lm-studio", "llama.cpp", "vllm", "sglang"})
-"""Servers whose JSON schemas may have `anyOf` at the root; the rules of most are unknown."""
+_LOCAL = frozenset({"unknown", "ollama", "lm-studio", "llama.cpp", "vllm", "sglang"})
+"""Servers whose JSON schemas may have `anyOf` at the root, and bounds; the rules of most are unknown."""
 
 ResponseFormat = dict[str, Any]
 """OpenAI's `response_format`, which LangChain's other clients convert."""
@@ -301,8 +314,12 @@ class SchemaMode:
 
     def is_sent_for_calls(self, setting: StructuredOutput, rules: WireRules) -> bool:
         """Whether the JSON schema of calls in text is sent; hosted providers take no alternatives at its root."""
-        is_local = self._is_openai and rules.provider in _TAKE_ALTERNATIVES
-        return self.is_sent(setting, rules) and not rules.strict_schema and (is_local or setting == "schema")
+        is_sent = self.is_sent(setting, rules) and not rules.strict_schema
+        return is_sent and (self.makes_grammar(rules) or setting == "schema")
+
+    def makes_grammar(self, rules: WireRules) -> bool:
+        """Whether the endpoint may be a local server, which takes any schema as a grammar."""
+        return self._is_openai and rules.provider in _LOCAL and not rules.strict_schema
 
     def form(self, schema: dict[str, Any], rules: WireRules) -> ResponseFormat | None:
         """Return the form in which to send a schema; None if only the prompt can ask for it."""

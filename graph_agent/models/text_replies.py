@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
 from graph_agent._internal.lru import BoundedCache
 from graph_agent._internal.text import after_reasoning
@@ -13,7 +13,7 @@ from graph_agent.models.errors import cut_off
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import SENTINEL
 from graph_agent.models.wire.answer_decoder import AnswerDecoder, answer_of_object, cut_at_stop
-from graph_agent.models.wire.examples import ExampleAnswers, example_turns
+from graph_agent.models.wire.examples import ExampleAnswers, example_turns, with_examples
 from graph_agent.models.wire.toolbox_schema import answer_schema, reply_schema
 from graph_agent.parsing.tolerant import parse_lenient_json
 from graph_agent.parsing.turns import RESULT_MARKER
@@ -62,8 +62,7 @@ class TextReplies:
         """Return a request with examples behind its system prompt."""
         if answers not in self._examples:
             self._examples[answers] = example_turns(self._tools, answers)
-        begin = next((at for at, message in enumerate(messages) if not isinstance(message, SystemMessage)), 0)
-        return [*messages[:begin], *self._examples[answers], *messages[begin:]]
+        return with_examples(messages, self._examples[answers])
 
 
 def with_result_marker(stop: object) -> list[str]:

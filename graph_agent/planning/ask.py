@@ -305,6 +305,7 @@ async def ask_for_plan(
         return await _ask_with_repair(deps, request, settings, planner, limit, answered)
 
     planned = await (through_cache(deps, settings, request, "wave", ask) if deps.caches_plans(settings) else ask())
+    planned = without_echoes(planned, deps.toolbox.schemas, request)
     return replace(planned, answers=not has_no_answer(planned.message.text)) if planned.answers else planned
 
 

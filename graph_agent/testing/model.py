@@ -22,7 +22,7 @@ from graph_agent._internal.json_schema import SchemaCheck
 from graph_agent.errors import ScriptError
 from graph_agent.models.sanitize import alias_of
 from graph_agent.models.scripted import Script, ScriptedChatModel, ScriptedRequest, read_object
-from graph_agent.models.wire.text_form import EXAMPLE_ID
+from graph_agent.models.wire.text_form import is_example
 from graph_agent.parsing.turns import RESULT_MARKER
 from graph_agent.waves.reply import PLAN_TOOL
 
@@ -360,7 +360,7 @@ class _Improvisation(Script):
         tools = {tool["function"]["name"]: tool["function"] for tool in request.tools if "function" in tool}
         plan = tools.pop(PLAN_TOOL, None)
         schemas = {name: tool.get("parameters") or {} for name, tool in tools.items()}
-        messages = [message for message in request.messages if not (message.id or "").startswith(EXAMPLE_ID)]
+        messages = [message for message in request.messages if not is_example(message)]
         history = [(message, _calls_in(message)) for message in messages]
         answers = [at for at, (message, calls) in enumerate(history) if message.type == "ai" and not calls]
         newest = history[answers[-1] + 1 if answers else 0 :]

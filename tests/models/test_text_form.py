@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.tool import tool_call
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.calls import parse_tool_calls
-from graph_agent.models.wire.examples import echoed_values, example_turns
+from graph_agent.models.wire.examples import echoed_values, example_plans, example_turns, with_examples
 from graph_agent.models.wire.text_form import EXAMPLE_ID, as_plans, as_text_history
+from graph_agent.waves.schema import PlanningResult
 from tests.support.agents import add, asks, echo, says
 
 RANDOM_ID = "call_0123456789abcdef0123456789abcdef"
@@ -83,20 +85,76 @@ def test_examples_are_built_from_the_schemas_of_the_tools() -> None:
 
     turns = example_turns([tool("forecast", fields, "Forecast.\nIn detail.")], "none")
 
-    arguments = {"text": "example text", "unit": "C", "days": 3, "lang": "en", "where": {"zip": "5003"}}
-    assert [turn.text for turn in turns] == [
-        'Forecast. text: example text, unit: C, days: 3, lang: en, where: {"zip": "5003"}',
-        json.dumps({"tool_calls": [{"name": "forecast", "arguments": arguments}]}),
+    expected: list[str] = []
+    for text, days in (("Elmwood", 3), ("Ashford", 3)):
+        arguments = {"text": text, "unit": "C", "days": days, "lang": "en", "where": {"zip": "5003"}}
+        expected += [
+            f'Forecast. text: {text}, unit: C, days: {days}, lang: en, where: {{"zip": "5003"}}',
+            json.dumps({"tool_calls": [{"name": "forecast", "arguments": arguments}]}),
+        ]
+    assert [turn.text for turn in turns] == expected
+
+
+def test_examples_share_no_invented_value() -> None:
+    fields = {"city": {"type": "string"}, "days": {"type": "integer"}}
+
+    turns = example_turns([tool(name, fields) for name in ("weather", "travel", "local_time")], "none")
+
+    calls = [call for turn in turns[1::2] for call in parse_tool_calls(turn.text, ["weather", "travel", "local_time"])]
+    assert [call["arguments"] for call in calls] == [
+        {"city": "Elmwood", "days": 2},
+        {"city": "Ashford", "days": 3},
+        {"city": "Redfern", "days": 4},
     ]
 
 
-@given(count=st.integers(1, 30), answers=st.sampled_from(["prose", "object", "none"]))
-def test_examples_alternate_and_end_with_a_call_of_an_offered_tool(count: int, answers: Any) -> None:
+def test_examples_of_an_answer_show_a_result_and_the_answer_alone() -> None:
+    turns = example_turns([tool("find", {"name": {"type": "string"}}), tool("stop", {})], "result")
+
+    assert [turn.text for turn in turns] == [
+        "Do it. name: Elmwood",
+        '{"tool_calls": [{"name": "find", "arguments": {"name": "Elmwood"}}]}',
+        '<tool_result name="find">\nexample result\n</tool_result>',
+        "The result is: example result",
+    ]
+
+
+@given(count=st.integers(1, 30), answers=st.booleans())
+def test_example_plans_are_valid_and_their_calls_differ(count: int, answers: bool) -> None:
+    tools = [tool(f"tool_{number}", {"text": {"type": "string"}}) for number in range(count)]
+
+    turns = example_plans(tools, answers=answers)
+
+    plans = [PlanningResult.model_validate_json(turn.text) for turn in turns[1::2]]
+    calls = [call.args["text"] for plan in plans for call in plan.tools]
+    assert ([turn.type for turn in turns], {plan.status for plan in plans}) == (["human", "ai"] * len(plans), {"done"})
+    assert (len(calls), len({*calls}), sum(bool(plan.answer) for plan in plans)) == (
+        min(max(count, 2), 6),
+        len(calls),
+        3 if answers else 0,
+    )
+
+
+@pytest.mark.parametrize("content", ["Be brief.", [{"type": "text", "text": "Be brief."}]], ids=["text", "blocks"])
+def test_a_note_on_examples_ends_the_system_prompt(content: Any) -> None:
+    examples = example_plans([tool("find", {})], answers=False)
+
+    request = with_examples([SystemMessage(content), HumanMessage("Hello!")], examples, note=True)
+
+    texts = [message.text for message in request]
+    begins, is_noted = texts[0].startswith("Be brief."), "no part of the conversation" in texts[0]
+    assert (begins, is_noted) == (True, True)
+    assert texts[1:] == [*(example.text for example in examples), "Hello!"]
+
+
+@given(count=st.integers(1, 30), answers=st.sampled_from(["prose", "object", "none", "result", "result object"]))
+def test_examples_alternate_and_their_last_call_is_of_an_offered_tool(count: int, answers: Any) -> None:
     tools = [tool(f"tool_{number}", {"text": {"type": "string"}}) for number in range(count)]
 
     turns = example_turns(tools, answers)
 
-    last = parse_tool_calls(turns[-1].text, [f"tool_{number}" for number in range(count)])
+    shown = turns[-3] if answers.startswith("result") else turns[-1]
+    last = parse_tool_calls(shown.text, [f"tool_{number}" for number in range(count)])
     assert ([turn.type for turn in turns], len(last), len(turns) <= 20) == (
         ["human", "ai"] * (len(turns) // 2),
         1,
@@ -111,17 +169,18 @@ def test_an_invented_text_of_an_example_is_an_echo() -> None:
     echoes = [
         echoed_values(tools, name, arguments)
         for name, arguments in [
-            ("find", {"name": "example name", "unit": "C"}),
+            ("find", {"name": "Elmwood", "unit": "C"}),
+            ("find", {"name": "Ashford", "unit": "C"}),
             ("find", {"name": "Anna", "unit": "C"}),
-            ("other", {"name": "example name"}),
+            ("other", {"name": "Elmwood"}),
         ]
     ]
 
-    assert echoes == [{"name": "example name"}, {}, {}]
+    assert echoes == [{"name": "Elmwood"}, {"name": "Ashford"}, {}, {}]
 
 
 async def test_examples_are_part_of_the_request_alone_and_an_echo_does_not_run() -> None:
-    model = ScriptedChatModel([asks(("1", "echo", {"text": "example text"})), "Which text?"])
+    model = ScriptedChatModel([asks(("1", "echo", {"text": "Elmwood"})), "Which text?"])
     graph = create_graph_agent(model, tools=[echo, add], config=LoopConfig(tool_calling="text"))
 
     result = await graph.ainvoke(says("echo something"))
@@ -141,12 +200,12 @@ async def test_examples_are_part_of_the_request_alone_and_an_echo_does_not_run()
 
 
 async def test_a_text_of_the_user_is_no_echo() -> None:
-    model = ScriptedChatModel([asks(("1", "echo", {"text": "example text"})), "Done."])
+    model = ScriptedChatModel([asks(("1", "echo", {"text": "Elmwood"})), "Done."])
     graph = create_graph_agent(model, tools=[echo, add], config=LoopConfig(tool_calling="text"))
 
-    result = await graph.ainvoke(says("echo 'example text'"))
+    result = await graph.ainvoke(says("echo Elmwood"))
 
-    assert [m.text for m in result["messages"] if isinstance(m, ToolMessage)] == ["example text"]
+    assert [m.text for m in result["messages"] if isinstance(m, ToolMessage)] == ["Elmwood"]
 
 
 async def test_the_examples_follow_the_system_prompt() -> None:

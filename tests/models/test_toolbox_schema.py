@@ -94,6 +94,23 @@ def test_a_plan_schema_accepts_right_plans_and_references_and_no_unknown_tool(to
 
 
 @given(toolbox=toolboxes())
+def test_a_bounded_plan_schema_accepts_right_plans_and_ends_each_text_but_the_answer(toolbox: Any) -> None:
+    tools, calls = toolbox
+    right = {**plan_of(calls), "action": "a" * 64, "answer": "a" * 1000}
+    call = {"id": "1", "tool": calls[0][0], "args": calls[0][1], "needs": ["0"]}
+
+    schema = plan_schema(PlanningResult.model_json_schema(), tools, bounded=True)
+
+    refused = [{"reasoning": "a" * 200}, {"action": "a" * 65}, {"slots": {"a": 1}}, {"tools": [call] * 17}]
+    refused += [
+        {"tools": [{**call, name: value}]} for name, value in (("id", "a b"), ("id", "a" * 33), ("needs", [""]))
+    ]
+    accepted = [right, {**right, "tools": [call]}]
+    assert [is_valid(schema, value) for value in accepted] == [True] * len(accepted)
+    assert [is_valid(schema, {**right, **wrong}) for wrong in refused] == [False] * len(refused)
+
+
+@given(toolbox=toolboxes())
 def test_equal_tools_have_equal_schemas(toolbox: Any) -> None:
     tools, _ = toolbox
 

@@ -86,6 +86,10 @@ class Outcome:
     warnings: list[str]
 
 
+OF, CALLED, RIGHT = 26, 20, 9
+"""Of this many questions that need a tool, so many must be answered with a call, and so many with the right one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """The sum of outcomes."""
@@ -109,12 +113,31 @@ class Score:
             each.status == "COMPLETED" and not each.calls for each in self.outcomes if each.question.tool is None
         )
 
+    @property
+    def needing(self) -> int:
+        """Questions that need a tool."""
+        return sum(each.question.tool is not None for each in self.outcomes)
+
+    @property
+    def fails(self) -> str:
+        """The aims that are missed, in proportion to the questions; empty if there are none."""
+        aims = {"called": (self.called, CALLED), "right": (self.right, RIGHT)}
+        least = {name: -(-self.needing * aim // OF) for name, (_, aim) in aims.items()}
+        missed = [
+            f"{name}: {found} of {self.needing}, not {least[name]}"
+            for name, (found, _) in aims.items()
+            if found < least[name]
+        ]
+        others = len(self.outcomes) - self.needing
+        if self.quiet < others:
+            missed.append(f"without a call: {self.quiet} of {others}")
+        return "; ".join(missed)
+
     def __str__(self) -> str:
-        needing = sum(each.question.tool is not None for each in self.outcomes)
         tokens = sum(each.output_tokens for each in self.outcomes)
         return (
-            f"called {self.called} of {needing}, right {self.right} of {needing}, "
-            f"no call for {self.quiet} of {len(self.outcomes) - needing}; {tokens:,} output tokens"
+            f"called {self.called} of {self.needing}, right {self.right} of {self.needing}, "
+            f"no call for {self.quiet} of {len(self.outcomes) - self.needing}; {tokens:,} output tokens"
         )
 
 

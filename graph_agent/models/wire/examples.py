@@ -1,6 +1,7 @@
-"""Builds example turns of a request in text mode from the agent's own tools.
+"""Builds example turns of a request in text, or for a structured plan, from the agent's own tools.
 
-A small model follows an example where it ignores the instructions. Examples are a part of the request only: they are
+A small model follows an example where it ignores the instructions. It copies a value that several examples share, or
+that only names its argument; so each invented value is another name. Examples are a part of the request only: they are
 neither stored nor run, and the same tools give the same examples.
 """
 
@@ -8,23 +9,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, cycle
 from typing import Any, Literal
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from graph_agent.models.wire.text_form import EXAMPLE_ID, envelope, tagged_result
 
-ExampleAnswers = Literal["prose", "object", "none"]
-"""How the examples answer: as text, as the object of the reply's schema, or not at all."""
+ExampleAnswers = Literal["prose", "object", "none", "result", "result object"]
+"""How the examples answer: as text, as the object of the reply's schema, or not at all.
+
+With `result`, each example is a call, its result and the answer, for a request that permits no calls.
+"""
 
 _MOST_TOOLS = 6
 _MOST_CHARS = 1_500
-"""Characters of all examples; at least one call is shown."""
+"""Characters of all examples; `_FEWEST_CALLS` are shown at any length."""
+_FEWEST_CALLS = 2
 _MOST_CHARS_OF_TASK = 120
 _GREETING = ("Good morning!", "Good morning! How can I help you?")
 _QUESTION = ("What can you do?", "I can answer questions and use tools.")
 _THANKS = ("Thanks!", "You are welcome!")
 _RESULT = "example result"
+_NAMES = (
+    *("Elmwood", "Ashford", "Redfern", "Harlow", "Kendal", "Marlow", "Oakham", "Winslow", "Farley", "Selby"),
+    *("Linden", "Thornton", "Hadley", "Bexley", "Milford", "Ripley", "Weston", "Denham", "Ludlow", "Wexford"),
+)
+"""Invented texts, in order of their use; each can name a person, a place or a thing."""
+_NOTE = "The first messages are examples and no part of the conversation."
 _ANSWER = f"The result is: {_RESULT}"
 
 
@@ -39,14 +51,66 @@ def example_turns(tools: Sequence[Mapping[str, Any]], answers: ExampleAnswers) -
     if not calls:
         return []
     turns = [[task, envelope([(name, arguments)])] for task, name, arguments in calls]
-    if answers != "none":
-        # A small model repeats the form of the turns next to the question: calls are the last, with answers between.
-        turns = turns * 2 if len(turns) == 1 else turns
+    # A small model repeats the form of the turns next to the question: calls are the last, with answers between.
+    half = len(turns) // 2
+    result = tagged_result(calls[half - 1][1], _RESULT)
+    match answers:
+        case "none":
+            return _messages(turns)
+        case "result" | "result object":
+            return _messages([[*turns[half - 1], result, _reply(_ANSWER, answers)]])
+        case "prose" | "object":
+            turns[half - 1] += [result, _reply(_ANSWER, answers)]
+    greeting, *further = [[task, _reply(text, answers)] for task, text in (_GREETING, _QUESTION, _THANKS)]
+    return _messages([greeting, *turns[:half], *further, *turns[half:]])
+
+
+def example_plans(tools: Sequence[Mapping[str, Any]], *, answers: bool) -> list[BaseMessage]:
+    """Return the messages that show structured plans; empty without tools.
+
+    Args:
+        tools: The offered tools, in OpenAI's function format.
+        answers: Whether a plan may hold the answer.
+    """
+    turns = [[task, _plan(name, arguments)] for task, name, arguments in _calls(tools)]
+    if answers and turns:
         half = len(turns) // 2
-        result = tagged_result(calls[half - 1 if len(calls) > 1 else 0][1], _RESULT)
-        with_result = [*turns[half - 1], result, _reply(_ANSWER, answers)]
-        greeting, *further = [[task, _reply(text, answers)] for task, text in (_GREETING, _QUESTION, _THANKS)]
-        turns = [greeting, *turns[: half - 1], with_result, *further, *turns[half:]]
+        greeting, *further = [[task, _plan(answer=text)] for task, text in (_GREETING, _QUESTION, _THANKS)]
+        turns = [greeting, *turns[:half], *further, *turns[half:]]
+    return _messages(turns)
+
+
+def example_of_planned_answer(tools: Sequence[Mapping[str, Any]]) -> list[BaseMessage]:
+    """Return the messages that show a structured plan, its result and the answer; empty without tools."""
+    shown = [
+        [task, _plan(name, arguments), json.dumps({"results": {"1": _RESULT}}), _ANSWER]
+        for task, name, arguments in _calls(tools)
+    ]
+    return _messages(shown[:1])
+
+
+def with_examples(
+    messages: Sequence[BaseMessage], examples: Sequence[BaseMessage], *, note: bool = False
+) -> list[BaseMessage]:
+    """Return a request with examples behind its system prompt.
+
+    Args:
+        messages: The request.
+        examples: The examples.
+        note: Whether to add to the system prompt that the examples are no part of the conversation.
+    """
+    begin = next((at for at, message in enumerate(messages) if not isinstance(message, SystemMessage)), len(messages))
+    system = [*messages[:begin]]
+    if note and examples and system:
+        content = system[-1].content
+        blocks: Any = (
+            [*content, {"type": "text", "text": _NOTE}] if isinstance(content, list) else f"{content}\n{_NOTE}"
+        )
+        system[-1] = system[-1].model_copy(update={"content": blocks})
+    return [*system, *examples, *messages[begin:]]
+
+
+def _messages(turns: Sequence[Sequence[str]]) -> list[BaseMessage]:
     texts = [text for turn in turns for text in turn]
     return [
         AIMessage(text, id=f"{EXAMPLE_ID}{number}") if number % 2 else HumanMessage(text, id=f"{EXAMPLE_ID}{number}")
@@ -55,19 +119,23 @@ def example_turns(tools: Sequence[Mapping[str, Any]], answers: ExampleAnswers) -
 
 
 def _reply(text: str, answers: ExampleAnswers) -> str:
-    return text if answers == "prose" else json.dumps({"answer": text})
+    return json.dumps({"answer": text}) if answers in ("object", "result object") else text
+
+
+def _plan(tool: str = "", arguments: Mapping[str, Any] | None = None, *, answer: str = "") -> str:
+    calls = [{"id": "1", "tool": tool, "args": arguments}] if tool else []
+    return json.dumps({"status": "done", "tools": calls, **({"answer": answer} if answer else {})}, ensure_ascii=False)
 
 
 def _calls(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield task, name and arguments of each example call."""
     chars = 0
-    for tool in tools[:_MOST_TOOLS]:
-        function = tool["function"]
-        arguments = {name: value for name, (value, _) in _example_arguments(function).items()}
+    for number, (function, example) in enumerate(_examples(tools)):
+        arguments = {name: value for name, (value, _) in example.items()}
         values = ", ".join(f"{name}: {_shown(value)}" for name, value in arguments.items())
         task = " ".join(filter(None, [_task(function), values]))
         chars += len(task) + len(json.dumps(arguments))
-        if chars > _MOST_CHARS and tool is not tools[0]:
+        if chars > _MOST_CHARS and number >= _FEWEST_CALLS:
             return
         yield task, function["name"], arguments
 
@@ -87,82 +155,91 @@ def echoed_values(tools: Sequence[Mapping[str, Any]], name: str, arguments: Mapp
 
     Texts that the schema gives, such as a default, are not invented.
     """
-    function = next((tool["function"] for tool in tools[:_MOST_TOOLS] if tool["function"]["name"] == name), None)
-    if function is None:
-        return {}
     return {
         argument: value
-        for argument, (value, is_invented) in _example_arguments(function).items()
-        if is_invented and isinstance(value, str) and arguments.get(argument) == value
+        for function, example in _examples(tools)
+        for argument, (value, is_invented) in example.items()
+        if function["name"] == name and is_invented and isinstance(value, str) and arguments.get(argument) == value
     }
 
 
-def _example_arguments(function: Mapping[str, Any]) -> dict[str, tuple[Any, bool]]:
-    """Return the required arguments of a tool's example, each with whether its value is invented."""
-    parameters = function.get("parameters")
-    fields = parameters.get("properties") if isinstance(parameters, dict) else None
-    required = parameters.get("required") if isinstance(parameters, dict) else None
-    if not isinstance(parameters, dict) or not isinstance(fields, dict) or not isinstance(required, list):
-        return {}
-    return {
-        name: _example(fields[name], name, parameters) for name in required if isinstance(name, str) and name in fields
-    }
+_Example = dict[str, tuple[Any, bool]]
+"""The required arguments of a tool's example, each with whether its value holds an invented text."""
 
 
-def _example(schema: Any, name: str, root: Mapping[str, Any], level: int = 0) -> tuple[Any, bool]:
-    """Return a value of a schema, and whether it holds a text that the schema does not give."""
-    if not isinstance(schema, dict) or level > _MOST_LEVELS:
-        return f"example {name}", True
-    for given in ([schema[key]] if key in schema else [] for key in ("const", "default")):
-        if given and given[0] is not None:
-            return given[0], False
-    for key in ("enum", "examples"):
-        if isinstance(values := schema.get(key), list) and values:
-            return values[0], False
-    if isinstance(pointer := schema.get("$ref"), str):
-        return _example(_definition(root, pointer), name, root, level + 1)
-    for key in ("anyOf", "oneOf", "allOf"):
-        if isinstance(choices := schema.get(key), list) and choices:
-            return _example(choices[0], name, root, level + 1)
-    kind = schema.get("type")
-    kind = str(kind[0] if isinstance(kind, list) and kind else kind).lower()
-    match kind:
-        case "integer" | "number":
-            return _number(schema), False
-        case "boolean":
-            return True, False
-        case "null":
-            return None, False
-        case "array":
-            item, is_invented = _example(schema.get("items"), name, root, level + 1)
-            return [item], is_invented
-        case "object":
-            return _object(schema, root, level)
-        case _:
-            return f"example {name}", True
+def _examples(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], _Example]]:
+    """Yield the function of each tool that has an example, and the example; a single tool has two."""
+    values = _Values()
+    for tool in [*tools, *tools] if len(tools) == 1 else tools[:_MOST_TOOLS]:
+        yield tool["function"], values.arguments(tool["function"].get("parameters"))
+
+
+class _Values:
+    """Generates the values of examples, each another one."""
+
+    def __init__(self) -> None:
+        self._names = cycle(_NAMES)
+        self._numbers = count(2)
+
+    def arguments(self, parameters: object) -> _Example:
+        """Return the required arguments of a tool's example."""
+        if not isinstance(parameters, dict):
+            return {}
+        return self._fields(parameters, parameters, 0)
+
+    def _fields(self, schema: Mapping[str, Any], root: Mapping[str, Any], level: int) -> _Example:
+        fields, required = schema.get("properties"), schema.get("required")
+        if not isinstance(fields, dict) or not isinstance(required, list):
+            return {}
+        return {
+            name: self._value(fields[name], root, level)
+            for name in required
+            if isinstance(name, str) and name in fields
+        }
+
+    def _value(self, schema: Any, root: Mapping[str, Any], level: int) -> tuple[Any, bool]:
+        """Return a value of a schema, and whether it holds a text that the schema does not give."""
+        if not isinstance(schema, dict) or level > _MOST_LEVELS:
+            return next(self._names), True
+        for given in ([schema[key]] if key in schema else [] for key in ("const", "default")):
+            if given and given[0] is not None:
+                return given[0], False
+        for key in ("enum", "examples"):
+            if isinstance(values := schema.get(key), list) and values:
+                return values[0], False
+        if isinstance(pointer := schema.get("$ref"), str):
+            return self._value(_definition(root, pointer), root, level + 1)
+        for key in ("anyOf", "oneOf", "allOf"):
+            if isinstance(choices := schema.get(key), list) and choices:
+                return self._value(choices[0], root, level + 1)
+        kind = schema.get("type")
+        kind = str(kind[0] if isinstance(kind, list) and kind else kind).lower()
+        match kind:
+            case "integer" | "number":
+                return _within(schema, next(self._numbers)), False
+            case "boolean":
+                return True, False
+            case "null":
+                return None, False
+            case "array":
+                item, is_invented = self._value(schema.get("items"), root, level + 1)
+                return [item], is_invented
+            case "object":
+                found = self._fields(schema, root, level + 1)
+                return {name: value for name, (value, _) in found.items()}, any(new for _, new in found.values())
+            case _:
+                return next(self._names), True
 
 
 _MOST_LEVELS = 6
 
 
-def _number(schema: Mapping[str, Any]) -> int | float:
-    least = schema.get("minimum")
-    most = schema.get("maximum")
-    if isinstance(least, int | float) and least > 1:
+def _within(schema: Mapping[str, Any], number: int) -> int | float:
+    """Return a number within the bounds of a schema."""
+    least, most = schema.get("minimum"), schema.get("maximum")
+    if isinstance(least, int | float) and least > number:
         return least
-    return most if isinstance(most, int | float) and most < 1 else 1
-
-
-def _object(schema: Mapping[str, Any], root: Mapping[str, Any], level: int) -> tuple[dict[str, Any], bool]:
-    fields, required = schema.get("properties"), schema.get("required")
-    if not isinstance(fields, dict) or not isinstance(required, list):
-        return {}, False
-    found = {
-        name: _example(fields[name], name, root, level + 1)
-        for name in required
-        if isinstance(name, str) and name in fields
-    }
-    return {name: value for name, (value, _) in found.items()}, any(invented for _, invented in found.values())
+    return most if isinstance(most, int | float) and most < number else number
 
 
 def _definition(root: Mapping[str, Any], pointer: str) -> Any:

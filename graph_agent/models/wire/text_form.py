@@ -21,6 +21,11 @@ PLAN_STATUS = "plan_status"
 """Key of a planning reply's `response_metadata` with the status of its plan; without it, the status is `continue`."""
 
 
+def is_example(message: BaseMessage) -> bool:
+    """Whether a message of a request is an example."""
+    return (message.id or "").startswith(EXAMPLE_ID)
+
+
 class _Place(NamedTuple):
     """The call of a result."""
 

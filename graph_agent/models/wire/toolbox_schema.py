@@ -23,8 +23,11 @@ _BOUNDS = ("minItems", "maxItems", "minLength", "maxLength")
 _MOST_BOUND = 64
 """A larger bound is left out: a grammar repeats a rule as often as the bound counts."""
 _MOST_LEVELS = 40
-_REFERENCE: Schema = {"type": "string", "pattern": "^[$][{][^{}]*[}]$"}
+_REFERENCE: Schema = {"type": "string", "pattern": "^[$][{][^{}]{1,128}[}]$"}
 """A reference of a structured plan, which stands in place of a value of any type."""
+_ID: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,32}$"}
+_MOST_CHARS_OF_PLAN = {"action": 64, "reasoning": 160}
+"""Characters of the texts of a plan that are not the answer; a small model fills its output with them."""
 
 
 def reply_schema(
@@ -62,16 +65,19 @@ def answer_schema() -> Schema:
     return _closed({"answer": {"type": "string"}})
 
 
-def plan_schema(plan: Schema, tools: Sequence[Mapping[str, Any]]) -> Schema:
+def plan_schema(plan: Schema, tools: Sequence[Mapping[str, Any]], *, bounded: bool = False) -> Schema:
     """Return the schema of a structured plan with one branch for each tool.
 
-    A value in the arguments may be a reference such as `${id.field}`. The schema is unchanged without tools, and for a
-    plan whose calls have another shape than those of `PlanningResult`.
+    A value in the arguments may be a reference such as `${id.field}`. Without tools, and for a plan whose calls have
+    another shape than those of `PlanningResult`, the schema of the calls is unchanged.
 
     Args:
         plan: JSON schema of `PlanningResult` or of a subclass.
         tools: The offered tools, in OpenAI's function format.
+        bounded: Whether to limit the length of what a model may write without end: ids, the number of calls, texts that
+            are not the answer. Fields without a type are left out.
     """
+    plan = _bounded(plan) if bounded else plan
     calls = plan.get("properties", {}).get("tools")
     call = plan.get("$defs", {}).get("WaveCall")
     if not tools or call is None or not isinstance(calls, dict) or calls.get("items") != {"$ref": "#/$defs/WaveCall"}:
@@ -92,6 +98,24 @@ def plan_schema(plan: Schema, tools: Sequence[Mapping[str, Any]]) -> Schema:
     changed["required"] = list(dict.fromkeys([*plan.get("required", ()), "tools"]))
     changed.pop("$defs")
     return {**changed, "$defs": definitions} if definitions else changed
+
+
+def _bounded(plan: Schema) -> Schema:
+    fields = {
+        name: {"maxLength": _MOST_CHARS_OF_PLAN[name], **field} if name in _MOST_CHARS_OF_PLAN else field
+        for name, field in plan.get("properties", {}).items()
+        if field.keys() & {"type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf"}
+        or name in plan.get("required", ())
+    }
+    if fields.get("tools", {}).get("type") == "array":
+        fields["tools"] = {"maxItems": MOST_CALLS, **fields["tools"]}
+    definitions = plan.get("$defs", {})
+    if (call := definitions.get("WaveCall")) is not None:
+        bounds: Schema = {"id": _ID, "needs": {"type": "array", "items": _ID, "maxItems": MOST_CALLS}}
+        of_call = {name: {**field, **bounds.get(name, {})} for name, field in call["properties"].items()}
+        definitions = {**definitions, "WaveCall": {**call, "properties": of_call}}
+    bounded = {"additionalProperties": False, **plan, "properties": fields}
+    return {**bounded, "$defs": definitions} if definitions else bounded
 
 
 def _closed(properties: Schema) -> Schema:
