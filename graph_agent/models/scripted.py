@@ -466,8 +466,7 @@ class Script:
     def _composes_answer(self) -> bool:
         """Whether the newest request asks for the answer after the only reply, which ended planning.
 
-        A script of one text is the answer to every request, so that it also works with `finalize="compose"`.
-        The sentinel is never the answer.
+        A script of one text answers every request, also with `finalize="compose"`. The sentinel is never the answer.
         """
         sent = [[one for one in each.messages if not is_example(one)] for each in self.requests[-2:]]
         first, newest = ([one for one in messages if one.type != "system"] for messages in sent)

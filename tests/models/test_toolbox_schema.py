@@ -101,7 +101,12 @@ def test_a_bounded_plan_schema_accepts_right_plans_and_ends_each_text_but_the_an
 
     schema = plan_schema(PlanningResult.model_json_schema(), tools, bounded=True)
 
-    refused = [{"reasoning": "a" * 200}, {"action": "a" * 65}, {"slots": {"a": 1}}, {"tools": [call] * 17}]
+    refused: list[dict[str, Any]] = [
+        {"reasoning": "a" * 200},
+        {"action": "a" * 65},
+        {"slots": {"a": 1}},
+        {"tools": [call] * 17},
+    ]
     refused += [
         {"tools": [{**call, name: value}]} for name, value in (("id", "a b"), ("id", "a" * 33), ("needs", [""]))
     ]
