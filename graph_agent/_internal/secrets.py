@@ -54,7 +54,7 @@ _NAMED = re.compile(
             r"(?P<scheme>\b(?:bearer|basic)\s{1,9})(?-i:(?=[a-z_.~*-]{0,80}[\dA-Z=+/]))[\w.~+/=*-]{6,}",
             rf"(?P<field>(?:\b(?:[\w-]{{0,30}}(?:{_KEY}(?: provided)?|token|secret|password|authorization)|key|sig)"
             rf"|{_PASSWORD})[\"']?\s{{0,3}}[=:]\s{{0,3}}[\"']?)"
-            r"(?!bearer\b|basic\b)[\w.~+/%*-]{6,}={0,2}",
+            r"(?!bearer\b|basic\b)[\w.~+/%*-]{6,}(?:={1,2}(?!\w))?",
         )
     ),
     re.IGNORECASE,

@@ -112,3 +112,12 @@ def test_a_private_key_is_masked() -> None:
     )
 
     assert masked == "read -----BEGIN RSA PRIVATE KEY-----***, then - it failed"
+
+
+@pytest.mark.parametrize("name", ["", *NAMES, 'token": "api_key='])
+def test_a_masked_text_is_not_changed_again(name: str) -> None:
+    masked = [
+        mask_secrets(form.format(f"{name}{secret}")) for secret in (*SHAPES, "s3!@host", "a b=c") for form in FORMS
+    ]
+
+    assert [mask_secrets(text) for text in masked] == masked
