@@ -230,6 +230,8 @@ class InputDeduplicator:
         if newest is None:
             return given
         known = await self._find(mark, newest)
+        if known is not None and isinstance(run.parent, RunHandle) and run.parent.continues_at is not None:
+            return None  # the program has chosen the checkpoint, and the input that it belongs to
         if known is not None and not await self._is_corrected(given, mark, known, newest):
             return await self._continued(given, mark, known, newest)
         if (stored := self._record(mark, newest)) is not None:

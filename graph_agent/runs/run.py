@@ -344,6 +344,8 @@ class RunHandle(Run):
     """Builds the watch that forwards a reply to a reader outside the graph's stream; None for no reader."""
     after: Callable[[Run], Awaitable[None]] | None = None
     """Awaited with the run after it has ended, while no other run of the session can begin."""
+    continues_at: str | None = None
+    """Id of the earlier checkpoint from which the run continues its input; None for the newest checkpoint."""
 
 
 class _Interruptible:

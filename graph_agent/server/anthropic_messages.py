@@ -17,7 +17,7 @@ from starlette.responses import Response
 from graph_agent._internal.media import estimated_tokens
 from graph_agent.server.admission.body import BodyRoute, run_in_thread
 from graph_agent.server.chat import schemas
-from graph_agent.server.chat.handler import ChatDialect
+from graph_agent.server.chat.handler import ChatDialect, status_fields
 from graph_agent.server.chat.outcomes import ChatOutcome, Ending
 from graph_agent.server.parameters import ChatEndpoint, Sender, Server, chat_endpoint
 from graph_agent.server.problems import InvalidRequestError, ProblemError, anthropic_error
@@ -306,7 +306,7 @@ class _AnthropicDialect(ChatDialect):
             )
             self._open = True
             yield from self._stop_frames()
-        yield _event("message_delta", delta=_ending(outcome), usage=_usage(outcome))
+        yield _event("message_delta", delta=_ending(outcome), usage=_usage(outcome), **status_fields(outcome))
         yield _event("message_stop")
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
@@ -318,7 +318,7 @@ class _AnthropicDialect(ChatDialect):
             {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["arguments"]}
             for call in outcome.calls
         ]
-        extra = {"progress": progress} if progress else {}
+        extra = {**status_fields(outcome), **({"progress": progress} if progress else {})}
         return {**self._message(content), **_ending(outcome), "usage": _usage(outcome), **extra}
 
     def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from graph_agent._internal.signals import drain_on_sigterm
 from graph_agent._internal.text import html_table
 from graph_agent.server.admission.gate import OPEN, guard
 from graph_agent.server.admission.worker_folder import is_to_stop_at_once, limits_of
+from graph_agent.server.chat.attempts import deleting_attempts
 from graph_agent.server.chat.handler import Chat, Runs
 from graph_agent.server.host import AgentSource, open_host
 from graph_agent.server.monitoring import OK, Metrics, Readiness
@@ -106,6 +107,7 @@ def create_app(
             aclosing(Runs(host, metrics := Metrics(frozenset(host.tool_names), shared))) as runs,
             aclosing(Background(runs)) as background,
             deleting_expired(host),
+            deleting_attempts(host),
         ):
             app.state.background_responses = background
             app.state.graph_agent = Services(Chat(runs, limits), streams, Readiness(host, metrics, runs))

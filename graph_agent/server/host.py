@@ -302,6 +302,7 @@ logger = logging.getLogger(__name__)
 _SUSPENDED = ("graph_agent", "parked")
 """Store namespace of suspended threads, whose requests wait for their caller: key → thread and expiry."""
 _PAGE = 1000
+_CLAIM_POLL_S = 0.02
 
 
 LivePart = Mapping[str, Any]
@@ -399,8 +400,10 @@ class Host:
     feeds: Feeds
     live: LiveRuns = field(default_factory=LiveRuns)
     credential_headers: Mapping[str, str] = field(default_factory=dict)
-    response_keys: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
-    """The lock of each idempotency key of the Responses API that a request of this process resolves."""
+    claims: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    """The lock of each name that a request of this process claims."""
+    closing: set[asyncio.Task[None]] = field(default_factory=set)
+    """Tasks that end requests and need the database."""
     started: int = field(default_factory=lambda: int(time.time()))
     """Start time of the server, in seconds since 1970."""
 
@@ -454,6 +457,11 @@ class Host:
         return tuple(self.kept.builder.deps.toolbox.names)
 
     @property
+    def may_write(self) -> bool:
+        """Whether a call of the agent may change something."""
+        return self.kept.builder.deps.toolbox.may_write
+
+    @property
     def asks(self) -> bool:
         """Whether calls of the agent, or of a delegate in this process, may wait for a person's approval."""
         return self.kept.builder.asks
@@ -463,10 +471,27 @@ class Host:
         states = self.kept.builder.mcp_states
         return {} if states is None else {name: "ok" if up else "down" for name, up in (await states()).items()}
 
-    async def suspend(self, thread: str) -> None:
-        """Record that a thread may be deleted after `pending_ttl_s` seconds."""
-        value = {"thread": thread, "until": time.time() + self.settings.pending_ttl_s}
+    async def suspend(self, thread: str, ttl_s: float | None = None) -> None:
+        """Record that a thread may be deleted after `ttl_s` seconds; None for `pending_ttl_s`."""
+        value = {"thread": thread, "until": time.time() + (ttl_s or self.settings.pending_ttl_s)}
         await self.store.aput(_SUSPENDED, thread.replace("/", ":"), value, index=False)
+
+    @asynccontextmanager
+    async def claim(self, name: str, check: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
+        """Exclude other requests that claim a name, in every process on the database, within the context.
+
+        `check` is called before each attempt; an exception of it ends the waiting.
+        """
+        # Only the first of this process polls: many that poll at once take more time than the work between.
+        async with self.claims.setdefault(name, asyncio.Lock()), contextlib.AsyncExitStack() as stack:
+            while True:
+                check()
+                try:
+                    await stack.enter_async_context(lock_idle_session(self.saver, name))
+                    break
+                except SessionBusyError:
+                    await asyncio.sleep(_CLAIM_POLL_S)
+            yield
 
     async def forget(self, thread: str) -> None:
         """Delete a thread; does nothing if it does not exist."""
@@ -545,7 +570,7 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
             yield host
         finally:
             sweeper.cancel()
-            await asyncio.wait([sweeper])
+            await asyncio.wait([sweeper, *host.closing])
 
 
 def _compile(

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from graph_agent.server.admission.body import BodyRoute
 from graph_agent.server.chat import schemas
-from graph_agent.server.chat.handler import ChatDialect
+from graph_agent.server.chat.handler import ChatDialect, status_fields
 from graph_agent.server.chat.outcomes import ChatOutcome, Ending
 from graph_agent.server.parameters import ChatEndpoint, Server, Services, chat_endpoint
 from graph_agent.server.problems import InvalidRequestError, ProblemError, openai_error
@@ -290,7 +290,7 @@ class _OpenAIDialect(ChatDialect):
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
         for index, call in enumerate(_calls(outcome)):
             yield self._chunk({"tool_calls": [{"index": index, **call}]})
-        yield self._chunk({}, finish=_FINISH[outcome.ending])
+        yield self._chunk({}, finish=_FINISH[outcome.ending], **status_fields(outcome))
         if self._include_usage:
             yield frame({**self._chunks(), "choices": [], "usage": _usage(outcome)})
         yield "data: [DONE]\n\n"
@@ -310,6 +310,7 @@ class _OpenAIDialect(ChatDialect):
             "object": "chat.completion",
             "choices": [choice],
             "usage": _usage(outcome),
+            **status_fields(outcome),
             **({"progress": progress} if progress else {}),
         }
 

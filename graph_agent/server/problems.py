@@ -97,6 +97,11 @@ class ProblemError(Exception):
         self.details = details
         self.category = category
 
+    def after_write(self, report: str) -> ProblemError:
+        """Return this problem for a run that may have changed something; `report` names its calls."""
+        message = f"{report} Send the same request again to continue; nothing is done twice."
+        return ProblemError(self.kind, message, retry_after_s=self.retry_after_s, category=self.category)
+
     @property
     def status(self) -> int:
         """The HTTP status."""

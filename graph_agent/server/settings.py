@@ -101,6 +101,9 @@ class ServerSettings(CheckedModel):
     """Seconds to keep a request without a session that waits for results of its caller's own tools."""
     pending_requests: PositiveInt = 10_000
     """Maximum number of such requests per key; the oldest are deleted first."""
+    retry_ttl_s: PositiveFloat = 300
+    """Seconds to keep a request without a session and without an `Idempotency-Key` that has failed or was cut off, if
+    the agent has a tool that may write: an equal request of the same caller continues it, and repeats no write."""
     response_s: PositiveFloat = 2_592_000
     """Seconds to keep stored responses of the Responses API, at least; their sessions remain."""
     session_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]*$")] = "X-Session-Id"

@@ -275,6 +275,8 @@ class RunDriver:
         stores, values = self._graph.checkpointer is not None, dict[str, Any]()
         if not stores:
             configurable[NODES_HIDDEN] = True
+        if run.handle.continues_at is not None:
+            configurable["checkpoint_id"] = run.handle.continues_at
         config: RunnableConfig = {"configurable": configurable}
         if options.callbacks:
             config["callbacks"] = [*options.callbacks]

@@ -403,4 +403,7 @@ async def test_a_decision_before_a_failure_is_no_input(path: str) -> None:
             await client.send(text)
         inputs = await client.inputs()
 
-    assert ([text.partition(" ")[0] for text, _ in client.answers], inputs) == (["I", "", "", "You"], [order, "two"])
+    assert ([text.partition(" ")[0] for text, _ in client.answers], inputs) == (
+        ["I", "This", "", "You"],
+        [order, "two"],
+    )

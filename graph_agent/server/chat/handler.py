@@ -7,18 +7,20 @@ import contextlib
 import functools
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import anyio
+from langchain_core.messages import AnyMessage
 from starlette.requests import Request
 from starlette.responses import Response
 
 from graph_agent._internal.closing_stream import BETWEEN_PIECES_S
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.server.admission.gate import Caller, Limits
+from graph_agent.server.chat.attempts import Attempt, attempt_of, before_failure
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.run import (
     AnswerText,
@@ -109,7 +111,7 @@ class Runs:
         try:
             yield run
         finally:
-            if spec.scope.mark is not None and not run.ended:
+            if spec.scope.mark is not None and not spec.is_attempt and not run.ended:
                 run.detached = asyncio.create_task(self._finish(run), name="a run without its client")
                 self._following.add(run.detached)
                 run.detached.add_done_callback(self._following.discard)
@@ -201,6 +203,32 @@ REPLAYED = {"idempotent-replayed": "true"}
 """Header of an answer that was given to an earlier request with the same idempotency key."""
 
 
+STATUS_HEADER = "x-run-status"
+"""Header of an answer to a run that failed after a write, with the value `FAILED`."""
+
+
+def status_headers(outcome: ChatOutcome) -> dict[str, str]:
+    """Return the header that marks the answer of a failed run; none for any other answer."""
+    return {STATUS_HEADER: outcome.status} if outcome.problem is not None else {}
+
+
+def status_fields(outcome: ChatOutcome) -> dict[str, str]:
+    """Return the fields that mark the end of a failed run's answer; none for any other answer."""
+    return {"run_status": outcome.status} if outcome.problem is not None else {}
+
+
+def refusal_of(run: ServerRun, outcome: ChatOutcome) -> ProblemError | None:
+    """Return the error that a run ends with before anything is sent; None if it ends as a message.
+
+    After a write, a failure is an error only if the client may repeat the request to continue the run.
+    """
+    if outcome.problem is None or not outcome.has_written:
+        return outcome.problem
+    if run.spec.is_attempt and outcome.problem.retry_after_s is not None:
+        return outcome.problem.after_write(outcome.text)
+    return None
+
+
 class ChatDialect(Protocol):
     """The response format of one API. One object formats one answer; a format inherits the optional methods."""
 
@@ -263,19 +291,23 @@ class Chat:
         request: ChatRequest,
         dialect: ChatDialect,
         keep: Keep | None = None,
+        attempt: Attempt | None = None,
     ) -> Response:
         """Answer one request; raise `ProblemError` if its stream fails before the first frame, too.
 
-        `keep` is awaited when the answer is complete, before its end is sent.
+        `keep` is awaited when the answer is complete, before its end is sent. `attempt` is that of a request for a
+        stored response; it is ended with the answer.
         """
         async with AsyncExitStack() as stack:
-            run = await stack.enter_async_context(self.started(http_request, caller, request))
+            run = await stack.enter_async_context(self.started(http_request, caller, request, attempt))
             headers = self.session_headers(run.spec.session_id)
             if not request.stream:
                 return await self._answer_whole(http_request, run, request, dialect, headers, keep)
             first = await run.part(_HEADERS_WITHIN_S)
-            if isinstance(first, RunEnded) and first.outcome.problem is not None:
-                raise first.outcome.problem
+            if isinstance(first, RunEnded):
+                if (problem := refusal_of(run, first.outcome)) is not None:
+                    raise problem
+                headers |= status_headers(first.outcome)
             headers |= REPLAYED if run.input.replayed else {}
             settings = self.runs.host.settings
             return EventStream(
@@ -291,15 +323,58 @@ class Chat:
         return {name: session_id} if name and session_id is not None else {}
 
     @asynccontextmanager
-    async def started(self, http_request: Request, caller: Caller, request: ChatRequest) -> AsyncIterator[ServerRun]:
-        """Start the run of a request within the caller's limits, and stop it if the context is left before its end."""
+    async def started(
+        self, http_request: Request, caller: Caller, request: ChatRequest, attempt: Attempt | None = None
+    ) -> AsyncIterator[ServerRun]:
+        """Start the run of a request within the caller's limits, and stop it if the context is left before its end.
+
+        `attempt` as of `answer`.
+        """
         async with AsyncExitStack() as stack:
+            if attempt is not None:
+                stack.push_async_callback(attempt.aclose)
             resources = stack.enter_context(ExitStack())
             resources.enter_context(self.limits.slot(caller.name))
             stack.enter_context(self.runs.metrics.active_requests.track_inprogress())
             request = replace(request, credentials=self.runs.host.credentials_of(http_request))
-            spec = await resolve_once(self.runs.host, caller, request)
-            yield await stack.enter_async_context(self.runs.run(spec, streams=request.stream, resources=resources))
+            spec, own = await self._resolve(stack, http_request, caller, request)
+            attempt = attempt or own
+            run = await stack.enter_async_context(self.runs.run(spec, streams=request.stream, resources=resources))
+            try:
+                yield run
+            finally:
+                if attempt is not None:
+                    attempt.is_answered = run.is_answered
+                    attempt.waits = run.input.state is not None and bool(run.input.state.tasks)
+
+    async def _resolve(
+        self, stack: AsyncExitStack, http_request: Request, caller: Caller, request: ChatRequest
+    ) -> tuple[RunSpec, Attempt | None]:
+        """Return the run of a request, and its attempt, which ends with `stack`; None if it is none, or stored."""
+        host = self.runs.host
+        if request.is_attempt:
+            spec = await resolve_once(host, caller, request)
+            spec.scope.continues_at = await before_failure(host, spec)
+            return replace(spec, is_attempt=True), None
+        if request.mark is not None or not host.may_write:
+            return await resolve_once(host, caller, request), None
+        if request.session_id is not None:
+            spec = await resolve_once(host, caller, request)
+            if spec.session_id is not None:
+                return spec, None
+            request = replace(request, session_id=None)  # answered from its own history
+        content = (request.instructions, request.decisions)
+        attempt, messages = await self.begin_attempt(http_request, caller, request.messages, content)
+        stack.push_async_callback(attempt.aclose)
+        return await attempt.resolve(replace(request, messages=messages)), attempt
+
+    async def begin_attempt(
+        self, http_request: Request, caller: Caller, messages: list[AnyMessage], content: Sequence[Any]
+    ) -> tuple[Attempt, list[AnyMessage]]:
+        """Behaves like `attempt_of`, in this server."""
+        return await attempt_of(
+            self.runs.host, caller, http_request, messages, content, is_draining=lambda: self.runs.draining
+        )
 
     async def _answer_whole(
         self,
@@ -314,13 +389,14 @@ class Chat:
         if answered is None:
             raise stopping()  # never delivered: the client has disconnected
         outcome, progress = answered
-        if outcome.problem is not None:
-            raise outcome.problem
+        if (problem := refusal_of(run, outcome)) is not None:
+            raise problem
         run.release()
-        headers |= REPLAYED if run.input.replayed else {}
+        headers |= status_headers(outcome) | (REPLAYED if run.input.replayed else {})
         body = dialect.body(outcome, progress if request.progress_as_field else [])
         if keep is not None:
             await keep(run)
+        run.is_answered = outcome.problem is None and not await http_request.is_disconnected()
         return Response(json.dumps(body, ensure_ascii=False), media_type="application/json", headers=headers)
 
 
@@ -362,10 +438,14 @@ async def frames_of(
     dialect: ChatDialect,
     keepalive_s: float,
     keep: Keep | None = None,
+    *,
+    finishes: bool = True,
 ) -> AsyncGenerator[str, None]:
     """Stream a run's answer as frames; `first` is its first part, if that was read already.
 
     A comment is sent after `keepalive_s` of silence. `keep` is also awaited for an answer that ends with an error.
+    `finishes` is whether a run that failed after a write ends as a finished message, because its client would repeat
+    the request after an error.
     """
     start = "".join(dialect.start_frames())
     part = first
@@ -375,7 +455,7 @@ async def frames_of(
                 case None | StateValues() | DelegatePart():
                     text = comment("still at work")
                 case RunEnded(outcome):
-                    if outcome.problem is not None:
+                    if outcome.problem is not None and not (finishes and outcome.has_written):
                         raise outcome.problem
                     rest = dialect.rest_frames(outcome, outcome.rest) if outcome.rest else ()
                     text = "".join([*rest, *dialect.end_frames(outcome)])
@@ -395,6 +475,7 @@ async def frames_of(
                 start = ""
                 yield text
             if isinstance(part, RunEnded):
+                run.is_answered = part.outcome.problem is None
                 return
             part = await run.part(keepalive_s)
     except ProblemError as problem:

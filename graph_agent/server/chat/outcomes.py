@@ -15,9 +15,11 @@ from graph_agent._internal.media import estimated_tokens
 from graph_agent._internal.text import as_text, text_of
 from graph_agent.models.errors import public_text
 from graph_agent.server.chat.run_spec import RunSpec, question_of, waiting_approvals
+from graph_agent.server.host import RESULTS
 from graph_agent.server.problems import ProblemError, problem_of_run
 from graph_agent.session.results import RunResult, is_refusal, run_result, since_last_input
-from graph_agent.state.events import StoredEvent
+from graph_agent.state.call_events import call_name
+from graph_agent.state.events import NOT_RUN, StoredEvent
 
 Ending = Literal["stop", "length", "calls", "filtered", "stop_sequence"]
 
@@ -55,6 +57,10 @@ class ChatOutcome:
     reasoning_tokens: int = 0
     """Output tokens of the model's reasoning, as far as reported."""
     problem: ProblemError | None = None
+    """Why the run failed; None if it did not."""
+    has_written: bool = False
+    """Whether a call of the input that may write has run, so that a client must not take the run for one that changed
+    nothing."""
 
 
 def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, str]) -> ChatOutcome:
@@ -107,7 +113,19 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, 
         refusal=not calls and is_refusal(recent),
         reply=reply,
         problem=problem,
+        has_written=_has_written(spec, recent),
         **_token_details(messages),
+    )
+
+
+def _has_written(spec: RunSpec, events: Sequence[StoredEvent]) -> bool:
+    deps = getattr(spec.graph.builder, "deps", None)
+    clients = {tool["function"]["name"] for tool in spec.context.get("client_tools", ())}
+    clients |= {*spec.context.get("client_calls", {}).values()}
+    return deps is not None and any(
+        (name := str(call_name(event))) not in clients and deps.toolbox.writes(name)
+        for event in events
+        if event["type"] in RESULTS and event["status"] not in NOT_RUN
     )
 
 

@@ -166,6 +166,8 @@ class ServerRun:
         self._closed = False
         self.ended = False
         """Whether the run has ended; its last part may still be queued."""
+        self.is_answered = False
+        """Whether its client was sent the whole answer, which is not a failure."""
         self._task = asyncio.create_task(self._run(), name=f"run of {spec.session_id or 'a request'}")
 
     async def part(self, timeout_s: float | None = None) -> Part | None:
@@ -296,7 +298,7 @@ class ServerRun:
 
     async def _to_end(self) -> ChatOutcome:
         spec = self.spec
-        if spec.token is not None:
+        if spec.token is not None and not (spec.is_attempt and not spec.is_resume):
             await self._host.suspend(spec.thread)
         if not spec.is_structured:
             # A structured answer may take several attempts; only the last one is sent, as a whole.

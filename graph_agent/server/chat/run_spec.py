@@ -81,6 +81,8 @@ class RunSpec:
     """Whether the parts of its delegates' runs are parts of its output."""
     session_label: str = "This session"
     """How errors name the session."""
+    is_attempt: bool = False
+    """Whether an equal request may continue the run, so that it stops when its client leaves, and nothing is lost."""
     refused: str = ""
     """Why the message answers no question of the thread, which the run then repeats; empty if it is not refused."""
     scope: RunHandle = field(default_factory=RunHandle)
@@ -178,11 +180,16 @@ def _repeated(host: Host, caller: Caller, request: ChatRequest, token: str) -> R
     if request.session_id is not None:
         thread = caller.thread(request.session_id)
         return RunSpec(host.kept, thread, None, request.context(), request.session_id)
-    results, _ = trailing_results(request.messages)
-    pending = {found[1] for result in results if (found := PENDING_ID.fullmatch(result.tool_call_id))}
-    pending |= {question} if (question := pending_question(request.messages)) is not None else set()
-    name = pending.pop() if len(pending) == 1 else token
+    name = next(iter(pending_names(request)), token)
     return RunSpec(host.kept, caller.pending_thread(name), None, request.context(), None, name)
+
+
+def pending_names(request: ChatRequest) -> tuple[str, ...]:
+    """Return the name of the thread that a request without a session answers; empty if there is not exactly one."""
+    results, _ = trailing_results(request.messages)
+    names = {found[1] for result in results if (found := PENDING_ID.fullmatch(result.tool_call_id))}
+    names |= {name for name in (pending_question(request.messages), request.pending_token) if name is not None}
+    return tuple(names) if len(names) == 1 else ()
 
 
 async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:

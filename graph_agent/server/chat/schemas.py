@@ -66,6 +66,8 @@ class ChatRequest:
     """Whether the events about the agent's own plans and calls are sent."""
     mark: InputId | None = None
     """The idempotency key of the request, with a digest of its content; None without a key."""
+    is_attempt: bool = False
+    """Whether the request is for a stored response, and its `mark` that of an attempt without a key."""
     progress_as_field: bool = False
     """Whether to send progress in the response's body; otherwise it is sent in a stream's comments."""
 

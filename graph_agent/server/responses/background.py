@@ -60,7 +60,7 @@ class _Live:
         dialect.recorded = self.events
         try:
             async with owned:
-                async for _ in frames_of(None, run, request, dialect, _FLUSH_S, self._finish):
+                async for _ in frames_of(None, run, request, dialect, _FLUSH_S, self._finish, finishes=False):
                     self._notify()
                     if time.monotonic() - self._flushed_at >= _FLUSH_S:
                         await self._flush()

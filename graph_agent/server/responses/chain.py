@@ -5,9 +5,8 @@ A request that repeats the idempotency key of an earlier one gets its stored res
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -16,10 +15,8 @@ from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 from langgraph.types import StateSnapshot
 from typing_extensions import TypedDict
 
-from graph_agent.errors import SessionBusyError
 from graph_agent.inputs.deduplicator import InputDeduplicator
 from graph_agent.runs.input_ids import InputId, digest_of
-from graph_agent.runs.registry import lock_idle_session
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.history import continued_input
 from graph_agent.server.chat.run_spec import pending_question, token_of_key, with_key
@@ -255,15 +252,7 @@ class Key:
     @asynccontextmanager
     async def claimed(self) -> AsyncIterator[None]:
         """Exclude other requests with this key, in every process on the database, while a session is chosen."""
-        here = self.host.response_keys.setdefault(self._token, asyncio.Lock())
-        # Only the first of this process polls: many that poll at once take more time than the work between.
-        async with here, AsyncExitStack() as stack:
-            while True:
-                try:
-                    await stack.enter_async_context(lock_idle_session(self.host.saver, f"response-key/{self._token}"))
-                    break
-                except SessionBusyError:
-                    await asyncio.sleep(_POLL_S)
+        async with self.host.claim(f"response-key/{self._token}"):
             yield
 
     async def resolve(

@@ -9,7 +9,7 @@ from typing import Any
 
 from graph_agent._internal.text import visible, visible_json
 from graph_agent.models.stream_watch import reasoning_text
-from graph_agent.server.chat.handler import ChatDialect
+from graph_agent.server.chat.handler import ChatDialect, status_fields
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.problems import ProblemError, openai_error
 from graph_agent.server.responses.records import ItemKind, approval_id, item_id, response_id
@@ -215,7 +215,7 @@ class ResponseDialect(ChatDialect):
             self._output[index]["status"] = "incomplete"
             yield self._done(index)
         self._calls = {}
-        self.response["usage"] = usage_of(outcome)
+        self.response |= {"usage": usage_of(outcome), **status_fields(outcome)}
         if outcome.status == "ABORTED":
             self.response["status"] = "cancelled"
         elif incomplete is not None:

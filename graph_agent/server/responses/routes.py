@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from graph_agent.server import response_models as models
 from graph_agent.server.admission.body import BodyRoute, run_in_thread
 from graph_agent.server.admission.gate import admitted_caller
+from graph_agent.server.chat.attempts import Attempt
 from graph_agent.server.chat.handler import REPLAYED
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.chat.run_spec import client_interrupts, with_key
@@ -51,6 +52,16 @@ class ResponsesEndpoint:
             raise
 
     async def _create(self, body: schemas.CreateResponse, *, branches: bool = False) -> Response:
+        try:
+            async with AsyncExitStack() as claims:
+                answer = await self._answer(body, claims, branches=branches)
+                claims.pop_all()  # the answer ends the attempt
+                return answer
+        except _OvertakenError:
+            # Several requests continue one response at the same time: the others are branches of it.
+            return await self._create(body, branches=True)
+
+    async def _answer(self, body: schemas.CreateResponse, claims: AsyncExitStack, *, branches: bool) -> Response:
         server, caller = self.endpoint.services, self.endpoint.caller
         server.check_body(body)
         schemas.check_supported(body)
@@ -61,22 +72,33 @@ class ResponsesEndpoint:
         key = Key.of(host, caller, given_key, body) if body.is_stored else None
         chains = Chains(host, records)
         named = await chains.matching(self._session_id(body), body, content)
+        attempt: Attempt | None = None
+        if key is None and body.is_stored and named is None and host.may_write:
+            parsed = (content.instructions, content.decisions)
+            attempt, messages = await server.chat.begin_attempt(self.endpoint.request, caller, content.messages, parsed)
+            claims.push_async_callback(attempt.aclose)
+            content = replace(content, messages=messages)
+            if attempt.token is not None and (answer := await self._unsent(body, records, attempt)) is not None:
+                return answer
         async with key.claimed() if key is not None else nullcontext():
             first = await key.first() if key is not None else None
             if first is not None and (answer := await self._stored(body, records, first["token"])) is not None:
                 return answer
-            token = first["token"] if first is not None else new_token()
+            token = first["token"] if first is not None else (attempt and attempt.token) or new_token()
 
             async def resolve(session_id: str | None) -> ChatRequest:
                 return await chains.resolve(body, content, token, session_id or named, branches=branches)
 
-            request = await (resolve(None) if key is None else key.resolve(first, resolve, token))
+            if attempt is not None:
+                request = await self._attempted(attempt, resolve, token)
+            else:
+                request = await (resolve(None) if key is None else key.resolve(first, resolve, token))
         request = replace(request, progress_as_field=self.endpoint.progress_as_field)
         if conversation is not None:
             request = replace(request, adds_all=True, before=conversation.consume)
         if self.shows_calls is not None:
             request = replace(request, shows_calls=self.shows_calls)
-        if key is None:
+        if key is None and attempt is None:
             request = await run_in_thread(self.endpoint.request, with_key, request, given_key)
         dialect = ResponseDialect(
             new_response(body, token),
@@ -90,14 +112,36 @@ class ResponsesEndpoint:
         keeper = Keeper(records, items, request, dialect, conversation)
         try:
             if body.background:
-                return await self._run_in_background(request, keeper)
+                queued = await self._run_in_background(request, keeper)
+                if attempt is not None:
+                    attempt.is_answered = not await self.endpoint.request.is_disconnected()
+                    await attempt.aclose()
+                return queued
             keep = keeper.keep if body.is_stored else None
-            return await server.chat.answer(self.endpoint.request, caller, request, dialect, keep)
+            return await server.chat.answer(self.endpoint.request, caller, request, dialect, keep, attempt)
         except ProblemError as problem:
             if branches or named is not None or not await _is_overtaken(request, problem):
                 raise
-        # Several requests continue one response at the same time: the others are branches of it.
-        return await self._create(body, branches=True)
+            raise _OvertakenError from problem
+
+    async def _attempted(
+        self, attempt: Attempt, resolve: Callable[[str | None], Awaitable[ChatRequest]], token: str
+    ) -> ChatRequest:
+        """Return a request in the session of its earlier attempt, once that has received it, or as `resolve` does."""
+        is_begun = attempt.session is not None and await attempt.has_begun(attempt.session)
+        request = await resolve(attempt.session if is_begun else None)
+        await attempt.put(token, request.session_id)
+        return replace(request, mark=attempt.mark, is_attempt=True)
+
+    async def _unsent(self, body: schemas.CreateResponse, records: Records, attempt: Attempt) -> Response | None:
+        """Return the stored response to an earlier attempt, whose client has left before its end; None without one."""
+        record = await records.find(str(attempt.token))
+        if record is None or record["response"]["status"] == "failed" or "run_status" in record["response"]:
+            return None
+        if (answer := await self._stored(body, records, str(attempt.token))) is not None:
+            attempt.is_answered = True
+            await attempt.aclose()
+        return answer
 
     async def count(self, body: schemas.CountInputTokens) -> int:
         """Estimate the input tokens of the request; nothing is run or stored."""
@@ -181,6 +225,10 @@ class ResponsesEndpoint:
                 if given is not None and given != named:
                     raise InvalidRequestError(f"{field} and a session id exclude each other; send one.", field)
         return named or body.conversation_id
+
+
+class _OvertakenError(Exception):
+    """Another request has continued the session of a previous response."""
 
 
 async def _is_overtaken(request: ChatRequest, problem: ProblemError) -> bool:
