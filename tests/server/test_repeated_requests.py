@@ -341,7 +341,7 @@ class DelegatingModel(BookingModel):
             call |= {"name": "delegate_to_desk", "args": {"task": messages[-1].text}}
         return result
 
-    async def _astream(self, messages: Any, *_: Any, **kwargs: Any) -> Any:
+    async def _astream(self, messages: Any, *_: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
         message: Any = (await self._agenerate(messages, **kwargs)).generations[0].message
         yield ChatGenerationChunk(message=AIMessageChunk(**message.model_dump(exclude={"type"})))
 
