@@ -30,11 +30,9 @@ RUN = $(BIN)/python scripts/supervise.py
 RUN_CLUSTER = $(CLUSTER)/bin/python scripts/supervise.py
 INSTALL_CLUSTER = $(RUN_CLUSTER) $(CLUSTER)/bin/python -m pip install --disable-pip-version-check
 
-# Prints the name of each package; errors are on standard error.
+# Prints the name of each package; errors are on standard error. A pipe would outlive make, with the installation in it.
 define install # COMMAND
-@{ $(1) || touch $@.failed; } | awk '/^Collecting/ {print "  " $$2} \
-	/^Installing collected/ {print "  installing " NF - 3 " packages"} {fflush()}'
-@if [ -e $@.failed ]; then rm -f $@.failed; exit 1; fi
+@$(PYTHON) scripts/supervise.py --names $(1)
 endef
 
 # What the system lacks is installed as a wheel.
@@ -78,6 +76,7 @@ cluster: $(CLUSTER)/.ready $(VENV)/.dev  ## Kill and pause instances of Aegra, R
 	TEST_CLUSTER_ROUNDS=$(ROUNDS) $(RUN) $(BIN)/pytest -m cluster tests/cluster
 
 test: $(VENV)/.dev  ## Run every test, and the notebooks.
+	@echo "Collecting the tests in $(WORKERS) processes; the first results follow in about half a minute."
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist loadgroup tests
 
 test-pythons: $(BIN)/python  ## Run every test with every supported Python of the machine, and the newest dependencies.
@@ -199,13 +198,13 @@ $(VENV)/.docs: EXTRAS = docs
 $(VENV)/.notebook: EXTRAS = notebook
 $(VENV)/.examples $(VENV)/.team $(VENV)/.studio $(VENV)/.docs $(VENV)/.notebook: pyproject.toml | $(BIN)/python
 	@echo "Installing graph-agent[$(EXTRAS)] into $(VENV); the first time takes a minute."
-	$(call install,$(RUN) $(INSTALL) -e ".[$(EXTRAS)]")
+	$(call install,$(INSTALL) -e ".[$(EXTRAS)]")
 	@touch $@
 
 # The extra `dev` includes the others, except JupyterLab.
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "Installing what the tests need into $(VENV); the first time takes a few minutes."
-	$(call install,$(RUN) $(INSTALL) -e ".[dev]")
+	$(call install,$(INSTALL) -e ".[dev]")
 	@touch $(VENV)/.examples $(VENV)/.team $(VENV)/.studio $(VENV)/.docs $@
 
 # An environment of its own, because Aegra needs a newer Python.

@@ -1,6 +1,7 @@
 """Run the command of a make target, and leave no process of it behind, also if it is interrupted.
 
-`python scripts/supervise.py COMMAND [ARGUMENT ...]`; it needs the standard library only. SIGINT and SIGTERM are sent to
+`python scripts/supervise.py [--names] COMMAND [ARGUMENT ...]`; it needs the standard library only. With `--names`, of
+an installation by pip, the names of the packages are printed in place of its output. SIGINT and SIGTERM are sent to
 the command and its process group. What still runs `GRACE_S` seconds later, or at a second signal, is ended; so is what
 the command leaves behind, such as a database server in a session of its own. Without Linux's /proc, only the process
 group is ended.
@@ -13,8 +14,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,7 +37,10 @@ def main(command: list[str]) -> int:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     # In a group of its own: a terminal would send Ctrl-C to it as well, and a second one skips clean-up.
-    process = subprocess.Popen(command, process_group=0)
+    names = command[:1] == ["--names"]
+    process = subprocess.Popen(command[names:], process_group=0, stdout=subprocess.PIPE if names else None)
+    if process.stdout is not None:
+        threading.Thread(target=_print_names, args=(process.stdout,), daemon=True).start()
 
     def forward(number: int, _: object) -> None:
         received.append(number)
@@ -54,6 +60,16 @@ def main(command: list[str]) -> int:
     if received:
         return 128 + received[0]
     return 1 if status is None else status if status >= 0 else 128 - status
+
+
+def _print_names(output: Iterable[bytes]) -> None:
+    """Print the names of packages in the output of pip."""
+    for line in output:
+        words = line.decode(errors="replace").split()
+        if words[:1] == ["Collecting"]:
+            print(f"  {words[1]}", flush=True)
+        elif words[:2] == ["Installing", "collected"]:
+            print(f"  installing {len(words) - 3} packages", flush=True)
 
 
 def _end(process: subprocess.Popen[bytes], number: int) -> None:

@@ -34,11 +34,12 @@ def _runs(process: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
+@pytest.mark.parametrize("option", ["", "--names "])
 @pytest.mark.parametrize("end", ["SIGINT", "SIGTERM", "its own end", "SIGKILL of make"])
-def test_a_target_leaves_no_process_behind(tmp_path: Path, end: str) -> None:
+def test_a_target_leaves_no_process_behind(tmp_path: Path, end: str, option: str) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     seconds = 0 if end == "its own end" else 600
-    command = f"{sys.executable} {ROOT / 'scripts/supervise.py'} {sys.executable} program.py pids {seconds}"
+    command = f"{sys.executable} {ROOT / 'scripts/supervise.py'} {option}{sys.executable} program.py pids {seconds}"
     (tmp_path / "Makefile").write_text(f"run:\n\t@{command}\n")
     make = subprocess.Popen(["make", "run"], cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE)
     deadline = time.monotonic() + WITHIN_S
@@ -69,7 +70,8 @@ def test_the_programs_of_all_targets_are_supervised() -> None:
     is_shell = subprocess.run(["sh", "-n"], input=planned, text=True, check=False).returncode == 0
 
     programs = [line for line in planned.splitlines() if re.search(r"\.venv/bin/(graph-agent|py|lang|jup)", line)]
-    bare = [line for line in programs if "scripts/supervise.py" not in line]
+    programs += [line for line in planned.splitlines() if "pip install" in line and line.startswith("python3")]
+    bare = [line for line in programs if "scripts/supervise.py" not in line or "|" in line]
     assert (is_shell, len(programs) > len(running), bare) == (True, True, [])
 
 
