@@ -263,6 +263,7 @@ def _openapi(app: FastAPI, apis: _Apis, settings: ServerSettings) -> dict[str, A
 
 _ERROR: dict[str, Any] = {"model": ControlError}
 _FOREIGN: dict[str, Any] = {**_ERROR, "description": "Sent by a page of another origin to a server without keys"}
+_FOREIGN_HOST: dict[str, Any] = {**_ERROR, "description": "Sent to a foreign host name, and the server has no keys"}
 
 router = APIRouter(tags=["Health"])
 metrics_router = APIRouter(tags=["Health"])
@@ -317,7 +318,7 @@ async def docs(request: Request) -> HTMLResponse:
     return HTMLResponse(_PAGE.format(**info, root=html.escape(request.scope.get("root_path", "")), operations=text))
 
 
-@router.get("/health", responses={403: _FOREIGN})
+@router.get("/health", responses={403: _FOREIGN_HOST})
 async def health() -> Health:
     """Report that the process is alive."""
     return Health(status="ok")
@@ -326,7 +327,7 @@ async def health() -> Health:
 @router.get(
     "/ready",
     response_model=ReadinessReply,
-    responses={403: _FOREIGN, 503: {"model": ReadinessReply, "description": "Requests cannot be answered"}},
+    responses={403: _FOREIGN_HOST, 503: {"model": ReadinessReply, "description": "Requests cannot be answered"}},
 )
 async def ready(request: Request) -> Response:
     """Report whether requests can be answered: checks the model, the MCP servers and the database, 5 seconds each.

@@ -125,7 +125,8 @@ class ServerSettings(CheckedModel):
     """URL of this server for clients, in the agent card; empty for the address of the card's request. Without keys, its
     host name is the only one with a dot that requests may name."""
     cors_origins: Texts = ()
-    """Origins whose pages may call this server. An empty list allows none."""
+    """Origins of other servers whose pages may call this one, e.g. `http://localhost:3000`. Another port is another
+    origin. An empty list allows none."""
     credential_headers: dict[str, str] = Field(default={})
     """Credential name → the request header that may carry it, in addition to those of the agent file, e.g.
     {token: X-User-Token}."""
@@ -134,7 +135,7 @@ class ServerSettings(CheckedModel):
     @classmethod
     def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         for each in origins:
-            if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^/\s]+", each):
+            if not re.fullmatch(r"\*|null|file://|[a-z][a-z0-9+.-]*://[^/\s]+", each):
                 raise ValueError(f"{each!r} is no origin, which has no path; write e.g. 'https://my.page'")
         return origins
 

@@ -34,7 +34,8 @@ FROM_ELSEWHERE = [
     ({"content-type": "application/x-www-form-urlencoded"}, 415),
     ({}, 415),
     (JSON, 200),
-    ({**JSON, "origin": "http://localhost:3000"}, 200),
+    ({**JSON, "origin": "http://localhost:3000"}, 403),
+    ({**JSON, "host": "localhost:9000", "origin": "http://localhost:9000"}, 200),
     ({"content-type": "application/a2a+json; charset=utf-8"}, 200),
 ]
 

@@ -33,7 +33,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     ("headers", "status"),
     [
         ({}, 404),
-        ({"origin": "http://localhost:3000"}, 404),
+        ({"origin": "http://localhost:8000", "host": "localhost:8000"}, 404),
+        ({"origin": "http://localhost:3000"}, 403),
         ({"origin": "https://my.page"}, 404),
         ({"host": "graph-agent:8000"}, 404),
         ({"origin": "https://evil.example"}, 403),

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import json
 import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 from starlette.applications import Starlette
@@ -30,6 +28,7 @@ from graph_agent._internal.signals import Drainable
 from graph_agent.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.errors import ConfigError
 from graph_agent.server.admission.body import SMALL_BYTES, BodyLimits, ReplayedBody
+from graph_agent.server.admission.origins import OriginCheck
 from graph_agent.server.problems import ProblemError, internal_error, on_http, on_problem, path_of, refusal, stopping
 from graph_agent.server.settings import KEYS_VARIABLE, REST_PATH, ApiKey, ServerSettings
 from graph_agent.server.sse import with_request_id
@@ -216,54 +215,6 @@ def _key(where: str, text: str) -> ApiKey:
     return ApiKey(name=name, key=SecretStr(key))
 
 
-def origin_fault(request: HTTPConnection, origins: Collection[str], public_url: str = "") -> str:
-    """Return why a request may come from a page without permission; empty if it is permitted.
-
-    A page of another site sends its `Origin`. A page whose host name was rebound to this machine (DNS rebinding) has
-    the server's own origin, and is detected by `Host`: a name with a dot can belong to anyone, an address or a bare
-    name cannot.
-
-    Args:
-        origins: Origins whose pages may call this server.
-        public_url: The server's URL for clients; its host name is permitted. Empty if there is none.
-    """
-    origin = request.headers.get("origin")
-    if origin is not None and (origin in origins or "*" in origins):
-        return ""
-    host = _name(f"//{request.headers.get('host', '')}")
-    if not _is_bare(host) and host != _name(public_url):
-        return (
-            f"Without API keys this server answers to an address, a bare name or the host of public_url only, not to "
-            f"{host!r}; set keys or public_url."
-        )
-    if origin is not None and not _is_this_machine(_name(origin)):
-        return "Pages of this origin may not call this server; name it in cors_origins."
-    return ""
-
-
-def _name(url: str) -> str:
-    try:
-        return (urlsplit(url).hostname or "").rstrip(".")
-    except ValueError:
-        return "."  # a name that no page can have
-
-
-def _is_bare(host: str) -> bool:
-    return "." not in host or host.endswith(".localhost") or _address(host) is not None
-
-
-def _is_this_machine(host: str) -> bool:
-    address = _address(host)
-    return address.is_loopback if address is not None else host == "localhost" or host.endswith(".localhost")
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
-
-
 OPEN = frozenset({"/", "/.well-known/agent-card.json", "/health", "/ready", "/openapi.json", "/docs"})
 """Paths that need no key."""
 _NO_KEY = "An API key is needed: send it as 'Authorization: Bearer' or 'x-api-key'."
@@ -300,8 +251,7 @@ class Gate:
             json=JsonBounds(values=settings.max_body_values, depth=settings.max_body_depth),
         )
         self._keys = settings.keys
-        self._origins = settings.cors_origins
-        self._public_url = settings.public_url
+        self._origins = OriginCheck(settings.cors_origins, settings.public_url)
         self._guarded = frozenset(one for one in guarded if not one.endswith("*"))
         self._below = tuple(one.removesuffix("*") for one in guarded if one.endswith("*"))
 
@@ -314,9 +264,12 @@ class Gate:
             return
         if path.startswith("/v1/"):
             send = with_request_id(send)
-        if not self._keys and (fault := origin_fault(HTTPConnection(scope), self._origins, self._public_url)):
-            await refusal(path, ProblemError("origin", fault))(scope, receive, send)
-            return
+        if not self._keys:
+            try:
+                self._origins.check(HTTPConnection(scope), path)
+            except ProblemError as foreign:
+                await refusal(path, foreign)(scope, receive, send)
+                return
         caller = caller_of(HTTPConnection(scope), self._keys)
         if caller is None and path not in OPEN:
             problem = ProblemError("key", _UNKNOWN_KEY if key_in(HTTPConnection(scope)) else _NO_KEY)
