@@ -67,9 +67,10 @@ def _print_names(output: Iterable[bytes]) -> None:
     for line in output:
         words = line.decode(errors="replace").split()
         if words[:1] == ["Collecting"]:
-            print(f"  {words[1]}", flush=True)
+            sys.stdout.write(f"  {words[1]}\n")
         elif words[:2] == ["Installing", "collected"]:
-            print(f"  installing {len(words) - 3} packages", flush=True)
+            sys.stdout.write(f"  installing {len(words) - 3} packages\n")
+        sys.stdout.flush()
 
 
 def _end(process: subprocess.Popen[bytes], number: int) -> None:
