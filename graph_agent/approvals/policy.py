@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, cast
@@ -79,6 +80,10 @@ def signature_fault(rule: Callable[..., Any]) -> str | None:
     except ValueError:
         pass  # built-in functions may have no signature
     return None
+
+
+reviewed_together: ContextVar[Sequence[Call]] = ContextVar("graph_agent_reviewed_together", default=())
+"""The calls of one reply that are reviewed at once, for a rule that depends on the others."""
 
 
 async def review_of(call: Call, mark: Any, rules: Sequence[Rule]) -> Review | None:

@@ -12,7 +12,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 
 from graph_agent._compat import count_resume_values, newest_resume_value
 from graph_agent.approvals.decisions import read_decisions
-from graph_agent.approvals.policy import Review, review_of
+from graph_agent.approvals.policy import Review, review_of, reviewed_together
 from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.checkpoints.reading import load
 from graph_agent.delegation import DelegationResult
@@ -60,6 +60,7 @@ async def held_calls(
         return []
     requested, grants = _history(wave)
     held: list[HeldCall] = []
+    reviewed_together.set(calls)  # until the end of this node's task
     for call in calls:
         if "fault" in call or not _may_run(call["name"], deps):
             continue

@@ -7,10 +7,11 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from langchain_core.messages import AnyMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from pydantic import Field
 
@@ -18,6 +19,7 @@ from graph_agent._compat import read_running_state
 from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent._internal.text import clean, visible
+from graph_agent.approvals.policy import reviewed_together
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.prompts.system_prompt import Content, joined
 from graph_agent.settings.config import LoopConfig
@@ -180,15 +182,30 @@ def loaded_since_input(messages: Sequence[AnyMessage]) -> dict[str, Mapping[str,
     return found
 
 
-def review_call(call: Call) -> str | None:
+def loaded_beside(messages: Sequence[AnyMessage]) -> set[str]:
+    """Return the names of skills that the newest reply loads: its other calls may run before the load has a result."""
+    reply = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
+    stored = [(call["name"], call["args"]) for call in reply.tool_calls] if reply is not None else []
+    calls = [*stored, *((call["name"], call["arguments"]) for call in reviewed_together.get())]
+    return {str(arguments.get("name", "")) for name, arguments in calls if name == LOAD_SKILL}
+
+
+def review_call(call: Call, find: Callable[[str], Skill | None]) -> str | None:
     """Return why a call needs approval: it is outside the lists of the loaded skills; None if it needs none.
 
     A skill without a list limits nothing. With several lists, one that allows the call is enough.
+
+    Args:
+        call: The call.
+        find: Returns the skill of a name.
     """
     if call["name"] in _ALWAYS:
         return None
-    loaded = loaded_since_input(read_running_state(["messages"]).get("messages", ()))
-    lists = {name: value["allowed_tools"] for name, value in loaded.items() if "allowed_tools" in value}
+    messages = read_running_state(["messages"]).get("messages", ())
+    loading = filter(None, map(find, loaded_beside(messages)))
+    lists = {skill.name: [*skill.allowed_tools] for skill in loading if skill.allowed_tools is not None}
+    loaded = loaded_since_input(messages)
+    lists |= {name: value["allowed_tools"] for name, value in loaded.items() if "allowed_tools" in value}
     if not lists or any(allows(entry, call) for entries in lists.values() for entry in entries):
         return None
     given = "; ".join(f"{name}: {' '.join(entries) or 'none'}" for name, entries in lists.items())
@@ -290,7 +307,7 @@ class SkillSet:
         """Return a configuration in which a call outside of the loaded skills' `allowed-tools` needs approval."""
         if not self.limits_tools:
             return config
-        return config.with_values({"approve": (*config.approval_rules, review_call)})
+        return config.with_values({"approve": (*config.approval_rules, partial(review_call, find=self.find))})
 
     # A source of tools
 

@@ -94,6 +94,20 @@ async def test_a_call_outside_of_allowed_tools_needs_approval_in_that_input_only
     assert ([each["name"] for each in waiting.pending], done.answer, later.answer) == (["echo"], "One.", "Two.")
 
 
+@pytest.mark.parametrize("planner", ["native", "text", "wave"])
+async def test_a_call_planned_beside_the_load_of_a_skill_is_within_its_limits(tmp_path: Path, planner: Any) -> None:
+    write_skill(tmp_path, "tea", allowed_tools="brew")
+    native = asks(("l", "load_skill", {"name": "tea"}), ("e", "echo", {"text": "hi"}))
+    planned = plan(use("l", "load_skill", name="tea"), use("e", "echo", text="hi"))
+    model = ScriptedChatModel([planned if planner == "wave" else native, "Done."])
+    config = LoopConfig(tool_calling=planner)
+    agent = create_graph_agent(model, [echo], config=config, skills=[tmp_path], checkpointer=InMemorySaver())
+
+    waiting = await Session(agent, "s1").run("Tea!")
+
+    assert [each["name"] for each in waiting.pending] == ["echo"]
+
+
 async def test_a_delegate_has_skills_and_limits_of_its_own(tmp_path: Path) -> None:
     write_skill(tmp_path, "tea", allowed_tools="delegate_to_cook")
     inner = create_graph_agent(ScriptedChatModel([asks(("i", "echo", {"text": "x"})), "Cooked."]), [echo])
