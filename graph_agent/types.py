@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Concatenate, Literal, NotRequired, ParamSpec
 
@@ -104,19 +104,27 @@ class Call(TypedDict):
     """One tool call, or one delegation when the name is `delegate_to_<name>`."""
 
     id: str
-    """Unique within the calls it was read with; never empty once planned."""
+    """Unique within the session once planned, and never empty then; before, unique within its reply."""
     name: str
     """The tool's own name, dots included."""
     arguments: dict[str, Any]
     """Plain JSON values; empty for a call without arguments."""
+    plan_id: NotRequired[str]
+    """The model's own id, by which references and `needs` name a call of a structured plan. Absent if `id` is the
+    model's own one, except in structured plans."""
     needs: NotRequired[list[str]]
-    """Ids of calls of the same wave whose results this call needs; absent or empty if there are none."""
+    """`plan_id` of each call of the same wave whose result this call needs; absent or empty if there are none."""
     fault: NotRequired[str]
     """Why the call cannot be run; this text becomes its result, with the status `invalid`."""
     skipped: NotRequired[Literal[True]]
     """The `fault` is not of the call itself, so that its status is `skipped`; absent for others."""
     denied_by: NotRequired[str]
     """The mechanism that refuses the call, whose `fault` is the reason; its status is `denied`. Absent for others."""
+
+
+def plan_id_of(call: Mapping[str, Any]) -> str:
+    """Return the id by which the model knows a call; the stored id if it is the same one."""
+    return str(call.get("plan_id", call["id"]))
 
 
 MAX_DEPTH = 200

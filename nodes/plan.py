@@ -19,6 +19,7 @@ from graph_agent.deps import AgentDeps, Task, work_left_s
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.models.finish import cut_off
 from graph_agent.nodes.finalize import failure_event, finalize_in_plan, may_finalize
+from graph_agent.parsing.call import call_ids
 from graph_agent.planning.ask import RefusedError
 from graph_agent.planning.loop_detection import mark_withheld, stop_repetition
 from graph_agent.planning.middleware_replies import (
@@ -42,7 +43,7 @@ from graph_agent.planning.structured_answer import replaced_answer_warning
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.settings.response_format import is_json
-from graph_agent.state.call_events import answered_ids, results_of_input
+from graph_agent.state.call_events import EarlierCalls
 from graph_agent.state.channels import collect_writes, take_extras
 from graph_agent.state.events import event, report_model_calls
 from graph_agent.state.messages import CONTEXT_MARK
@@ -334,9 +335,7 @@ async def _request_plan(update: PlanUpdate) -> Planned:
     try:
         structured = deps.mode(update.settings) == "wave"
         stored = update.state.get("events", [])
-        taken = answered_ids(stored) if structured else set[str]()
-        # Before the input's first plan, these are ids of the input before.
-        requests.answered = taken if update.loop["step"] else ()
+        requests.earlier = EarlierCalls([*stored, *update.events], begun=update.loop["step"] > 0)
         await requests.prepare(stored, update.events)
         requests.active.warn_of_withheld_choice()
         with collect_writes(update.own_writes):
@@ -353,5 +352,6 @@ async def _request_plan(update: PlanUpdate) -> Planned:
     if not structured:
         return planned
     # After the plan cache, whose plans keep the references.
-    calls = fill_in_earlier(planned.calls, lambda: results_of_input(stored))
+    calls = fill_in_earlier(planned.calls, requests.earlier.results)
+    taken = requests.earlier.ids.union(*map(call_ids, update.history))
     return with_free_ids(replace(planned, calls=calls), taken, structured=True)

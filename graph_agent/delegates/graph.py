@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import Context
@@ -389,6 +390,8 @@ logger = get_logger(__name__)
 _UNFINISHED = frozenset({None, SessionStatus.CREATED.value, SessionStatus.RUNNING.value})
 _MOST_FAILURES = 3
 """Exceptions of a task's runs in one process after which it is given up."""
+_ODD = re.compile(r"[^A-Za-z0-9._:-]")
+"""A character of a call id that no id of a session has over HTTP."""
 _failures: dict[str, int] = {}
 """Session → how many of its runs in this process have raised, since the last that did not."""
 _running: dict[str, asyncio.Task[None]] = {}
@@ -418,7 +421,7 @@ class BackgroundRuns:
             return None
         # The namespace of the node's task is the same after a crash, so that its repetition finds the session.
         node = configurable.get("checkpoint_ns", "").rpartition(":")[2]
-        session_id = f"{delegation.session_id}:{delegation.id}:{node[:8]}"
+        session_id = f"{delegation.session_id}:{_ODD.sub('.', delegation.id)}:{node[:8]}"
         result = started_in_background(delegation, self.name, session_id, delegation.context)
         assert result.background is not None
         self._begin(delegation.id, result.background)

@@ -30,6 +30,7 @@ from graph_agent.parsing.call import calls_of
 from graph_agent.state.call_events import (
     failed_ids,
     is_structured,
+    plan_ids,
     recorded_ids,
     result_event,
     result_value,
@@ -100,11 +101,17 @@ def current_wave(state: Mapping[str, Any]) -> CurrentWave:
         for id_, call in calls.items()
         if id_ in results and id_ not in recorded and id_ in planned
     }
-    values = results_of_wave(events) | {
-        id_: result_value(result.content) for id_, (_, result) in answered.items() if result.status == "success"
-    }
-    failed = failed_ids(events) | {id_ for id_, (_, result) in answered.items() if result.status == "error"}
     structured = is_structured(events)
+    # Elsewhere nothing refers to a call.
+    names = plan_ids(events) if structured else {}
+    values = results_of_wave(events) | {
+        names.get(id_, id_): result_value(result.content)
+        for id_, (_, result) in answered.items()
+        if result.status == "success"
+    }
+    failed = failed_ids(events) | {
+        names.get(id_, id_) for id_, (_, result) in answered.items() if result.status == "error"
+    }
     open_calls: list[Call] = []
     runnable: dict[str, Call] = {}
     edited = len(calls) < len(message_calls)
@@ -118,8 +125,9 @@ def current_wave(state: Mapping[str, Any]) -> CurrentWave:
                 runnable[id_] = known
         else:
             edited = True
-            needs = _needs(call, known, calls) if structured else []
-            open_calls.append({**call, "needs": needs} if needs else call)
+            changed = Call({**call, "plan_id": names[id_]}) if id_ in names else call
+            needs = _needs(call, known, {names.get(each, each) for each in calls}) if structured else []
+            open_calls.append({**changed, "needs": needs} if needs else changed)
     rest = [call for call in open_calls if call["id"] not in runnable]
     chosen = select(rest, values, failed) if structured else Selection(rest, [], [])
     runnable |= {call["id"]: call for call in chosen.ready}
@@ -156,7 +164,11 @@ def _is_unchanged(call: Call, known: Call, values: Mapping[str, Any] | None) -> 
 
 
 def _needs(call: Call, known: Call | None, calls: Collection[str]) -> list[str]:
-    """Return the needs of an edited call: the calls in its references, and its planned needs that still exist."""
+    """Return the needs of an edited call: the calls in its references, and its planned needs that still exist.
+
+    Args:
+        calls: Plan ids of the calls that exist.
+    """
     kept = [need for need in known.get("needs", ()) if need in calls] if known is not None else []
     try:
         return list(dict.fromkeys([*kept, *referenced_ids(call["arguments"])]))

@@ -19,7 +19,7 @@ from graph_agent._internal.text import text_of
 from graph_agent.otel import conventions as names
 from graph_agent.parsing.call import delegate_name, is_delegation
 from graph_agent.state.events import NOT_RUN, SUCCESSES
-from graph_agent.types import SessionStatus
+from graph_agent.types import SessionStatus, plan_id_of
 from graph_agent.usage import TimedRequest
 
 _SCOPE = "graph_agent"
@@ -36,7 +36,7 @@ class _RunSpans:
     plan: SpanContext | None = None
     """The newest plan."""
     calls: dict[str, SpanContext] = field(default_factory=dict)
-    """Call id → its span, for links."""
+    """Plan id of a call → its span, for links."""
     model_calls: int = 0
     tool_calls: int = 0
     input_tokens: int = 0
@@ -220,7 +220,7 @@ class OtelObserver:
         if self._content:
             span.set_attribute(names.TOOL_ARGUMENTS, _masked(call["arguments"]))
         if run is not None:
-            run.calls[call["id"]] = span.get_span_context()
+            run.calls[plan_id_of(call)] = span.get_span_context()
         return _CallSpan(span, call["name"], context.attach(trace.set_span_in_context(span)))
 
     def leave_call(self, begun: _CallSpan) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
+from langchain_core.messages import AIMessage, BaseMessage, InvalidToolCall, ToolCall
 
 from graph_agent._internal.text import clean, excerpt, to_json_safe
 from graph_agent.errors import InputError
@@ -117,6 +117,11 @@ def known_name(name: str, tools: Set[str] | None) -> str:
         if nearby in tools:
             return nearby
     return next((tool for tool in tools if tool and tool * (len(name) // len(tool)) == name), name)
+
+
+def call_ids(message: BaseMessage) -> list[str]:
+    """Return the ids of a message's structured calls, empty for other messages; an id may be empty."""
+    return [call["id"] or "" for call in message.tool_calls] if isinstance(message, AIMessage) else []
 
 
 def calls_of(message: AIMessage) -> list[Call]:

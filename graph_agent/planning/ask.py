@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 from langchain_core.messages import (
     AIMessage,
     AnyMessage,
+    BaseMessage,
     HumanMessage,
     ToolMessage,
     message_to_dict,
@@ -29,12 +30,13 @@ from graph_agent.models.stream_filters import has_no_answer, is_blank, without_s
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.wire.answer_decoder import cut_at_stop
 from graph_agent.models.wire.examples import echoed_values
-from graph_agent.models.wire.text_form import PLAN_STATUS
+from graph_agent.models.wire.text_form import PLAN_STATUS, as_plans
 from graph_agent.parsing.call import canonical_calls
 from graph_agent.parsing.calls import plan_end
-from graph_agent.planning.reply import Planned, action_of, read_reply, with_free_ids
+from graph_agent.planning.reply import Planned, action_of, read_reply
 from graph_agent.planning.request_state import plan_request
 from graph_agent.settings.config import LoopConfig, Planner
+from graph_agent.state.call_events import EarlierCalls
 from graph_agent.state.messages import stream_rest
 from graph_agent.types import NO_USAGE, Call, Usage
 from graph_agent.usage import LimitMet, LimitMetError, add_usage, usage_of
@@ -55,9 +57,7 @@ async def through_cache(
 ) -> Planned:
     """Return the plan from the agent's cache, or ask for it and store it.
 
-    A cached plan costs no tokens. Its calls keep their ids, so that results have the same ids as those of the original
-    plan. An id that the conversation already holds is replaced, because providers require unique ids; in wave mode
-    providers receive no ids, and none is replaced here.
+    A cached plan costs no tokens. Its calls have the ids of the original plan, so that results have the same ids.
 
     An invalid plan is not stored: `ask` raises, or a call has a fault. A reply that was cut off is not stored either.
     If the cache fails, the model is asked.
@@ -75,7 +75,7 @@ async def through_cache(
         logger.warning("The plan cache cannot be read, so that the model is asked: %r", error)
         planned = None
     if planned is not None:
-        return planned if mode == "wave" else with_free_ids(planned, _call_ids(request))
+        return planned
     planned = await ask()
     if not any("fault" in call for call in planned.calls) and cut_off(planned.message) is None:
         try:
@@ -85,12 +85,8 @@ async def through_cache(
     return planned
 
 
-def _call_ids(request: Sequence[AnyMessage]) -> set[str]:
-    return {call["id"] or "" for message in request if isinstance(message, AIMessage) for call in message.tool_calls}
-
-
 def _key(deps: AgentDeps, settings: LoopConfig, request: Sequence[AnyMessage], mode: Mode) -> str:
-    """A hash of everything the plan depends on: model, options, tools and messages; ids are excluded."""
+    """A hash of everything the plan depends on: model, options, tools and messages, without ids that no model reads."""
     model = deps.client.model
     content = {
         "model": [type(model).__qualname__, to_json_safe(model._get_ls_params())],
@@ -100,12 +96,13 @@ def _key(deps: AgentDeps, settings: LoopConfig, request: Sequence[AnyMessage], m
         "tools": list(deps.toolbox.schemas),
         "choice": deps.client_tool_choice,
         "plan": deps.plan_schema.model_json_schema() if mode == "wave" else None,
-        "request": _without_ids(request),
+        # A structured plan may refer to earlier calls by the ids that the model reads.
+        "request": _without_ids(as_plans(request) if mode == "wave" else request),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _without_ids(request: Sequence[AnyMessage]) -> list[Any]:
+def _without_ids(request: Sequence[BaseMessage]) -> list[Any]:
     """The messages without ids; each call is identified by its index in the conversation."""
     indexes: dict[str, int] = {}
     entries: list[Any] = []
@@ -286,12 +283,13 @@ async def ask_for_plan(
     settings: LoopConfig,
     planner: Planner,
     limit: Limit,
-    answered: Collection[str] = (),
+    earlier: EarlierCalls,
 ) -> Planned:
     """Ask for a structured plan; an invalid plan is sent back once with all its faults.
 
     Args:
         limit: Checked before a plan is sent back.
+        earlier: The calls that the plan may refer to.
 
     Raises:
         PlanningError: If the plan is invalid after its repair.
@@ -302,7 +300,7 @@ async def ask_for_plan(
     request = plan_request(deps, history, settings, "wave", planner)
 
     async def ask() -> Planned:
-        return await _ask_with_repair(deps, request, settings, planner, limit, answered)
+        return await _ask_with_repair(deps, request, settings, planner, limit, earlier)
 
     planned = await (through_cache(deps, settings, request, "wave", ask) if deps.caches_plans(settings) else ask())
     planned = without_echoes(planned, deps.toolbox.schemas, request)
@@ -315,7 +313,7 @@ async def _ask_with_repair(
     settings: LoopConfig,
     planner: Planner,
     limit: Limit,
-    answered: Collection[str],
+    earlier: EarlierCalls,
 ) -> Planned:
     usage, answers, invented = NO_USAGE, deps.may_answer_while_planning(settings), 0
     for attempt in range(1 + REPAIRS):
@@ -332,7 +330,7 @@ async def _ask_with_repair(
         invented += dropped
         try:
             plan = read_plan(reply, deps.plan_schema)
-            calls = check_wave(plan, settings.max_calls_per_wave, answered)
+            calls = check_wave(plan, settings.max_calls_per_wave, earlier.newest, earlier.ended)
             stop = deps.planner.stop_sequences(settings)
             answer = cut_at_stop(_answer_in(plan), stop) if answers and not calls else ""
             if not calls and not answer and plan.status == "continue" and attempt < REPAIRS:

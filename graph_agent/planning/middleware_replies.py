@@ -175,7 +175,7 @@ def _take_calls(update: PlanUpdate, tail: Sequence[AnyMessage], at: int | None) 
                 update.events.append(answer_event(call, result, step, by))
             continue
         same = known is not None and (known["name"], known["arguments"]) == (call["name"], call["arguments"])
-        waiting.append(known if known is not None and same else _with_needs(call, known))
+        waiting.append(known if known is not None and same else _as_planned(call, known))
     _record_removed(update, list(planned.values()))
     loop["waiting"] = update.within_limit(waiting)
     fixed = without_call_blocks(read_reply(message, [], text=False).message)
@@ -191,8 +191,14 @@ def _decider(wave: Sequence[StoredEvent], id_: str) -> str:
     return next((str(entry["name"]) for entry in reversed(wave) if entry["type"] == "middleware"), "middleware")
 
 
-def _with_needs(call: Call, known: Call | None) -> Call:
-    return {**call, "needs": known["needs"]} if known is not None and "needs" in known else call
+def _as_planned(call: Call, known: Call | None) -> Call:
+    """Return a changed call with the plan id and the needs of the planned one; None for a new call."""
+    changed: Call = {**call}
+    if known is not None and "plan_id" in known:
+        changed["plan_id"] = known["plan_id"]
+    if known is not None and "needs" in known:
+        changed["needs"] = known["needs"]
+    return changed
 
 
 def _record_removed(update: PlanUpdate, calls: Sequence[Call]) -> None:

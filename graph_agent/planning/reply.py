@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from graph_agent._internal.text import after_reasoning, clean
-from graph_agent.calls import new_call_id, read_text_calls, split_tool_calls, unfinished_call
+from graph_agent.calls import read_text_calls, split_tool_calls, unfinished_call
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import SlowSchemaError
 from graph_agent.hooks.copies import copied
@@ -22,6 +22,7 @@ from graph_agent.models.reply_end import ended_at
 from graph_agent.models.sanitize import with_text, without_call_blocks, without_calls
 from graph_agent.models.stream_filters import is_blank, may_begin_with_call, without_sentinel
 from graph_agent.models.wire.fragments import UNASSIGNED
+from graph_agent.models.wire.text_form import with_call_ids
 from graph_agent.parsing.call import calls_of, canonical_calls, checked_call, known_name, with_unique_ids
 from graph_agent.parsing.tags import FAMILY, FUNCTION_START, TAG
 from graph_agent.parsing.turns import without_leading
@@ -30,7 +31,6 @@ from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.events import StoredEvent, event
 from graph_agent.types import Call, CutOff, Usage
 from graph_agent.usage import usage_of
-from graph_agent.waves.references import renamed
 from graph_agent.waves.reply import answer_of_plans
 
 _FIXES: dict[CutOff, str] = {
@@ -125,8 +125,8 @@ def action_of(calls: list[Call]) -> str:
 
 
 def _brief(call: Call) -> dict[str, Any]:
-    brief: dict[str, Any] = {"id": call["id"], "name": call["name"]}
-    return {**brief, "needs": call["needs"]} if call.get("needs") else brief
+    fields: dict[str, Any] = {**call}
+    return {name: fields[name] for name in ("id", "plan_id", "name", "needs") if fields.get(name)}
 
 
 def read_reply(
@@ -190,43 +190,39 @@ def read_reply(
 
 
 def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool = False) -> Planned:
-    """Replace the call ids that are taken.
+    """Give each call an id that is unique in the session, and keep the model's own id beside it as `plan_id`.
 
     Args:
         taken: Ids that its calls must not have.
-        structured: Whether its arguments may hold references to ids, which are then renamed.
+        structured: Whether it is a structured plan, each call of which has a `plan_id`; references keep it. In other
+            plans only a replaced id is kept.
     """
-    used = {*taken, *(call["id"] for call in planned.calls)} if structured else set[str]()
-    names = {
-        call["id"]: _numbered_id(call["id"], used) if structured else new_call_id()
-        for call in planned.calls
-        if call["id"] in taken
-    }
-    if not names and canonical_calls(planned.calls) == planned.message.tool_calls:
-        return planned
+    used, names = {*taken, *(call["id"] for call in planned.calls)}, dict[str, str]()
     calls: list[Call] = []
     for call in planned.calls:
-        fresh: Call = {**call, "id": names.get(call["id"], call["id"])}
-        if structured:
-            fresh["arguments"] = renamed(call["arguments"], names)
-        if "needs" in call:
-            fresh["needs"] = [names.get(need, need) for need in call["needs"]]
-        calls.append(fresh)
-    message = without_call_blocks(planned.message).model_copy(update={"tool_calls": canonical_calls(calls)})
+        own = call["id"]
+        if own in taken:
+            names[own] = _numbered_id(own, used)
+        calls.append({**call, "id": names.get(own, own), "plan_id": own} if structured or own in names else call)
+    message = planned.message
+    if canonical_calls(calls) != message.tool_calls:
+        message = with_call_ids(without_call_blocks(message), names)
+        message = message.model_copy(update={"tool_calls": canonical_calls(calls)})
     return replace(planned, message=message, calls=calls)
 
 
 def _numbered_id(id_: str, used: set[str]) -> str:
-    """Return a free id made of a taken one and a number, and add it to the used ones; plans in a request show ids."""
+    """Return a free id made of a taken one and a number, and add it to the used ones."""
     number = 2
-    while (free := f"{id_[:_MOST_ID_CHARS]}-{number}") in used:
+    # No id of a structured plan has this character.
+    while (free := f"{id_[:_MOST_ID_CHARS]}#{number}") in used:
         number += 1
     used.add(free)
     return free
 
 
-_MOST_ID_CHARS = 50
-"""Characters of a plan's id that are kept when it is numbered; an id has 64 at most."""
+_MOST_ID_CHARS = 34
+"""Characters of an id that are kept when it is numbered; OpenAI accepts ids of 40."""
 
 
 class WrittenCall(NamedTuple):

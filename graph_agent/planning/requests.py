@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,7 @@ from graph_agent.models.stream_filters import (
 from graph_agent.models.stream_watch import Forwarder, StreamWatch, Visibility
 from graph_agent.models.structured import ModelCall
 from graph_agent.models.waits import alternative
-from graph_agent.parsing.call import calls_of
+from graph_agent.parsing.call import call_ids, calls_of
 from graph_agent.planning.ask import (
     Limit,
     PlanningError,
@@ -46,14 +46,7 @@ from graph_agent.planning.ask import (
     finish_refusal,
     finish_stream,
 )
-from graph_agent.planning.reply import (
-    Planned,
-    answer_in,
-    ended_plan,
-    is_better,
-    misfit,
-    plan_of_answer,
-)
+from graph_agent.planning.reply import Planned, answer_in, ended_plan, is_better, misfit, plan_of_answer, with_free_ids
 from graph_agent.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.planning.summary import renew_summary, use_summary
 from graph_agent.planning.text_correction import (
@@ -65,6 +58,7 @@ from graph_agent.planning.text_correction import (
 )
 from graph_agent.runs.run import RunHandle
 from graph_agent.settings.config import LoopConfig
+from graph_agent.state.call_events import EarlierCalls
 from graph_agent.state.events import Purpose, StoredEvent
 from graph_agent.state.messages import stream_rest
 from graph_agent.state.schema import HookWork, LoopState
@@ -106,8 +100,8 @@ class ModelRequests:
         """The text of the newest request's reply that the reader has received."""
         self.cut_off: AIMessage | None = None
         """The part of the newest request's reply that arrived before a cut-off, with its tokens; None otherwise."""
-        self.answered: Collection[str] = ()
-        """Ids of the input's earlier calls, which a structured plan may refer to."""
+        self.earlier = EarlierCalls((), begun=False)
+        """The session's calls so far."""
         self._budget_met, self._forwarder = budget_met, forwarder
         self._ends = None if left_s is None else time.monotonic() + left_s
 
@@ -299,7 +293,7 @@ class ModelRequests:
                 # A structured plan is no text for the reader; its answer is sent whole.
                 stream.is_quiet = True
                 return await ask_for_plan(
-                    active.deps, history, active.settings, active.planner, self.limit_met, self.answered
+                    active.deps, history, active.settings, active.planner, self.limit_met, self.earlier
                 )
             return await ask_for_calls(
                 active.deps,
@@ -327,7 +321,10 @@ class ModelRequests:
             planned = await send()
             so_far = joined(earlier, planned.message)
             planned = replace(planned, message=with_earlier_blocks(earlier, planned.message))
-        return planned
+        if active.mode == "wave" or not planned.calls:
+            return planned
+        # Hooks send the calls back to the provider, which refuses an id that its request holds already.
+        return with_free_ids(planned, self.earlier.ids.union(*map(call_ids, active.history)))
 
     async def _end_paused(self, paused: Planned) -> None:
         """Make the text of a paused turn commentary: the answer follows in another message."""

@@ -33,7 +33,7 @@ from graph_agent.state.channels import NOTHING_REMOTE, RemoteTask, status_event
 from graph_agent.state.events import SUCCESSES, ResultStatus, StoredEvent, event, report_model_calls
 from graph_agent.state.messages import new_user_messages, newest_in_call_order, rewrite
 from graph_agent.state.schema import INITIAL_LOOP, LoopOutcome, LoopState, PlanState, loop_of_new_input
-from graph_agent.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, SessionStatus, StopReason, Usage
+from graph_agent.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, SessionStatus, StopReason, Usage, plan_id_of
 from graph_agent.usage import LOGGED, LimitMet, add_usage, budget_met, fresh, has_budget, limit_met
 from graph_agent.waves.schema import Selection, select
 
@@ -276,7 +276,7 @@ class PlanUpdate:
         if not is_structured(wave):
             return Selection(waiting, [], [])
         results, failed = results_of_wave(wave), failed_ids(wave)
-        known = {*results, *failed, *(call["id"] for call in [*waiting, *self.waiting_delegations])}
+        known = {*results, *failed, *(plan_id_of(call) for call in [*waiting, *self.waiting_delegations])}
         removed = {need for call in waiting for need in call.get("needs", ()) if need not in known}
         return select(waiting, results, failed | removed)
 

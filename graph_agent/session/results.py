@@ -22,7 +22,7 @@ from graph_agent.state.call_events import call_name
 from graph_agent.state.events import NOT_RUN, SUCCESSES, Event, PlannedCall, ResultStatus, StoredEvent, is_own, value_of
 from graph_agent.state.messages import failure_error, since_input
 from graph_agent.tools.client import CLIENT_CALL
-from graph_agent.types import NO_USAGE, CutOff, ResponseT, SessionStatus, StopReason, Usage
+from graph_agent.types import NO_USAGE, CutOff, ResponseT, SessionStatus, StopReason, Usage, plan_id_of
 
 __all__ = [
     "CallState",
@@ -96,13 +96,14 @@ class RunResult(Generic[ResponseT]):
     reasoning: str
     """The text of the last plan, apart from its calls."""
     results: dict[str, Any]
-    """Call id → the result's value as plain JSON, `{"error": …}` with its text for a call that failed.
+    """The model's id of a call → the result's value as plain JSON, `{"error": …}` with its text for a failed call.
 
     The value is the tool's return value: a Python list, dict, number, None, pydantic model or dataclass, the structured
     content of an MCP tool, or text, even if the text looks like JSON. A reference `${id.path}` yields the same value.
     Content blocks that are not all text are a list of blocks.
 
-    If a model reuses an id, its further calls have the keys `<id>#2`, `<id>#3`, in the order planned.
+    In structured plans, an id that is used again is that of its newest call; `calls` has all of them. Other calls that
+    reuse an id have the keys `<id>#2`, `<id>#3`, in the order planned.
     """
     calls: list[RunCall]
     """All calls, in the order planned."""
@@ -239,6 +240,8 @@ class TrackedCall:
     """Whether it belongs to the newest plan."""
     rejected: bool = False
     """Whether a person rejected it."""
+    structured: bool = False
+    """Whether its plan is a structured one."""
 
     @property
     def was_skipped(self) -> bool:
@@ -257,7 +260,7 @@ def planned_calls(events: Sequence[StoredEvent]) -> list[TrackedCall]:
         if entry["type"] == "plan":
             for call in calls:
                 call.newest = False
-            planned = [TrackedCall(call) for call in entry["calls"]]
+            planned = [TrackedCall(call, structured="planner" in entry) for call in entry["calls"]]
             calls += planned
             by_id |= {call.planned["id"]: call for call in planned}
         elif is_own(entry, "approval_decision") and (decided := by_id.get(entry["id"])) is not None:
@@ -280,11 +283,14 @@ def _results(calls: Sequence[TrackedCall]) -> dict[str, Any]:
     results: dict[str, Any] = {}
     times: Counter[str] = Counter()
     for call in calls:
-        id_ = call.planned["id"]
-        times[id_] += 1
-        if (result := call.result) is not None:
-            key = id_ if times[id_] == 1 else f"{id_}#{times[id_]}"
-            results[key] = _value(result)
+        key = plan_id_of(call.planned)
+        times[key] += 1
+        if call.structured:
+            results.pop(key, None)
+        elif times[key] > 1:
+            key = f"{key}#{times[key]}"
+        if call.result is not None:
+            results[key] = _value(call.result)
     return results
 
 

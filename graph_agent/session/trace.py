@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 from graph_agent._internal.secrets import mask_named_secrets
 from graph_agent._internal.svg import document, text
 from graph_agent._internal.text import printable, text_of
+from graph_agent.state.call_events import needed_ids
 from graph_agent.state.events import NOT_RUN, ModelCallRecord
 
 E = TypeVar("E", bound=Mapping[str, Any])
@@ -168,7 +169,7 @@ class _Input:
         if type_ == "user_message":
             self.name = " ".join([self.name, text_of(entry["content"])]).strip()
         elif type_ == "plan":
-            self.needs |= {call["id"]: tuple(call.get("needs", ())) for call in entry["calls"]}
+            self.needs |= needed_ids(entry)
             self.spans.append(_asked(entry, seq, "plan", entry["action"]))
         elif type_ in _CALLS:
             self.open_calls[entry["id"]] = seq, entry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from graph_agent._internal.text import text_of, to_json_safe
 from graph_agent.parsing.call import delegate_name, delegation_name, is_delegation
 from graph_agent.state.events import SUCCESSES, ResultStatus, StoredEvent, event, value_of
-from graph_agent.types import Call
+from graph_agent.types import Call, plan_id_of
 
 _ANSWERS = ("tool_result", "delegation_response")
 CallOutcome = Literal["finished", "failed", "unknown", "skipped"]
@@ -93,10 +93,11 @@ def answer_event(call: Call, message: ToolMessage, step: int, decided_by: str = 
 def call_event(call: Call, step: int) -> StoredEvent:
     """Return the `tool_call` or `delegation_request` event of a call."""
     refused = {"refused": fault_result(call).status} if "fault" in call else {}
+    ids = {name: call[name] for name in ("id", "plan_id") if name in call}
     if is_delegation(call["name"]):
         target, task = delegate_name(call["name"]), str(call["arguments"].get("task", ""))
-        return event("delegation_request", step, id=call["id"], target=target, task=task, **refused)
-    return event("tool_call", step, id=call["id"], name=call["name"], arguments=call["arguments"], **refused)
+        return event("delegation_request", step, **ids, target=target, task=task, **refused)
+    return event("tool_call", step, **ids, name=call["name"], arguments=call["arguments"], **refused)
 
 
 def call_of(entry: StoredEvent) -> Call | None:
@@ -167,17 +168,77 @@ def is_structured(wave: Sequence[StoredEvent]) -> bool:
     return bool(wave) and "planner" in wave[0]
 
 
+def plan_ids(events: Iterable[StoredEvent]) -> dict[str, str]:
+    """Return the plan id of each planned call of some events, by its id."""
+    return {call["id"]: plan_id_of(call) for entry in events if entry["type"] == "plan" for call in entry["calls"]}
+
+
+def needed_ids(plan: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the ids of the calls that each call of a `plan` event needs, by its id; the event has their plan ids."""
+    ids = {plan_id_of(call): call["id"] for call in plan["calls"]}
+    return {call["id"]: tuple(ids.get(need, need) for need in call.get("needs", ())) for call in plan["calls"]}
+
+
 def results_of_wave(events: Sequence[StoredEvent]) -> dict[str, Any]:
-    """Return the results of the newest wave as plain JSON, by call id.
+    """Return the results of the newest wave as plain JSON, by plan id.
 
     These are the values of `RunResult.results`. Content blocks that include other types than text become their text.
     """
-    return {entry["id"]: _value(entry) for entry in _answers(events, "plan") if entry["status"] in SUCCESSES}
+    names = plan_ids(events)
+    answers = [each for each in _answers(events, "plan") if each["status"] in SUCCESSES]
+    return {_name_of(each, names): _value(each) for each in answers}
 
 
-def results_of_input(events: Sequence[StoredEvent]) -> dict[str, Any]:
-    """Behaves like `results_of_wave`, for all calls of the newest input."""
-    return {entry["id"]: _value(entry) for entry in _answers(events, "user_message") if entry["status"] == "success"}
+def _name_of(answer: StoredEvent, names: Mapping[str, str]) -> str:
+    # A person may have added the call to the plan.
+    id_ = str(answer["id"])
+    return names.get(id_, id_)
+
+
+class EarlierCalls:
+    """The calls of a session, as a new plan may use their ids: stored ids are taken, plan ids can be referred to.
+
+    Args:
+        events: The session's history, oldest first, with the user message of the newest input.
+        begun: Whether the newest input has a plan. An input without a user message has no event that it begins with.
+    """
+
+    def __init__(self, events: Iterable[StoredEvent], *, begun: bool) -> None:
+        self.ids: set[str] = set()
+        """Ids of all calls."""
+        self.ended: set[str] = set()
+        """Plan ids of the calls of earlier inputs."""
+        self.newest: dict[str, tuple[str, StoredEvent | None]] = {}
+        """Plan id → id of the newest call of the newest input that has it, and the event of its result, if any."""
+        names: dict[str, str] = {}
+        for entry in events:
+            if entry["type"] == "user_message" or (entry["type"] == "plan" and entry["step"] <= 1):
+                self._end_input()
+            if entry["type"] == "plan":
+                for call in entry["calls"]:
+                    names[call["id"]] = plan_id_of(call)
+                    self.newest[plan_id_of(call)] = call["id"], None
+                    self.ids.add(call["id"])
+            elif call_name(entry) is not None:
+                self.ids.add(entry["id"])
+                # A person may have added the call to the plan.
+                name = names.setdefault(entry["id"], entry["id"])
+                if self.newest.setdefault(name, (entry["id"], None))[0] == entry["id"] and entry["type"] in _ANSWERS:
+                    self.newest[name] = entry["id"], entry
+        if not begun:
+            self._end_input()
+
+    def _end_input(self) -> None:
+        self.ended |= self.newest.keys()
+        self.newest = {}
+
+    def results(self) -> dict[str, Any]:
+        """Return the results of the newest input's calls by plan id; those of `results_of_wave` for one wave."""
+        return {
+            name: _value(entry)
+            for name, (_, entry) in self.newest.items()
+            if entry is not None and entry["status"] in SUCCESSES
+        }
 
 
 def recorded_ids(events: Sequence[StoredEvent]) -> set[str]:
@@ -185,14 +246,10 @@ def recorded_ids(events: Sequence[StoredEvent]) -> set[str]:
     return {entry["id"] for entry in _answers(events, "plan")}
 
 
-def answered_ids(events: Sequence[StoredEvent]) -> set[str]:
-    """Return the ids of the newest input's calls that have an answer."""
-    return {entry["id"] for entry in _answers(events, "user_message")}
-
-
 def failed_ids(events: Sequence[StoredEvent]) -> set[str]:
-    """Return the ids of the newest wave's calls whose answer is none of `SUCCESSES`."""
-    return {entry["id"] for entry in _answers(events, "plan") if entry["status"] not in SUCCESSES}
+    """Return the plan ids of the newest wave's calls whose answer is none of `SUCCESSES`."""
+    names = plan_ids(events)
+    return {_name_of(each, names) for each in _answers(events, "plan") if each["status"] not in SUCCESSES}
 
 
 def answers_of_wave(events: Sequence[StoredEvent]) -> list[StoredEvent]:

@@ -36,7 +36,6 @@ SUCCESSES = frozenset({"success", "answered"})
 StoredEvent: TypeAlias = dict[str, Any]
 """One event as stored in the state: `type`, `ts`, `step` and the fields of its type."""
 
-
 Purpose = Literal["plan", "answer", "summary"]
 """What the reply to a model request is for."""
 
@@ -107,10 +106,13 @@ class PlannedCall(TypedDict):
 
     id: str
     """Id of the call, unique in the session."""
+    plan_id: NotRequired[str]
+    """The model's own id of the call, which references and `needs` use, and a later plan may use again. Absent in older
+    sessions, and for a call of no structured plan whose `id` is the model's own."""
     name: str
     """Name of the tool, or `delegate_to_<name>`."""
     needs: NotRequired[list[str]]
-    """Ids of calls of the same plan that it waits for; absent if there are none."""
+    """`plan_id` of each call of the same plan that it waits for; absent if there are none."""
 
 
 class PlanEvent(_Event):
@@ -135,18 +137,23 @@ class PlanEvent(_Event):
     """The plan comes from the cache; absent if the model made it."""
 
 
-class ToolCallEvent(_Event):
+class _Start(_Event):
+    id: str
+    """Id of the call, unique in the session."""
+    plan_id: NotRequired[str]
+    """Same as in the `plan` event."""
+    refused: NotRequired[Literal["invalid", "skipped", "denied"]]
+    """Status of the result that the call gets instead of running; absent for a call that is about to run."""
+
+
+class ToolCallEvent(_Start):
     """A tool call is about to run, unless middleware refuses or answers it; the status of its result shows which."""
 
     type: Literal["tool_call"]
-    id: str
-    """Id of the call, unique in the session."""
     name: str
     """Name of the tool."""
     arguments: dict[str, Any]
     """The arguments, with references replaced by their values."""
-    refused: NotRequired[Literal["invalid", "skipped", "denied"]]
-    """Status of the result that the call gets instead of running; absent for a call that is about to run."""
 
 
 class _Outcome(_Event):
@@ -174,18 +181,14 @@ class ToolResultEvent(_TimedCall, _Outcome):
     """Whether the model sees only a part."""
 
 
-class DelegationRequestEvent(_Event):
+class DelegationRequestEvent(_Start):
     """A task is about to be sent to a delegate; it has the fields of a `tool_call`."""
 
     type: Literal["delegation_request"]
-    id: str
-    """Id of the call, unique in the session."""
     target: str
     """Name of the delegate."""
     task: str
     """The task, in the model's words."""
-    refused: NotRequired[Literal["invalid", "skipped", "denied"]]
-    """Same as in a `tool_call` event."""
 
 
 class _DelegateAnswer(_Outcome):
@@ -237,12 +240,7 @@ class SteeringEvent(_Event):
     """Seconds since it was sent, of the wall clock; absent in sessions of older versions."""
 
 
-class ApprovalRequestEvent(_Event):
-    """Calls wait for a person's decisions."""
-
-    type: Literal["approval_request"]
-    calls: list[HeldCall]
-    """The calls, in the model's order."""
+class _Approval(_Event):
     delegate: NotRequired[str]
     """The delegate whose calls wait, as `outer/inner` if it is nested; absent for calls of the agent itself."""
     delegation: NotRequired[str]
@@ -251,7 +249,15 @@ class ApprovalRequestEvent(_Event):
     """Name of the middleware that asked; absent for an approval of the agent itself."""
 
 
-class ApprovalDecisionEvent(_Event):
+class ApprovalRequestEvent(_Approval):
+    """Calls wait for a person's decisions."""
+
+    type: Literal["approval_request"]
+    calls: list[HeldCall]
+    """The calls, in the model's order."""
+
+
+class ApprovalDecisionEvent(_Approval):
     """A person decided on a call."""
 
     type: Literal["approval_decision"]
@@ -273,12 +279,6 @@ class ApprovalDecisionEvent(_Event):
     waited_s: NotRequired[float]
     """Seconds since the `approval_request`, of the wall clock, because another process may have asked; absent if a
     remote delegate or middleware asked, and in sessions of older versions."""
-    delegate: NotRequired[str]
-    """Same as in an `approval_request` event."""
-    delegation: NotRequired[str]
-    """Same as in an `approval_request` event."""
-    middleware: NotRequired[str]
-    """Same as in an `approval_request` event."""
 
 
 class SummaryEvent(_Event):

@@ -19,11 +19,11 @@ from graph_agent.runs.input_ids import input_id_in
 from graph_agent.session.importing import read_history
 from graph_agent.session.results import TrackedCall, planned_arguments, planned_calls
 from graph_agent.session.trace import inputs_of
-from graph_agent.state.call_events import call_of
+from graph_agent.state.call_events import call_of, needed_ids
 from graph_agent.state.events import NOT_RUN, ModelCallRecord, Purpose, ResultStatus, StoredEvent, is_own, value_of
 from graph_agent.state.lengths import lengths_of
 from graph_agent.state.messages import failure_of, is_user_input
-from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage
+from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage, plan_id_of
 from graph_agent.usage import add_usage
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class RecordedReply:
     content: str | list[Any] = ""
     """Text, or content blocks."""
     tool_calls: tuple[Mapping[str, Any], ...] = ()
-    """Its calls as planned, each with `id`, `name`, `arguments` and, if it has any, `needs`."""
+    """Its calls as planned, each with the model's own `id`, `name`, `arguments` and, if it has any, `needs`."""
     usage: Mapping[str, Any] | None = None
     """Its tokens, as LangChain's `usage_metadata`; None if the provider reported none."""
     finish_reason: str = ""
@@ -316,6 +316,8 @@ class _InputReader:
             message.tool_call_id: message.artifact for message in self._messages if isinstance(message, ToolMessage)
         }
         planned = planned_arguments(self._messages)
+        plans = (needed_ids(entry) for entry in self._events if entry["type"] == "plan")
+        needs = {id_: needed for plan in plans for id_, needed in plan.items()}
         found: list[tuple[int, RecordedCall]] = []
         for tracked in planned_calls(self._events):
             id_ = tracked.planned["id"]
@@ -325,7 +327,7 @@ class _InputReader:
                 id=id_,
                 name=tracked.planned["name"],
                 arguments=to_json_safe(started["arguments"] if started is not None else planned.get(id_, {})),
-                needs=tuple(tracked.planned.get("needs", ())),
+                needs=needs.get(id_, ()),
                 effect=None if self._writes is None else "write" if self._writes(tracked.planned["name"]) else "read",
                 started=started is not None and (result is None or result.status not in NOT_RUN),
                 result=result,
@@ -409,7 +411,7 @@ class _InputReader:
             else:
                 arguments = found["arguments"]
         needs = {"needs": list(call["needs"])} if call.get("needs") else {}
-        return {"id": id_, "name": name, "arguments": to_json_safe(arguments), **needs}
+        return {"id": plan_id_of(call), "name": name, "arguments": to_json_safe(arguments), **needs}
 
     def _message(self, entry: StoredEvent) -> AIMessage | None:
         """Return the message of a plan with calls, or of an answer; None if middleware has removed it."""

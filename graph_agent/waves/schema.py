@@ -12,12 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from graph_agent._internal.text import NotFiniteError, to_json_safe
 from graph_agent.errors import CallError
-from graph_agent.types import Call
+from graph_agent.types import Call, plan_id_of
 from graph_agent.waves.references import BadReferenceError, referenced_ids, resolve, resolve_some
 
 CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Pattern of a call id in a plan."""
 _MOST_FAULTS = 10
+_OF_EARLIER_INPUT = "A reference is to a call of the same input: make the call again, or write the value itself."
 _FAILED_NEED = "Not run: it needs {}, which failed or was not run."
 
 
@@ -106,7 +107,9 @@ class Selection:
     """Calls that still wait for others."""
 
 
-def check_wave(plan: PlanningResult, max_calls: int, answered: Collection[str] = ()) -> list[Call]:
+def check_wave(
+    plan: PlanningResult, max_calls: int, answered: Collection[str] = (), ended: Collection[str] = ()
+) -> list[Call]:
     """Return a plan's calls as a wave, each after the calls it needs; `fill_in_earlier` fills in earlier results.
 
     A reference adds the referenced call to the needs. An unknown tool is not a fault of the wave: its call is answered
@@ -114,7 +117,8 @@ def check_wave(plan: PlanningResult, max_calls: int, answered: Collection[str] =
 
     Args:
         max_calls: Maximum calls in one wave.
-        answered: Ids of the calls of the input's earlier waves, which this one may need, too.
+        answered: Plan ids of the calls of the input's earlier waves, which this one may need, too.
+        ended: Plan ids of the calls of earlier inputs, which it may not need.
 
     Raises:
         PlanError: For too many calls, repeated or malformed ids, unknown or cyclic needs, or malformed references.
@@ -137,7 +141,11 @@ def check_wave(plan: PlanningResult, max_calls: int, answered: Collection[str] =
             faults.add(f"Call {name}: {fault}")
             wanted = dict.fromkeys(call.needs)
         for need in wanted:
-            if need not in ids and need not in answered:
+            if need in ids or need in answered:
+                continue
+            if need in ended:
+                faults.add(f"Call {name} needs {need[:80]!r}, a call of an earlier input. {_OF_EARLIER_INPUT}")
+            else:
                 faults.add(f"Call {name} needs {need[:80]!r}, no call of this plan or of an earlier one.")
         needs[call.id] = list(wanted)
     order: list[str] = []
@@ -164,9 +172,10 @@ def check_wave(plan: PlanningResult, max_calls: int, answered: Collection[str] =
 def fill_in_earlier(calls: Sequence[Call], earlier_results: Callable[[], Mapping[str, Any]]) -> list[Call]:
     """Return the calls of a wave with the results of earlier waves filled in, and needs within the wave only.
 
-    A call that needs an earlier call without a result gets a fault. Earlier results, by id, are read only if needed.
+    A call that needs an earlier call without a result gets a fault. Earlier results, by plan id, are read only if
+    needed.
     """
-    ids = {call["id"] for call in calls}
+    ids = {plan_id_of(call) for call in calls}
     if all(need in ids for call in calls for need in call.get("needs", ())):
         return [*calls]
     results = earlier_results()
@@ -196,8 +205,8 @@ def select(waiting: Sequence[Call], results: Mapping[str, Any], failed: Collecti
 
     Args:
         waiting: Calls not yet run, each after the calls it needs.
-        results: Results of the wave's finished calls, by id.
-        failed: Ids of the wave's calls that failed or were skipped.
+        results: Results of the wave's finished calls, by plan id.
+        failed: Plan ids of the wave's calls that failed or were skipped.
     """
     ready: list[Call] = []
     skipped: list[tuple[Call, str]] = []
@@ -209,16 +218,16 @@ def select(waiting: Sequence[Call], results: Mapping[str, Any], failed: Collecti
         if missing:
             reason = _FAILED_NEED.format(", ".join(map(repr, missing)))
             skipped.append((call, reason))
-            lost.add(call["id"])
+            lost.add(plan_id_of(call))
         elif all(need in results for need in needs):
             try:
                 ready.append({**call, "arguments": to_json_safe(resolve(call["arguments"], results), finite=True)})
             except BadReferenceError as fault:
                 skipped.append((call, f"Not run: {fault}"))
-                lost.add(call["id"])
+                lost.add(plan_id_of(call))
             except NotFiniteError as error:
                 skipped.append((call, f"Not run: the arguments cannot be used: {error}."))
-                lost.add(call["id"])
+                lost.add(plan_id_of(call))
         else:
             still.append(call)
     return Selection(ready, skipped, still)

@@ -58,8 +58,8 @@ async def approvals(session: Session) -> list[dict[str, Any]]:
     ]
 
 
-def requested(amount: int, path: str = "bank", delegation: str = "1") -> dict[str, Any]:
-    call = {"id": "p", "name": "pay", "arguments": {"amount": amount}, "allowed_decisions": ALL}
+def requested(amount: int, path: str = "bank", delegation: str = "1", id_: str = "p") -> dict[str, Any]:
+    call = {"id": id_, "name": "pay", "arguments": {"amount": amount}, "allowed_decisions": ALL}
     return {"type": "approval_request", "calls": [call], "delegate": path, "delegation": delegation}
 
 
@@ -81,8 +81,8 @@ async def test_the_history_has_the_request_of_a_delegate_while_it_waits_and_each
     expected = [
         requested(5),
         decided("approve", "ana"),
-        requested(6),
-        decided("reject", "bob", message="Enough."),
+        requested(6, id_="p#2"),
+        decided("reject", "bob", id="p#2", message="Enough."),
     ]
     assert (first, second, await approvals(session), ran, result.results) == (
         expected[:1],

@@ -242,4 +242,4 @@ async def test_no_message_history_has_an_orphan_call_after_any_decision() -> Non
     calls = [call["id"] or "" for each in messages if isinstance(each, AIMessage) for call in each.tool_calls]
     answers = [each.tool_call_id for each in messages if isinstance(each, ToolMessage)]
 
-    assert (sorted(calls), sorted(answers)) == (["1", "1", "2", "2"], ["1", "1", "2", "2"])
+    assert (sorted(calls), sorted(answers)) == (["1", "1#2", "2", "2#2"],) * 2

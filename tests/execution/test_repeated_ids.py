@@ -47,6 +47,6 @@ async def test_a_call_without_a_result_is_pending_though_one_before_it_had_one()
 
     assert (meanwhile.results, meanwhile.pending, records) == (
         {"c": "one"},
-        [{"id": "c", "name": "work"}],
+        [{"id": "c#2", "plan_id": "c", "name": "work"}],
         [("echo", "finished"), ("work", "started")],
     )

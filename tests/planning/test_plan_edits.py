@@ -265,7 +265,8 @@ async def test_a_later_step_with_the_same_ids_is_edited_too() -> None:
     agent = EditedAgent([TWO, TWO, *DONE])
     await agent.stand()
     await agent.graph.ainvoke(None, thread(), interrupt_before=["tools"])
-    await agent.edit(with_calls(await agent.plan(), OTHER, SECOND), denied("2"))
+    other, second = (("1#2", *OTHER[1:]), ("2#2", *SECOND[1:]))
+    await agent.edit(with_calls(await agent.plan(), other, second), denied("2#2"))
 
     found = await agent.end()
 

@@ -150,7 +150,7 @@ async def test_calls_that_waited_are_pending_when_the_budget_ends() -> None:
     assert (result.stop_reason, result.results, result.pending) == (
         "token_limit",
         {"a": "x", "b": {"error": "Not run: the limit was reached before its turn came."}},
-        [{"id": "b", "name": "echo", "needs": ["a"]}],
+        [{"id": "b", "plan_id": "b", "name": "echo", "needs": ["a"]}],
     )
 
 

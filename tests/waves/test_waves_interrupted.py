@@ -150,7 +150,10 @@ async def test_a_wave_goes_on_between_its_levels_after_a_restart(tmp_path: Path)
     assert (waiting.status, waiting.results, waiting.pending, result.results, result.status) == (
         SessionStatus.RUNNING,
         {"a": "x"},
-        [{"id": "s", "name": "slow", "needs": ["a"]}, {"id": "c", "name": "echo", "needs": ["s"]}],
+        [
+            {"id": "s", "plan_id": "s", "name": "slow", "needs": ["a"]},
+            {"id": "c", "plan_id": "c", "name": "echo", "needs": ["s"]},
+        ],
         {"a": "x", "s": "slow x", "c": "slow x!"},
         SessionStatus.COMPLETED,
     )

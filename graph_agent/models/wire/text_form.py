@@ -13,12 +13,15 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 
 from graph_agent._internal.media import media_of
+from graph_agent.models.wire.traits import CALL_FIELDS
 from graph_agent.parsing.turns import RESULT_MARKER
 
 EXAMPLE_ID = "do-not-render-example-"
 """Prefix of the ids of example messages, which only a request holds."""
 PLAN_STATUS = "plan_status"
 """Key of a planning reply's `response_metadata` with the status of its plan; without it, the status is `continue`."""
+_PLAN_IDS = "plan_ids"
+"""Key of a planning reply's `response_metadata`: id → the model's own id, for each call whose id is another."""
 
 
 def is_example(message: BaseMessage) -> bool:
@@ -32,6 +35,8 @@ class _Place(NamedTuple):
     name: str
     number: int
     """The place of the call among several calls of a reply, counted from 1; 0 for a single call."""
+    plan_id: str
+    """The model's own id of the call."""
 
 
 _Result = tuple[ToolMessage, _Place]
@@ -46,7 +51,7 @@ def as_text_history(messages: Sequence[AnyMessage]) -> list[BaseMessage]:
 
 
 def as_plans(messages: Sequence[AnyMessage]) -> list[BaseMessage]:
-    """Replace each message of calls by its plan, and consecutive results by one user message keyed by call id.
+    """Replace each message of calls by its plan, and consecutive results by one user message keyed by plan id.
 
     The result of a failed call is `{"error": …}`. Message ids and other messages are unchanged.
     """
@@ -72,14 +77,15 @@ def _convert(
     for message in messages:
         if isinstance(message, ToolMessage):
             # A hook's result may have no call, and no name.
-            place = places.get(message.tool_call_id, _Place("tool", 0))
+            place = places.get(message.tool_call_id, _Place("tool", 0, message.tool_call_id))
             results.append((message, place._replace(name=message.name or place.name)))
             continue
         flush()
         if isinstance(message, AIMessage) and (calls := message.tool_calls):
-            numbers = range(1, len(calls) + 1) if len(calls) > 1 else [0]
+            numbers, names = range(1, len(calls) + 1) if len(calls) > 1 else [0], _plan_ids(message)
             places |= {
-                call["id"] or "": _Place(call["name"], number) for call, number in zip(calls, numbers, strict=True)
+                (id_ := call["id"] or ""): _Place(call["name"], number, names.get(id_, id_))
+                for call, number in zip(calls, numbers, strict=True)
             }
             written.append(AIMessage(format_calls(message), id=message.id))
         else:
@@ -122,10 +128,39 @@ def tagged_result(name: str, text: str, *, before: str = "", after: str = "") ->
     return f'{RESULT_MARKER}{before} name="{name}"{after}>\n{text}\n</tool_result>'
 
 
+def with_call_ids(message: AIMessage, names: Mapping[str, str]) -> AIMessage:
+    """Return a planning reply for calls with other ids; those of its `tool_calls` are left to the caller.
+
+    Args:
+        names: The model's own id of a call → the id that replaces it.
+    """
+    if not names:
+        return message
+    metadata = {**message.response_metadata, _PLAN_IDS: {id_: own for own, id_ in names.items()}}
+    kwargs = {
+        key: {names.get(own, own): fields for own, fields in value.items()} if key in _KEYED_BY_ID and value else value
+        for key, value in message.additional_kwargs.items()
+    }
+    return message.model_copy(update={"response_metadata": metadata, "additional_kwargs": kwargs})
+
+
+_KEYED_BY_ID = (CALL_FIELDS, "__gemini_function_call_thought_signatures__")
+"""Keys of `additional_kwargs` with parts of calls by their id."""
+
+
+def _plan_ids(message: AIMessage) -> Mapping[str, str]:
+    found = message.response_metadata.get(_PLAN_IDS)
+    return found if isinstance(found, dict) else {}
+
+
 def _plan(message: AIMessage) -> str:
+    names = _plan_ids(message)
     plan = {
         "status": message.response_metadata.get(PLAN_STATUS, "continue"),
-        "tools": [{"id": call["id"], "tool": call["name"], "args": call["args"]} for call in message.tool_calls],
+        "tools": [
+            {"id": names.get(call["id"] or "", call["id"]), "tool": call["name"], "args": call["args"]}
+            for call in message.tool_calls
+        ],
         "reasoning": message.text,
     }
     return json.dumps(plan, ensure_ascii=False)
@@ -133,8 +168,8 @@ def _plan(message: AIMessage) -> str:
 
 def _keyed(results: list[_Result]) -> str:
     results_by_id = {
-        result.tool_call_id: {"error": result.text} if result.status == "error" else _value(result.text)
-        for result, _ in results
+        place.plan_id: {"error": result.text} if result.status == "error" else _value(result.text)
+        for result, place in results
     }
     return json.dumps({"results": results_by_id}, ensure_ascii=False)
 

@@ -36,9 +36,9 @@ function newInput(log, event) {
   return input;
 }
 
-function newCall(log, step, id, name) {
+function newCall(log, step, { id, name, needs = [], plan_id: own = id }) {
   const kind = name.startsWith("delegate_to_") ? "delegation" : "tool";
-  const call = { id, name, kind, step, needs: [], state: "planned", waits: [], progress: [], arguments: null };
+  const call = { id, own, name, kind, step, needs, state: "planned", waits: [], progress: [], arguments: null };
   step.calls.push(call);
   log.calls.set(id, call);
   return call;
@@ -71,7 +71,7 @@ export const isAsked = (run) => run.question !== null;
 
 function callOf(log, input, event, time) {
   const name = event.name || `delegate_to_${event.target}`;
-  const call = log.calls.get(event.id) || newCall(log, stepOf(input, event, time), event.id, name);
+  const call = log.calls.get(event.id) || newCall(log, stepOf(input, event, time), { id: event.id, name });
   call.name = name;
   return call;
 }
@@ -104,9 +104,7 @@ const REDUCERS = {
   },
   plan(log, event, input, time) {
     const step = newStep(input, event, time);
-    for (const planned of event.calls) {
-      newCall(log, step, planned.id, planned.name).needs = planned.needs || [];
-    }
+    for (const planned of event.calls) newCall(log, step, planned);
     // Without calls, the text is the answer, whose event may be stored later.
     if (event.calls.length) consume(log, event.reasoning);
   },

@@ -128,7 +128,7 @@ export function layout(input, viewport, zoom, now) {
   });
   for (const [call, box] of places) {
     for (const id of call.needs) {
-      const needed = call.step.calls.find((one) => one.id === id);
+      const needed = call.step.calls.find((one) => one.own === id);
       const from = needed && places.get(needed);
       if (from) lines.push({ key: `${id}>${call.id}`, x1: from.x + from.width, y1: from.y + LANE / 2, x2: box.x, y2: box.y + LANE / 2 });
     }
