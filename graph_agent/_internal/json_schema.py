@@ -151,6 +151,8 @@ class SchemaCheck:
             self(value)
         except (ValidationError, SlowSchemaError) as error:
             return str(getattr(error, "message", error))
+        except RecursionError:
+            return "its schema refers to itself without an end, so that nothing fits it"
         return None
 
 

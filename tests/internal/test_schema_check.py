@@ -180,3 +180,17 @@ def test_references_that_lead_somewhere_are_followed(schema: dict[str, Any]) -> 
     check = SchemaCheck(schema)
 
     check({"$ref": "#/none"})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"anyOf": [{"$ref": "#"}, {"type": "object"}]},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    ],
+)
+def test_a_schema_that_refers_to_itself_is_a_reason_and_no_exception(schema: dict[str, Any]) -> None:
+    why = SchemaCheck(schema).misfit({"sure": True})
+
+    assert why == "its schema refers to itself without an end, so that nothing fits it"
