@@ -33,6 +33,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
 from graph_agent._internal.failure_log import clause
+from graph_agent._internal.own_files import record_file
 from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent._internal.text import to_json_safe
 from graph_agent._internal.yaml_files import expand, parse_yaml
@@ -75,6 +76,7 @@ def load_response_format(given: str | dict[str, Any], folder: Path) -> type[Any]
 def _read_schema(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{path} is not there; name a file with a JSON schema, as JSON or YAML.")
+    record_file(path, "the response format of this agent")
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text) if path.suffix == ".json" else parse_yaml(text, str(path))
@@ -380,9 +382,13 @@ def _located(name: str, raw: Mapping[str, Any], spec: AgentSpec, environment: Ma
         raw = {**raw, "roots": [str(spec.folder / root) if isinstance(root, str) else root for root in roots]}
     if raw.get("transport") != "stdio":
         return _with_variables(name, raw)
+    folder = spec.folder / cwd if isinstance(cwd := raw.get("cwd", "."), str) else spec.folder
+    for part in (raw.get("command"), *(raw.get("args") or ())):
+        if isinstance(part, str) and (folder / part).is_file():
+            record_file(folder / part, f"the MCP server {name!r} of this agent")
     return {
         **raw,
-        "cwd": str(spec.folder / cwd) if isinstance(cwd := raw.get("cwd", "."), str) else cwd,
+        "cwd": str(folder) if isinstance(cwd, str) else cwd,
         "env": _env(raw.get("env") or {}, environment),
     }
 

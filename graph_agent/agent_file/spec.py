@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.json_schema import SkipJsonSchema
 
 from graph_agent._internal.credential_headers import check_headers
+from graph_agent._internal.own_files import record_file, record_import_folder
 from graph_agent._internal.validation_text import describe_fields, explain
 from graph_agent._internal.yaml_files import parse_yaml
 from graph_agent.agent_file.credentials import CredentialSource, check_sources, keys_from, loop_fields_from
@@ -225,6 +226,9 @@ def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> 
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"Agent file {path}: {error}.") from None
+    record_file(path, "the file of this agent")
+    record_file(path.parent / ".env", "the environment of this agent")
+    record_import_folder(path.parent)
     content = parse_yaml(text, f"Agent file {path}")
     if not isinstance(content, dict):
         raise ConfigError(f"Agent file {path}: expected keys such as 'name' and 'model' at the top, got {content!r}.")

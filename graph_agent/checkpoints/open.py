@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from graph_agent._internal.own_files import record_database
 from graph_agent.checkpoints.format import guard_reads
 from graph_agent.checkpoints.urls import MEMORY, check_cache, file_of, is_postgres, without_password
 from graph_agent.errors import ConfigError
@@ -56,6 +57,7 @@ async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[Base
     path = file_of(url, folder)
     from graph_agent.checkpoints.sqlite_saver import open_sqlite_saver
 
+    record_database(path)
     async with open_sqlite_saver(path, strict_serializer()) as sqlite_saver:
         guard_reads(sqlite_saver)
         yield sqlite_saver
@@ -104,6 +106,7 @@ async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[Base
     path = file_of(url, folder)
     from graph_agent.checkpoints.sqlite_saver import open_sqlite_store
 
+    record_database(path)
     async with open_sqlite_store(path) as store:
         yield store
 
@@ -133,6 +136,7 @@ async def open_cache(url: str, folder: Path | None = None) -> AsyncIterator[Base
     from graph_agent._compat import close_sqlite_cache
 
     path = file_of(url, folder, "cache")
+    record_database(path)
     try:
         cache = await asyncio.to_thread(lambda: SqliteCache[Any](path=str(path), serde=strict_serializer()))
     except sqlite3.Error as error:

@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template, TemplateSyntaxError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from graph_agent._internal.own_files import record_file
 from graph_agent._internal.yaml_files import parse_yaml
 from graph_agent.errors import ConfigError, did_you_mean
 
@@ -92,6 +93,7 @@ class Prompts:
 
 def read_prompt_file(path: Path) -> str:
     """Read the `template`, the only key, from a prompt's YAML file; raise `ConfigError` if that fails."""
+    record_file(path, "a prompt of this agent")
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

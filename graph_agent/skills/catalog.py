@@ -17,6 +17,7 @@ from pydantic import Field
 
 from graph_agent._compat import read_running_state
 from graph_agent._internal.failure_log import get_logger
+from graph_agent._internal.own_files import record_file
 from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent._internal.text import clean, visible
 from graph_agent.approvals.policy import reviewed_together
@@ -274,6 +275,7 @@ class SkillSet:
         self.section = ""
         """The section of the system prompt that describes the skills; empty without any."""
         for folder in folders:
+            record_file(folder, "a skill of this agent")
             if not folder.is_dir():
                 what = "is no folder" if folder.exists() else "is not there"
                 raise ConfigError(f"skills: {folder} {what}; name a skill, or a folder that holds skills.")

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graph_agent.errors import ConfigError
+from graph_agent.workspace.protection import is_of_git, own_part
 
 MOST_DEPTH = 100
 """Folders above a file; each takes a descriptor while a path is resolved."""
@@ -76,7 +77,7 @@ class Folder:
         if not self.root.is_dir() or self.root == Path(self.root.anchor):
             raise ConfigError(f"The workspace {root} is no folder below the root of the file system; name one.")
         self.protected = tuple(path.strip("/") for path in protected)
-        """Paths that are never written."""
+        """Paths that are never written, in addition to those of `protection`."""
         self.max_bytes = max_bytes
         """Size of the largest file that is read or written."""
 
@@ -105,6 +106,8 @@ class Folder:
         Raises:
             PathError: If it is not below the folder, protected, a folder, or the text is too long.
         """
+        # Also before links are followed, so that a refused write leaves no new folders.
+        self._check_writable(os.path.normpath("/".join(self._parts_of(path, path)) or "."))
         with self._found(path, make_parents=True) as place:
             self._check_writable(place.path)
             with _locked(place.parent, path) as name_of_temporary:
@@ -264,6 +267,10 @@ class Folder:
         below = f"{path}/".casefold()
         if any(below.startswith(f"{each}/".casefold()) for each in self.protected):
             raise PathError(f"{path} is protected; the person must change it.")
+        if is_of_git(self.root, path):
+            raise PathError(f"{path} is protected: git would run programs that it names; the person must change it.")
+        if (what := own_part(self.root, path)) is not None:
+            raise PathError(f"{path} is protected: it is {what}. A person may approve this, with an approval rule.")
 
     def _parts_of(self, path: str, given: str) -> list[str]:
         """Split a path; an absolute one must be below the root."""

@@ -97,10 +97,13 @@ class CommandRunner:
         self._folder = folder
         self._shell = shell
         is_bubblewrap = shell.sandbox == "bubblewrap" or (shell.sandbox == "auto" and _has_bubblewrap())
-        self._prefix = _bubblewrap(folder, shell) if is_bubblewrap else _container(folder, shell.sandbox)
-        self.needs_approval = not self._prefix if shell.approve is None else shell.approve
+        self._is_bubblewrap = is_bubblewrap
+        self._prefix = [] if is_bubblewrap else _container(folder, shell.sandbox)
+        has_sandbox = is_bubblewrap or bool(self._prefix)
+        self.needs_approval = not has_sandbox if shell.approve is None else shell.approve
         """Whether a person must approve each command."""
-        if not self._prefix and shell.approve is False:
+        self._has_sandbox = has_sandbox
+        if not has_sandbox and shell.approve is False:
             logger.warning("Commands run in no sandbox and without approval: they can do what this process can.")
 
     async def run_command(self, command: str) -> str:
@@ -111,15 +114,33 @@ class CommandRunner:
         Args:
             command: A command line for sh.
         """
+        if not self._has_sandbox:
+            return await self._run(command, [])
+        # Imported here: it loads LangGraph, which `Shell` does not need.
+        from graph_agent.workspace.protection import Guard
+
+        guard = await asyncio.to_thread(Guard, self._folder)
+        prefix = _bubblewrap(self._folder, self._shell, guard.mounts()) if self._is_bubblewrap else self._prefix
+        try:
+            text = await self._run(command, prefix)
+        finally:
+            # Also after a cancellation.
+            moved = await asyncio.shield(asyncio.to_thread(guard.set_aside_new))
+        if moved:
+            logger.warning("A command of a workspace made files that are not permitted; renamed to: %s", moved)
+            text += f"\nFiles that git or this agent would use may not be made; renamed to: {', '.join(moved)}"
+        return text
+
+    async def _run(self, command: str, prefix: Sequence[str]) -> str:
         mark = secrets.token_hex(16)
-        home = "/tmp" if self._prefix else os.environ.get("HOME", "/")
+        home = "/tmp" if prefix else os.environ.get("HOME", "/")
         defaults = {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb"}
         # With a pipe of asyncio's own, `wait` would return only when no process has the pipe open any more.
         ours, theirs = os.pipe()
         pipe = os.fdopen(ours, "rb", buffering=0)
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(
-                *(*self._prefix, "/bin/sh", "-c", command),
+                *(*prefix, "/bin/sh", "-c", command),
                 cwd=self._folder.root,
                 env={**defaults, **self._shell.env, _MARK: mark},
                 stdin=asyncio.subprocess.DEVNULL,
@@ -220,8 +241,14 @@ def _has_bubblewrap() -> bool:
         return False
 
 
-def _bubblewrap(folder: Folder, shell: Shell) -> list[str]:
-    """Return the command line of a sandbox that sees the folder and the system's programs."""
+def _bubblewrap(folder: Folder, shell: Shell, mounts: Sequence[str]) -> list[str]:
+    """Return the command line of a sandbox that sees the folder and the system's programs.
+
+    Args:
+        folder: The folder, which commands may write.
+        shell: How commands are run.
+        mounts: Arguments for what they may not write below it.
+    """
     command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     if shell.network:
         command.append("--share-net")
@@ -233,9 +260,7 @@ def _bubblewrap(folder: Folder, shell: Shell) -> list[str]:
         else:
             command += ["--ro-bind-try", path, path]
     root = str(folder.root)
-    command += ["--bind", root, root]
-    for name in folder.protected:
-        command += ["--ro-bind-try", f"{root}/{name}", f"{root}/{name}"]
+    command += ["--bind", root, root, *mounts]
     return [*command, "--chdir", root, "--"]
 
 

@@ -20,8 +20,6 @@ from graph_agent.workspace.shell import CommandRunner, Shell
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PROTECTED = (".git",)
-"""Git runs programs that its own files name, later and outside of the workspace."""
 _MOST_FILES = 1000
 _MOST_MATCHES = 200
 _MATCH_CHARS = 300
@@ -35,20 +33,23 @@ def workspace_tools(
     write: bool = True,
     shell: Shell | bool = False,
     approve_edits: bool = False,
-    protected: Sequence[str] = PROTECTED,
+    protected: Sequence[str] = (),
 ) -> list[BaseTool]:
     """Return tools for the files of a folder: `list_files`, `search_files`, `read_file`, `write_file`, `edit_file`.
 
     No path leads out of the folder, by `..`, an absolute path, or a link, also while another process changes links.
     Reading tools are marked as such, with the kinds that limit their outputs; the others may write.
 
+    Git's files (`.git` at any depth, bare repositories) are never written. The files that the agent is loaded from are
+    written only by a call that a person has approved: the agent file, its prompts, modules, skills and database, the
+    file of API keys, the Python environment.
+
     Args:
         folder: The folder; it must exist.
         write: Whether `write_file` and `edit_file` are among them.
         shell: Whether `run_command` is among them, and how it runs commands; True for `Shell()`.
         approve_edits: Whether a person must approve each call of `write_file` and `edit_file`.
-        protected: Paths below the folder that are never written, each with all that is below it; in a sandbox,
-            commands cannot write those that exist either.
+        protected: Further paths below the folder that are never written, each with all that is below it.
 
     Raises:
         ConfigError: If there is no such folder, or the sandbox of `shell` is not available.

@@ -24,6 +24,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent._internal.json_bounds import JsonBounds
+from graph_agent._internal.own_files import record_file
 from graph_agent._internal.signals import Drainable
 from graph_agent.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.errors import ConfigError
@@ -163,6 +164,7 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
     listed = environment.get(KEYS_VARIABLE, "").replace(",", "\n")
     entries = [(f"{KEYS_VARIABLE}, entry {i}", text) for i, text in _entries(listed)]
     if file is not None:
+        record_file(file, "the file of this agent's API keys")
         try:
             entries += [(f"{file}, entry {i}", text) for i, text in _entries(file.read_text(encoding="utf-8-sig"))]
         except (OSError, UnicodeDecodeError) as error:

@@ -1,0 +1,138 @@
+"""Knows the files that the agents of this process are loaded from, so that an agent's tools can refuse to change them.
+
+Whoever reads such a file records it. Imported modules need no record.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+_SQLITE_SUFFIXES = ("-journal", "-shm", "-wal")
+_DATABASE_SUFFIXES = ("", *_SQLITE_SUFFIXES, ".sessions-lock")
+_MODULE_SUFFIXES = (".py", ".pyc", ".pyd", ".so")
+
+_DATABASE = "the database of this agent"
+
+_recorded: dict[str, str] = {}
+"""Real path of a file or a folder → what it is."""
+_import_folders: set[str] = set()
+
+
+def record_file(path: str | Path, what: str) -> None:
+    """Record a file, which may not exist yet, or a folder; `what` completes "it is …"."""
+    _recorded[os.path.realpath(path)] = what
+
+
+def record_database(path: str | Path) -> None:
+    """Record an SQLite file, and the files that SQLite and the session locks have beside it."""
+    for suffix in _DATABASE_SUFFIXES:
+        record_file(f"{path}{suffix}", _DATABASE)
+
+
+def record_import_folder(path: str | Path) -> None:
+    """Record a folder that is searched for modules before the import path: a new file there may replace a module."""
+    _import_folders.add(os.path.realpath(path))
+
+
+def describe(path: str) -> str | None:
+    """Return what a real path, which may not exist, is to the agents of this process; None for any other file."""
+    folded = path.casefold()  # some file systems do not distinguish case
+    for own, what in [*_recorded.items(), *_environment().items()]:
+        if f"{folded}/".startswith(f"{own}/".casefold()):
+            return what
+    is_module = _is_module(folded, {each.casefold() for each in _module_files()}) or _replaces_module(path)
+    return "a module that this process imports" if is_module else None
+
+
+def files_below(root: str) -> list[str]:
+    """Return the files and folders of the agents below a folder; some of them may not exist."""
+    found = {path for path in [*_recorded, *_environment(), *_module_files()] if path.startswith(f"{root}/")}
+    found |= replacements_below(root)
+    # Compiled modules are loaded in the place of their source.
+    found |= {os.path.join(os.path.dirname(path), "__pycache__") for path in found if path.endswith(".py")}
+    return sorted(found)
+
+
+def is_of_database(path: str) -> bool:
+    """Whether a path out of `files_below` is a database, or a file that SQLite or the session locks have beside one."""
+    return _recorded.get(path) == _DATABASE
+
+
+def make_placeholders(paths: Iterable[str]) -> None:
+    """Make, empty, the files out of `paths` that SQLite has beside a database, and the folders of compiled modules.
+
+    A missing file cannot be made read-only. SQLite takes an empty one for a missing one, but would take over the
+    changes in one that a command makes.
+    """
+    for path in paths:
+        with suppress(OSError):
+            if path.endswith("/__pycache__"):
+                os.mkdir(path)
+            for suffix in _SQLITE_SUFFIXES:
+                if path.endswith(suffix) and os.path.isfile(path.removesuffix(suffix)):
+                    os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def replacements_below(root: str) -> set[str]:
+    """Return the files below a folder that the next import may load in the place of a module of this process."""
+    found = set[str]()
+    for folder in _import_folders:
+        if not f"{folder}/".startswith(f"{root}/"):
+            continue
+        for entry in _entries(folder):
+            inner = _entries(entry.path) if entry.is_dir() else []
+            found |= {each.path for each in (entry, *inner) if _replaces_module(each.path)}
+    return found
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+@functools.cache
+def _environment() -> dict[str, str]:
+    """Return the folders of the Python environment, which may stand in a workspace, and what they are."""
+    paths = sysconfig.get_paths()
+    folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")]
+    return dict.fromkeys(
+        map(os.path.realpath, [*folders, f"{sys.prefix}/pyvenv.cfg"]), "this agent's Python environment"
+    )
+
+
+def _module_files() -> set[str]:
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return {_real(file) for file in files if isinstance(file, str)}
+
+
+@functools.cache
+def _real(path: str) -> str:
+    return os.path.realpath(path)
+
+
+def _is_module(path: str, modules: Collection[str]) -> bool:
+    """Whether a file is a module out of `modules`, or such a module in compiled form."""
+    folder, name = os.path.split(path)
+    if os.path.basename(folder) == "__pycache__":
+        path = os.path.join(os.path.dirname(folder), f"{name.partition('.')[0]}.py")
+    return path in modules
+
+
+def _replaces_module(path: str) -> bool:
+    """Whether the next import would load a file in the place of a module that is loaded from elsewhere."""
+    folder, name = os.path.split(path)
+    if not name.endswith(_MODULE_SUFFIXES):
+        return False
+    module = name.partition(".")[0]
+    if module == "__init__":
+        folder, module = os.path.split(folder)
+    return folder in _import_folders and module in sys.modules
