@@ -316,7 +316,7 @@ async def test_a_repository_that_a_command_makes_is_set_aside(repositories: Path
 
 
 @in_sandbox
-async def test_commands_beside_repositories_of_a_person_rename_nothing(repositories: Path) -> None:
+async def test_commands_near_repositories_of_a_person_rename_nothing(repositories: Path) -> None:
     output = await run(
         repositories, "cd nested/deep && git status --short && echo x > new && mkdir -p ../a && mv new ../a"
     )
