@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,20 +17,10 @@ from graph_agent.persistence import open_saver
 from graph_agent.workspace import Shell, workspace_tools
 from tests.support.agents import asks
 from tests.support.cli import run_cli
+from tests.support.sandbox import in_sandbox
 
 HUNGRY = "import time; x = bytearray(300_000_000); time.sleep(1000)"
 WORKS = Shell(sandbox="none", approve=False)
-
-
-def has_bubblewrap() -> bool:
-    try:
-        command = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
-
-
-in_sandbox = pytest.mark.skipif(not has_bubblewrap(), reason="bubblewrap is not installed, or may not start a sandbox")
 
 
 async def run(folder: Path, command: str, **options: Any) -> str:

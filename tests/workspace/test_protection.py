@@ -24,7 +24,7 @@ from graph_agent.server.admission.gate import read_keys
 from graph_agent.spec import load_spec, open_agent
 from graph_agent.workspace import Shell, workspace_tools
 from tests.support.agents import asks
-from tests.workspace.test_commands import in_sandbox
+from tests.support.sandbox import in_sandbox
 
 
 def use(folder: Path, name: str, **arguments: Any) -> str:
