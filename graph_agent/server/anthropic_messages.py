@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.messages import HumanMessage
 from langchain_core.tools import BaseTool
 from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from graph_agent._internal.media import estimated_tokens
 from graph_agent.server.admission.body import BodyRoute, run_in_thread
+from graph_agent.server.anthropic_blocks import Block, Message, messages_of, text_of_blocks
 from graph_agent.server.chat import schemas
 from graph_agent.server.chat.handler import ChatDialect, status_fields
 from graph_agent.server.chat.outcomes import ChatOutcome, Ending
@@ -23,39 +24,6 @@ from graph_agent.server.parameters import ChatEndpoint, Sender, Server, chat_end
 from graph_agent.server.problems import InvalidRequestError, ProblemError, anthropic_error
 from graph_agent.server.response_models import AnthropicError, AnthropicMessage, TokenCount, error_responses
 from graph_agent.server.sse import frame
-
-_CONTENT_TYPES = ("text", "image", "document")
-
-
-class Source(schemas.RequestObject):
-    """The source of an image or a document."""
-
-    type: Literal["base64", "url", "text"]
-    media_type: str = ""
-    data: str = ""
-    url: str = ""
-
-
-class Block(schemas.RequestObject):
-    """A piece of a message."""
-
-    type: Literal["text", "image", "document", "tool_use", "tool_result", "thinking", "redacted_thinking"]
-    text: str | None = None
-    source: Source | None = None
-    title: str | None = None
-    id: schemas.CallId | None = None
-    name: str | None = None
-    input: dict[str, Any] | None = None
-    tool_use_id: schemas.CallId | None = None
-    content: str | schemas.ListOf[Block] | None = None
-    is_error: bool | None = None
-
-
-class Message(schemas.RequestObject):
-    """One message of the conversation."""
-
-    role: Literal["user", "assistant", "system"]
-    content: str | schemas.ListOf[Block]
 
 
 class Tool(schemas.RequestObject):
@@ -141,7 +109,7 @@ def read_messages_request(body: MessagesRequest) -> schemas.ChatRequest:
     }
     no_tools = body.tool_choice is not None and body.tool_choice.type == "none"
     return schemas.ChatRequest(
-        messages=[read for message in body.messages for read in _messages(message)],
+        messages=[read for message in body.messages for read in messages_of(message)],
         instructions=_instructions(body),
         options={name: value for name, value in options.items() if value is not None},
         client_tools=[] if no_tools else _tools(body),
@@ -153,77 +121,14 @@ def read_messages_request(body: MessagesRequest) -> schemas.ChatRequest:
 
 def tokens_of(body: CountRequest) -> int:
     """Estimate the tokens of a request at 4 characters per token; at least 1."""
-    messages = [read for message in body.messages for read in _messages(message)]
+    messages = [read for message in body.messages for read in messages_of(message)]
     tools: list[BaseTool | dict[str, Any]] = [*_tools(body)]
     return max(1, estimated_tokens([HumanMessage(_instructions(body)), *messages], tools=tools or None))
 
 
 def _instructions(body: CountRequest) -> str:
     system = [message.content for message in body.messages if message.role == "system"]
-    return "\n\n".join(text for content in (body.system, *system) if (text := _joined(content)))
-
-
-def _messages(message: Message) -> list[AnyMessage]:
-    if message.role == "system":
-        return []
-    if isinstance(message.content, str):
-        return [HumanMessage(message.content) if message.role == "user" else AIMessage(message.content)]
-    if message.role == "assistant":
-        calls = [_call(block) for block in message.content if block.type == "tool_use"]
-        return [AIMessage(_joined(message.content), tool_calls=calls)]
-    results: list[AnyMessage] = [_result(block) for block in message.content if block.type == "tool_result"]
-    content = [_content_block(block) for block in message.content if block.type in _CONTENT_TYPES]
-    return [*results, HumanMessage(_simplify(content))] if content or not results else results
-
-
-def _content_block(block: Block) -> dict[str, Any]:
-    if block.type == "text":
-        return {"type": "text", "text": block.text or ""}
-    if block.source is None:
-        raise InvalidRequestError(f"A block of type {block.type} has no source.", "messages")
-    if block.type == "document":
-        return _document(block.source, block.title)
-    if block.source.type == "url":
-        return schemas.image(url=block.source.url)
-    if block.source.type == "text":
-        raise InvalidRequestError("An image is given by its address, or by its bytes in base64.", "messages")
-    return schemas.image(mime_type=block.source.media_type, base64=block.source.data)
-
-
-def _document(source: Source, title: str | None) -> dict[str, Any]:
-    if source.type == "url":
-        raise InvalidRequestError("A document is given by its bytes in base64, or as text.", "messages")
-    if source.type == "text":
-        return {"type": "text", "text": f"{title}\n\n{source.data}" if title else source.data}
-    return schemas.document(mime_type=source.media_type, base64=source.data, name=title)
-
-
-def _simplify(blocks: list[dict[str, Any]]) -> str | list[Any]:
-    if not blocks:
-        raise InvalidRequestError("A message of the user's has no content.", "messages")
-    return schemas.simplify_blocks(blocks)
-
-
-def _call(block: Block) -> ToolCall:
-    if not block.id or not block.name:
-        raise InvalidRequestError("A block of type tool_use has no id or no name.", "messages")
-    return ToolCall(id=block.id, name=block.name, args=block.input or {}, type="tool_call")
-
-
-def _result(block: Block) -> ToolMessage:
-    if not block.tool_use_id:
-        raise InvalidRequestError("A block of type tool_result has no tool_use_id.", "messages")
-    content: str | list[Any] = block.content if isinstance(block.content, str) else ""
-    if isinstance(block.content, list):
-        blocks = [_content_block(part) for part in block.content if part.type in _CONTENT_TYPES]
-        content = _simplify(blocks) if blocks else ""
-    return ToolMessage(content, tool_call_id=block.tool_use_id, status="error" if block.is_error else "success")
-
-
-def _joined(content: str | list[Block] | None) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "\n\n".join(block.text for block in content if block.type == "text" and block.text)
+    return "\n\n".join(text for content in (body.system, *system) if (text := text_of_blocks(content)))
 
 
 def _is_function(tool: Tool) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 from starlette.responses import Response
 
 from graph_agent.server.admission.body import BodyRoute
@@ -102,6 +102,35 @@ class NamedTool(schemas.RequestObject):
     function: NamedFunction
 
 
+class AllowedTools(schemas.RequestObject):
+    """The tools that the model may call, and whether it must call one."""
+
+    mode: Literal["auto", "required"] = "auto"
+    tools: schemas.ListOf[Tool] = Field(min_length=1)
+
+
+class AllowedChoice(schemas.RequestObject):
+    """A choice among some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+def _kind_of_choice(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    if isinstance(value, str):
+        return "Mode"
+    return "AllowedChoice" if kind == "allowed_tools" else "NamedTool"
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("Mode")]
+    | Annotated[NamedTool, Tag("NamedTool")]
+    | Annotated[AllowedChoice, Tag("AllowedChoice")],
+    Discriminator(_kind_of_choice),
+]
+
+
 class NamedSchema(schemas.RequestObject):
     """The schema of the answer."""
 
@@ -139,7 +168,7 @@ class ChatCompletionRequest(schemas.RequestObject):
     metadata: schemas.SessionMetadata | None = None
     response_format: ResponseFormat | None = None
     tools: schemas.ListOf[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     store: bool | None = Field(None, description="With false, the request belongs to no session.")
     max_agentic_loops: schemas.AgenticLoops = None
@@ -174,9 +203,9 @@ def read_chat_request(body: ChatCompletionRequest) -> schemas.ChatRequest:
         messages=[*(read for message in history if (read := _message(message)) is not None), *question],
         instructions="\n\n".join(text for text in system if text),
         options={name: value for name, value in options.items() if value is not None},
-        client_tools=[]
-        if body.tool_choice == "none"
-        else [schemas.function_tool(given.name, given.description, given.parameters) for given in _functions(body)],
+        client_tools=[
+            schemas.function_tool(given.name, given.description, given.parameters) for given in _offered(body)
+        ],
         unsupported_tools=[tool.type for tool in body.tools or [] if tool.type != "function"],
         session_id=body.metadata.session_id if body.metadata else None,
         is_stored=body.store is not False,
@@ -250,12 +279,29 @@ def _functions(body: ChatCompletionRequest) -> list[Function]:
     return [function for function in found if function is not None]
 
 
+def _offered(body: ChatCompletionRequest) -> list[Function]:
+    """Return the functions that the model may call."""
+    functions = _functions(body)
+    if body.tool_choice == "none":
+        return []
+    if not isinstance(body.tool_choice, AllowedChoice):
+        return functions
+    allowed = schemas.check_allowed(_kinds(body.tool_choice.allowed_tools.tools), _kinds(body.tools or []))
+    return [function for function in functions if function.name in allowed]
+
+
+def _kinds(tools: Iterable[Tool]) -> list[tuple[str, str | None]]:
+    return [(tool.type, tool.function.name if tool.function else None) for tool in tools]
+
+
 def _choice(body: ChatCompletionRequest) -> str | None:
+    if isinstance(body.tool_choice, AllowedChoice):
+        return "any" if body.tool_choice.allowed_tools.mode == "required" else None
     if not isinstance(body.tool_choice, NamedTool):
         return "any" if body.tool_choice == "required" else None
     name = body.tool_choice.function.name
     if name not in {function.name for function in _functions(body)}:
-        raise InvalidRequestError(f"tool_choice names {name!r}, which is not among the tools.", "tool_choice")
+        raise schemas.not_among(name)
     return name
 
 

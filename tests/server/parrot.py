@@ -2,10 +2,10 @@
 
 `!call NAME {…}` lines ask for calls, all in one wave; `!then NAME {…}` lines for one more wave, when the first has its
 results; `!pid` answers with the process id; `!options` answers with the request's options; `!size` answers with the
-request's estimated tokens; `!fail KIND` fails; `!refuse TEXT` refuses; `!wait FILE` waits for a file; `!think TEXT`
-answers after some reasoning, and repeats earlier reasoning; `!endless` has an endless answer; `!empty` has only empty
-answers. A question for the weather somewhere is a call of the client's `get_weather`, as public suites expect.
-Anything else is echoed, with the results of the calls.
+request's estimated tokens; `!history` answers with the texts of the messages before; `!fail KIND` fails; `!refuse
+TEXT` refuses; `!wait FILE` waits for a file; `!think TEXT` answers after some reasoning, and repeats earlier
+reasoning; `!endless` has an endless answer; `!empty` has only empty answers. A question for the weather somewhere is a
+call of the client's `get_weather`, as public suites expect. Anything else is echoed, with the results of the calls.
 """
 
 from __future__ import annotations
@@ -113,6 +113,8 @@ async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]
         await _until_there(waiting[1])
     if failing := re.search(r"!fail (\S+)", order):
         raise RefusedError(f"{failing[1]}: sk-secretsecretsecret is no key", _STATUSES.get(failing[1], 401))
+    if order == "!history":
+        return _message("\n\n".join(f"{each.type}: {each.text}" for each in messages[:at] if each.type != "system"), [])
     if order == "!size":
         return _message(str(count_tokens_approximately(messages, tools=options.get("tools"))), [])
     if not final and offered:

@@ -10,7 +10,10 @@ from tests.server.process import Served
 
 OPENAI, ANTHROPIC = "/v1/chat/completions", "/v1/messages"
 IMAGE = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "x"}, {"type": "audio"}]}
-BLOCKS = "Input should be 'text', 'image', 'document', 'tool_use', 'tool_result', 'thinking' or 'redacted_thinking'"
+BLOCKS = (
+    "Input should be 'text', 'image', 'document', 'search_result', 'tool_reference', 'tool_use', 'tool_result', "
+    "'thinking', 'redacted_thinking', or the call or result of a provider's tool"
+)
 
 
 def user(content: Any) -> dict[str, Any]:

@@ -297,6 +297,27 @@ def function_tool(name: str, description: str | None, parameters: dict[str, Any]
     return {"type": "function", "function": function}
 
 
+def check_allowed(allowed: Iterable[tuple[str, str | None]], offered: Iterable[tuple[str, str | None]]) -> set[str]:
+    """Return the names of the functions that `tool_choice` allows, of those that a request offers.
+
+    Both are pairs of a type and a name, which is None for tools that are no functions. Raises `ProblemError` if a tool
+    is allowed that is not offered.
+    """
+    known = {(kind, name if kind == "function" else None) for kind, name in offered}
+    names = set()
+    for kind, name in allowed:
+        if (kind, name if kind == "function" else None) not in known:
+            raise not_among(name or kind)
+        if kind == "function":
+            names.add(name or "")
+    return names
+
+
+def not_among(name: str | None) -> ProblemError:
+    """Return the problem for a `tool_choice` that names a tool which the request does not offer."""
+    return InvalidRequestError(f"tool_choice names {name!r}, which is not among the tools.", "tool_choice")
+
+
 def simplify_blocks(blocks: Sequence[dict[str, Any]]) -> str | list[Any]:
     """Return the text of a single text block; otherwise the blocks."""
     return str(blocks[0]["text"]) if len(blocks) == 1 and blocks[0]["type"] == "text" else list(blocks)

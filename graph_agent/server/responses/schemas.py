@@ -266,15 +266,18 @@ def client_tools_of(body: CreateResponse) -> list[dict[str, Any]]:
     choice = body.tool_choice
     if choice == "none":
         return []
-    allowed = None
-    if isinstance(choice, NamedChoice) and choice.type == "allowed_tools":
-        allowed = {tool.name for tool in choice.tools or []}
+    allowed = _allowed(choice, body) if isinstance(choice, NamedChoice) and choice.type == "allowed_tools" else None
     functions = [tool for tool in body.tools or [] if tool.type == "function"]
     return [
         schemas.function_tool(tool.name or "", tool.description, tool.parameters)
         for tool in functions
         if allowed is None or tool.name in allowed
     ]
+
+
+def _allowed(choice: NamedChoice, body: CreateResponse) -> set[str]:
+    offered = ((tool.type, tool.name) for tool in body.tools or [])
+    return schemas.check_allowed(((tool.type, tool.name) for tool in choice.tools or []), offered)
 
 
 def _choice(body: CreateResponse) -> str | None:
@@ -285,19 +288,13 @@ def _choice(body: CreateResponse) -> str | None:
     match choice.type:
         case "function":
             if choice.name not in names:
-                raise _not_among(choice.name)
+                raise schemas.not_among(choice.name)
             return choice.name
         case "allowed_tools":
-            for tool in choice.tools or []:
-                if tool.type != "function" or tool.name not in names:
-                    raise _not_among(tool.name)
+            _allowed(choice, body)
             return "any" if choice.mode == "required" else None
         case _:
             raise InvalidRequestError(f"tool_choice: type {choice.type!r} is not supported.", "tool_choice")
-
-
-def _not_among(name: str | None) -> ProblemError:
-    return InvalidRequestError(f"tool_choice names {name!r}, which is not among the tools.", "tool_choice")
 
 
 _TYPES = ("reasoning", "thinking", "redacted_thinking")
