@@ -11,9 +11,9 @@ from pathlib import Path
 
 LONGEST = 600
 """Lines a file may have."""
-MODULES = 367
+MODULES = 368
 """Modules the package may have; lower it when modules join."""
-LINES = 85_677
+LINES = 85_852
 """Lines the package may have; lower it when the package shrinks."""
 ROOT = Path(__file__).parents[2]
 
