@@ -7,17 +7,18 @@ older one would misread increases it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import count
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent._internal.text import check_session_id
 from graph_agent.errors import NewerFormatError, UnreadableValueError
-from graph_agent.state.lengths import checked, damaged, lengths_of
+from graph_agent.state.lengths import checked, damaged, lengths_of, removed
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -39,6 +40,8 @@ listed, and it is read only with a config of `part_of_history`.
 _PATCHED = "_guards_reads"
 _REMEMBERED = 1000
 """Checkpoints whose lengths and parent are remembered until their history is read: pruning may change them later."""
+_MOST_READS = 5
+"""Times that a history is read again while prunings make it short."""
 _FIELDS = frozenset({"id", "ts", "channel_values", "channel_versions"})
 _VALUES = frozenset({"status", "loop"})
 """Channels of an agent that have a value from their first write on."""
@@ -59,6 +62,8 @@ _NAMES = {"thread_id": "session_id"}
 """Names of keys in messages, where they differ."""
 _Address = tuple[str, str, str]
 """A thread, a checkpoint namespace, and a checkpoint's id; an empty id for the newest."""
+_Read = tuple[str, Any]
+"""What a read needs next: a checkpoint, `checked` or as `stored`, the `history`, or `work` that another thread does."""
 
 
 _own_lists: ContextVar[tuple[str, Mapping[str, list[Any]]] | None] = ContextVar("graph_agent_own_lists", default=None)
@@ -131,49 +136,79 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
                         yield upgraded(found) if config is None else cast("CheckpointTuple", check(found))
                 page = page.next()
 
-    def reading_history(*, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
-        at = _address(config)
-        with readable(config):
-            if at not in known:
-                reading(part_of_history(_config(at)))
+    def read(at: _Address, channels: Sequence[str]) -> Generator[_Read, Any, Mapping[str, DeltaChannelHistory]]:
+        """Read a history, and again while it is not whole: a pruning between two statements makes a read short."""
+        before: Mapping[str, int] | None = None
+        for attempt in count():
+            copied: Mapping[str, Any] = {}
+            if attempt or at not in known:
+                again = yield "checked", part_of_history(_config(at))
+                copied = again.checkpoint["channel_values"] if again is not None and attempt else {}
             if (target := known.pop(at, None)) is None:
-                return history(config=config, channels=channels)
-            lengths, search = lengths_of(target.metadata), cache.histories.find(target, channels)
-            try:
-                id_ = next(search)
-                while True:
-                    id_ = search.send(get_tuple(_config((*at[:2], id_))))
-            except StopIteration as done:
-                found = done.value
-            if found is not None:
-                return checked(cache.histories.restore(found), lengths, at[0])
-            read = history(config=config, channels=channels)
-            if cache.histories.is_long(read):
-                cache.histories.keep(target, read)
-            return checked(read, lengths, at[0])
+                if at[2]:
+                    raise removed(at[0], at[2])
+                break
+            lengths = lengths_of(target.metadata)
+            kept = None if attempt else (yield from search(at, target, channels))
+            found = (yield "work", partial(cache.histories.restore, kept)) if kept else (yield "history", None)
+            # The pruning may have stored full copies in the checkpoint itself before it removed the ancestors.
+            found = {**found, **{name: {"seed": copied[name], "writes": []} for name in found if name in copied}}
+            is_whole, entries = cache.histories.is_whole(found, lengths), cache.histories.count(found)
+            if is_whole and kept is None and cache.histories.is_long(found):
+                yield "work", partial(cache.histories.keep, target, found)
+            # If the same was read twice, it is what the database holds.
+            if is_whole or entries == before or attempt == _MOST_READS:
+                return checked(found, lengths, at[0])
+            before = entries
+        return cast("Mapping[str, DeltaChannelHistory]", (yield "history", None))
+
+    def search(at: _Address, target: CheckpointTuple, channels: Sequence[str]) -> Generator[_Read, Any, Any]:
+        ids = cache.histories.find(target, channels)
+        try:
+            id_ = next(ids)
+            while True:
+                id_ = ids.send((yield "stored", _config((*at[:2], id_))))
+        except StopIteration as done:
+            return done.value
+
+    def reading_history(*, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+        steps, result = read(_address(config), channels), cast("Any", None)
+        with readable(config):
+            while True:
+                try:
+                    kind, what = steps.send(result)
+                except StopIteration as done:
+                    return cast("Mapping[str, DeltaChannelHistory]", done.value)
+                match kind:
+                    case "checked":
+                        result = reading(what)
+                    case "stored":
+                        result = get_tuple(what)
+                    case "history":
+                        result = history(config=config, channels=channels)
+                    case _:
+                        result = what()
 
     async def areading_history(*, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         at = _address(config)
         if (own := _own_lists.get()) is not None and own[0] == at[2] and own[1].keys() >= {*channels}:
             return {name: {"seed": own[1][name], "writes": []} for name in channels}
+        steps, result = read(at, channels), cast("Any", None)
         with readable(config):
-            if at not in known:
-                await areading(part_of_history(_config(at)))
-            if (target := known.pop(at, None)) is None:
-                return await ahistory(config=config, channels=channels)
-            lengths, search = lengths_of(target.metadata), cache.histories.find(target, channels)
-            try:
-                id_ = next(search)
-                while True:
-                    id_ = search.send(await aget_tuple(_config((*at[:2], id_))))
-            except StopIteration as done:
-                found = done.value
-            if found is not None:
-                return checked(await call_in_thread(cache.histories.restore, found), lengths, at[0])
-            read = await ahistory(config=config, channels=channels)
-            if cache.histories.is_long(read):
-                await call_in_thread(cache.histories.keep, target, read)
-            return checked(read, lengths, at[0])
+            while True:
+                try:
+                    kind, what = steps.send(result)
+                except StopIteration as done:
+                    return cast("Mapping[str, DeltaChannelHistory]", done.value)
+                match kind:
+                    case "checked":
+                        result = await areading(what)
+                    case "stored":
+                        result = await aget_tuple(what)
+                    case "history":
+                        result = await ahistory(config=config, channels=channels)
+                    case _:
+                        result = await call_in_thread(what)
 
     # Patched in place: `database_identity` reads the saver's connection, which a wrapper would hide.
     saver.get_tuple = reading  # type: ignore[method-assign]

@@ -15,8 +15,9 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from graph_agent._compat.checkpoints import copied_list, delta_snapshot
+from graph_agent._compat.checkpoints import copied_list, delta_snapshot, replay_delta
 from graph_agent._internal.garbage import paused_collection
+from graph_agent.state.channels import MessagesChannel
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
@@ -173,6 +174,26 @@ class HistoryCache:
                 history[name]["seed"] = delta_snapshot([entry for part in channel.copy for entry in _unpickled(part)])
         self._put(known.at, _Kept(known.at.id, known.at.import_id, extended))
         return history
+
+    @staticmethod
+    def count(history: History) -> dict[str, int]:
+        """Return the number of entries in the full copy and the writes of each channel."""
+        return {
+            name: len(copied_list(each.get("seed")) or ())
+            + sum(len(value) if isinstance(value, list) else 1 for _, _, value in each["writes"])
+            for name, each in history.items()
+        }
+
+    @classmethod
+    def is_whole(cls, history: History, lengths: Mapping[str, int]) -> bool:
+        """Whether each channel has as many entries as were stored; a channel without a length is whole."""
+        for name, number in cls.count(history).items():
+            if number == lengths.get(name, number):
+                continue
+            # Messages may have been replaced or removed, which only their replay shows.
+            if name != "messages" or len(replay_delta(MessagesChannel(), history[name])) != lengths[name]:
+                return False
+        return True
 
     @staticmethod
     def is_long(history: History) -> bool:

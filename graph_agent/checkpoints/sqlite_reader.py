@@ -19,7 +19,7 @@ from graph_agent.checkpoints.format import check_format, check_values, readable
 from graph_agent.checkpoints.session_index import sqlite_threads
 from graph_agent.checkpoints.sqlite_connection import LockWaitConnection, check_database
 from graph_agent.errors import UnreadableValueError
-from graph_agent.state.lengths import checked, lengths_of
+from graph_agent.state.lengths import checked, lengths_of, removed
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -71,11 +71,11 @@ class SqliteReader:
             return None
         at, checkpoint_id = _address(config)
         query = (_BY_ID, (*at, checkpoint_id)) if checkpoint_id else (_NEWEST, at)
-        row = self._connection.execute(*query).fetchone()
-        if row is None:
-            return None
-        id_, parent, kind, stored, metadata = row
-        with readable(config):
+        with readable(config), self._snapshot():
+            row = self._connection.execute(*query).fetchone()
+            if row is None:
+                return None
+            id_, parent, kind, stored, metadata = row
             described = json.loads(metadata) if metadata else {}
             check_format(described, at[0])
             checkpoint = _loads(kind, stored)
@@ -92,11 +92,29 @@ class SqliteReader:
     async def aget_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, Any]:
         """Return, by channel, the `writes` before a checkpoint, oldest first, and the last full copy as `seed`."""
         at, target = _address(config)
-        with readable(config):
+        with readable(config), self._snapshot():
             row = self._connection.execute(_BY_ID, (*at, target)).fetchone()
-            lengths = lengths_of(json.loads(row[4]) if row and row[4] else {})
-            found: Any = {channel: self._history(at, target, channel) for channel in channels}
+            if row is None:
+                raise removed(at[0], target)
+            lengths = lengths_of(json.loads(row[4]) if row[4] else {})
+            # A pruning may have stored full copies in the checkpoint since it was read, and removed its ancestors.
+            copied = _loads(row[2], row[3])["channel_values"]
+            found: Any = {
+                channel: {"writes": [], "seed": copied[channel]}
+                if channel in copied
+                else self._history(at, target, channel)
+                for channel in channels
+            }
             return checked(found, lengths, at[0])
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Let several statements read the file as it is at the first one."""
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("ROLLBACK")
 
     async def list_threads(
         self, *, group: str | None = None, after: str | None = None, limit: int | None = None

@@ -362,6 +362,22 @@ async def maintained(place: Hashable, session_id: str) -> AsyncIterator[Maintena
             await await_thread_future(given_back)
 
 
+@asynccontextmanager
+async def pruning(place: Hashable, session_id: str) -> AsyncIterator[bool]:
+    """Wait for another pruning of a session, and exclude others; yield False if it takes more than `_MAINTENANCE_S`."""
+    key = place, f"{session_id}\0pruning"
+    taken = await _take(key)
+    for _ in range(0 if taken else round(_MAINTENANCE_S / _MAINTENANCE_POLL_S)):
+        await asyncio.sleep(_MAINTENANCE_POLL_S)
+        if taken := await _take(key):
+            break
+    try:
+        yield taken
+    finally:
+        if taken:
+            await await_thread_future(_locks.give_back(*key))
+
+
 def _marker(place: Hashable, session_id: str) -> tuple[Hashable, str]:
     """Return the lock that is held while a session is locked for maintenance."""
     return place, f"{session_id}\0maintenance"

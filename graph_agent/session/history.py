@@ -11,7 +11,7 @@ from graph_agent.checkpoints.format import part_of_history
 from graph_agent.errors import ConfigError, DamagedSessionError, NewerFormatError
 from graph_agent.session.built_agent import NO_SAVER
 from graph_agent.state.events import Event, StoredEvent, read_events
-from graph_agent.state.lengths import CheckedWrites, lengths_of
+from graph_agent.state.lengths import CheckedWrites, lengths_of, read_again, removed
 from graph_agent.types import SessionStatus
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ async def read_tail(
         elif total is None or count < total - begin(total):
             before = await saver.aget_tuple(part_of_history(at.parent_config))
             batch = _written(before) if before is not None else None
-            if before is None or batch is None or _lacks_events(len(batch), before, at):
+            if before is None or batch is None or _has_other_events(len(batch), before, at):
                 break
             batches.append(batch)
             count += len(batch)
@@ -90,11 +90,14 @@ def _written(at: CheckpointTuple) -> list[StoredEvent] | None:
     return [event for write in writes for event in write] if all(isinstance(each, list) for each in writes) else None
 
 
-def _lacks_events(found: int, before: CheckpointTuple, at: CheckpointTuple) -> bool:
-    """Whether events between a checkpoint and its parent are lost; the whole history then reports a damaged session."""
+def _has_other_events(found: int, before: CheckpointTuple, at: CheckpointTuple) -> bool:
+    """Whether events between a checkpoint and its parent are lost, or a pruning moved others there meanwhile.
+
+    The whole history is then read, which reports a damaged session.
+    """
     unknown = None if "events" in before.checkpoint["channel_versions"] else 0
     first, last = lengths_of(before.metadata).get("events", unknown), lengths_of(at.metadata).get("events")
-    return first is not None and last is not None and found < last - first
+    return first is not None and last is not None and found != last - first
 
 
 def _counted(at: CheckpointTuple) -> int | None:
@@ -138,6 +141,9 @@ class EventReader:
         If the session was forked, or deleted and begun again, return the events of the current session from index
         `count` on.
         """
+        return await read_again(self._read)
+
+    async def _read(self) -> Sequence[StoredEvent] | None:
         newest = await self._saver.aget_tuple(self._thread)
         if newest is None:
             return None
@@ -179,7 +185,11 @@ class EventReader:
 
     async def read_all(self) -> list[StoredEvent]:
         """Return every event of the session; the position of `read` does not change."""
-        return await self._events_at(await self._saver.aget_tuple(self._thread))
+
+        async def read() -> list[StoredEvent]:
+            return await self._events_at(await self._saver.aget_tuple(self._thread))
+
+        return await read_again(read)
 
     async def read_tail(
         self, *, last: int | None = None, after: int = -1, pending: bool = False
@@ -190,15 +200,19 @@ class EventReader:
         `last` events with an index above `after` are returned. With `pending`, they include those of calls that have
         finished while others of their wave still run or wait.
         """
-        newest = await self._saver.aget_tuple(self._thread)
-        if newest is None:
-            return None
-        self.pending = pending_events(newest) if pending else []
 
-        async def whole() -> list[StoredEvent]:
-            return await self._events_at(newest) + self.pending
+        async def read() -> tuple[int, list[StoredEvent]] | None:
+            newest = await self._saver.aget_tuple(self._thread)
+            if newest is None:
+                return None
+            self.pending = pending_events(newest) if pending else []
 
-        return await read_tail(self._saver, newest, whole, last=last, after=after, pending=pending)
+            async def whole() -> list[StoredEvent]:
+                return await self._events_at(newest) + self.pending
+
+            return await read_tail(self._saver, newest, whole, last=last, after=after, pending=pending)
+
+        return await read_again(read)
 
     async def _events_at(self, checkpoint: CheckpointTuple | None) -> list[StoredEvent]:
         if checkpoint is None:
@@ -206,6 +220,9 @@ class EventReader:
         if self._graph is None:
             return await self._stored_at(checkpoint)
         state = await self._graph.aget_state(checkpoint.config)
+        if state.created_at is None:
+            at = checkpoint.config["configurable"]
+            raise removed(str(at["thread_id"]), at["checkpoint_id"])
         return list(state.values.get("events", []))
 
     async def _stored_at(self, checkpoint: CheckpointTuple) -> list[StoredEvent]:

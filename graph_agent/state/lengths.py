@@ -6,14 +6,17 @@ lengths, a lost ancestor or write would only make them shorter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from graph_agent.errors import DamagedSessionError
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import CheckpointMetadata, DeltaChannelHistory
 
+
+T = TypeVar("T")
 
 LENGTHS = "graph_agent_lengths"
 """Key of the lengths in a checkpoint's metadata: channel → number of its entries."""
@@ -86,6 +89,40 @@ def checked(
         name: {**each, "writes": CheckedWrites(each["writes"], lengths.get(name), session_id)}
         for name, each in history.items()
     }
+
+
+class CheckpointRemovedError(DamagedSessionError):
+    """A pruning removed a checkpoint between two reads of it; the session is whole, and is read again."""
+
+
+_MOST_READS = 5
+"""Times that a session is read while prunings remove the checkpoints that were its newest."""
+
+
+async def read_again(read: Callable[[], Awaitable[T]]) -> T:
+    """Return what `read` returns, and call it again if a pruning removed the checkpoint that it read."""
+    for _ in range(_MOST_READS - 1):
+        with suppress(CheckpointRemovedError):
+            return await read()
+    return await read()
+
+
+def read_again_blocking(read: Callable[[], T]) -> T:
+    """Behaves like `read_again`."""
+    for _ in range(_MOST_READS - 1):
+        with suppress(CheckpointRemovedError):
+            return read()
+    return read()
+
+
+def removed(session_id: str, checkpoint_id: str) -> CheckpointRemovedError:
+    """Return the error for a checkpoint that a pruning removed while it was read."""
+    error = CheckpointRemovedError(
+        f"Checkpoint {checkpoint_id} of session {session_id!r} was removed while it was read, as `prune` does. Read "
+        "the session again."
+    )
+    error.session_id = session_id
+    return error
 
 
 def damaged(session_id: str, what: str) -> DamagedSessionError:

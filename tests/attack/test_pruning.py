@@ -6,11 +6,12 @@ import asyncio
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from graph_agent import Session
+from graph_agent import Session, SessionMemory
 from graph_agent.errors import DamagedSessionError
 from graph_agent.persistence import open_saver, prune
 from tests.attack.report import SCALE, note_faults
@@ -64,6 +65,35 @@ async def test_a_session_that_runs_while_it_is_pruned_loses_nothing(url: str) ->
     assert (kinds(events), len(state["messages"]), removed > INPUTS) == (one * INPUTS, 4 * INPUTS, True)
 
 
+async def test_readers_of_a_session_that_two_processes_prune_find_it_whole(url: str) -> None:
+    runner = await started("run", url, str(INPUTS))
+    assert runner.stdout is not None
+    await asyncio.wait_for(runner.stdout.readline(), 60)
+    pruners = [await started(how, url, str(20 * SCALE)) for how in ("prune", "join", "prune")]
+    faults, reads = list[str](), 0
+    async with open_saver(url) as saver:
+        graph = agent(saver, [])
+        session, memory = Session(graph, "s1"), SessionMemory(graph)
+
+        async def listed() -> list[Any]:
+            return [state async for state in graph.aget_state_history({"configurable": {"thread_id": "s1"}})]
+
+        while any(process.returncode is None for process in (runner, *pruners)):
+            for read in (session.events, lambda: memory.get_session_events("s1", last=3), session.status, listed):
+                reads += 1
+                try:
+                    found = await read()
+                except Exception as error:  # noqa: BLE001 - each is a fault
+                    faults.append(repr(error))
+                else:
+                    faults += [] if found else [f"nothing was read: {read}"]
+            await asyncio.sleep(0)
+    codes = [(await each.communicate(), each.returncode)[1] for each in (runner, *pruners)]
+
+    note_faults("pruning beside readers", "reads", reads, faults)
+    assert (faults, codes, reads > 20) == ([], [0] * 4, True)
+
+
 async def test_a_killed_pruning_leaves_every_checkpoint_as_it_was(url: str) -> None:
     async with open_saver(url) as saver:
         for number in range(4):
@@ -74,7 +104,7 @@ async def test_a_killed_pruning_leaves_every_checkpoint_as_it_was(url: str) -> N
             await take_step(saver, "delegate", number)
             before = await read_all(saver)
             pruner = await started("join" if number % 2 else "prune", url, "50")
-            # A reader of a checkpoint that is removed meanwhile may find a part of its history.
+            # A checkpoint that is removed between two reads of it is refused, also if it is read by its id.
             with suppress(DamagedSessionError):
                 while len(await read_all(saver)) == len(before):
                     await asyncio.sleep(0)

@@ -36,7 +36,7 @@ from graph_agent.checkpoints.format import part_of_history
 from graph_agent.runs.input_ids import ANSWERS
 from graph_agent.state.channels import GrowingDelta, MessagesChannel
 from graph_agent.state.events import append_events
-from graph_agent.state.lengths import COUNTERS, LENGTHS
+from graph_agent.state.lengths import COUNTERS, LENGTHS, removed
 
 NEWEST, YOUNG = "the newest", "younger than the limit"
 BRANCH, FIRST = "the end of a branch", "the first of a session"
@@ -433,7 +433,8 @@ async def answer_of(
 ) -> tuple[Checkpoint, CheckpointMetadata]:
     """Return an input's last checkpoint as the namespace of answers has it: with the input's own history only."""
     found = await saver.aget_tuple(config_at((thread_id, ""), checkpoint_id))
-    assert found is not None  # the session is locked
+    if found is None:
+        raise removed(thread_id, checkpoint_id)
     own = {name: delta_snapshot(value) for name, value in (await _own_history(saver, thread_id, found)).items()}
     values = {name: each for name, each in found.checkpoint["channel_values"].items() if not name.startswith(_INTERNAL)}
     values = {**values, **own}

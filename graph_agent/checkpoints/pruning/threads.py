@@ -39,7 +39,7 @@ from graph_agent.checkpoints.pruning.tables import (
 from graph_agent.errors import DamagedSessionError, SessionBusyError
 from graph_agent.locks.locks import database_key
 from graph_agent.runs.input_ids import ANSWERS
-from graph_agent.runs.registry import is_idle, maintained
+from graph_agent.runs.registry import is_idle, maintained, pruning
 
 _BATCH = GROUP
 """Checkpoints per transaction; in SQLite, other processes cannot write meanwhile."""
@@ -48,6 +48,7 @@ _PAUSE_S = 0.005
 _REPEATABLE = timedelta(days=1)
 """Age up to which the answers of inputs with an id remain, as a caller may send such an input again."""
 _RUNNING = "a run of it is under way"
+_PRUNED = "another pruning of it is under way"
 _CHANGED = "a run continued it from an old checkpoint meanwhile"
 
 
@@ -95,6 +96,23 @@ async def prune_thread(
 
     `place` identifies the database, for the locks of sessions. `marks` receives the thread's mark, to be stored.
     """
+    # A plan is valid only as long as no other pruning changes the session.
+    async with pruning(place, thread_id) as is_alone:
+        if not is_alone:
+            return PrunedSession(thread_id, skipped=_PRUNED)
+        return await _prune_alone(tables, saver, place, thread_id, keep, dry_run=dry_run, marks=marks)
+
+
+async def _prune_alone(
+    tables: Tables,
+    saver: BaseCheckpointSaver[Any],
+    place: Hashable,
+    thread_id: str,
+    keep: Rule,
+    *,
+    dry_run: bool,
+    marks: dict[str, Mark] | None,
+) -> PrunedSession:
     if not await is_idle(saver, thread_id):
         return PrunedSession(thread_id, skipped=_RUNNING)
     try:
