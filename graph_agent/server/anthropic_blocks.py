@@ -31,14 +31,12 @@ _UNSUPPORTED = {
 _KNOWN = {*_GIVEN, *_WITHOUT_EFFECT, *_UNSUPPORTED, "compaction"}
 _OF_PROVIDERS = ("_use", "_result", "_error", "_output")
 """Ends of the types of the calls and results of tools that Anthropic's servers run, and of what is in a result."""
-_EXPECTED = ", ".join(repr(name) for name in (*_GIVEN, *_WITHOUT_EFFECT[:4]))
+_EXPECTED = f"{', '.join(map(repr, (*_GIVEN, *_WITHOUT_EFFECT[:4])))}, or the call or result of a provider's tool"
 
 
 def _known_type(name: str) -> str:
     if name not in _KNOWN and not name.endswith(_OF_PROVIDERS):
-        raise PydanticCustomError(
-            "block_type", f"Input should be {_EXPECTED}, or the call or result of a provider's tool"
-        )
+        raise PydanticCustomError("block_type", "Input should be {expected}", {"expected": _EXPECTED})
     return name
 
 
