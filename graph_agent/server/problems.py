@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 Kind = Literal[
     "invalid", "key", "origin", "model", "not_found", "previous_response", "conflict", "key_reused", "too_large",
-    "media_type", "timeout", "busy", "context", "filtered", "upstream", "stopping", "taken_over", "storage", "locked",
-    "newer", "database", "internal",
+    "media_type", "timeout", "busy", "context", "filtered", "refused", "upstream", "stopping", "taken_over", "storage",
+    "locked", "newer", "database", "internal",
 ]  # fmt: skip
 
 
@@ -56,6 +56,9 @@ FORMS: dict[Kind, ProblemForm] = {
     "busy": ProblemForm(429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error"),
     "context": ProblemForm(400, "invalid_request_error", "context_length_exceeded", "invalid_request_error"),
     "filtered": ProblemForm(400, "invalid_request_error", "content_filter", "invalid_request_error"),
+    # Coding clients take only 400 as final: Codex CLI repeats a request after any other status, aider after 403 and 5xx,
+    # and OpenCode wherever the error has the type `server_error`.
+    "refused": ProblemForm(400, "invalid_request_error", "model_failed", "api_error"),
     "upstream": ProblemForm(502, "server_error", "model_failed", "api_error"),
     "stopping": ProblemForm(503, "server_error", "server_stopping", "overloaded_error", 529),
     "taken_over": ProblemForm(503, "server_error", "session_taken_over", "api_error"),
@@ -136,9 +139,9 @@ class BusySessionError(ProblemError):
 
 _RUN_ERRORS: dict[str, tuple[Kind, str]] = {
     "transient": ("upstream", "The model's provider did not answer as it should; try again later."),
-    "auth": ("upstream", "The model's provider refused this server; its operator has to look at the model's key."),
-    "permission": ("upstream", "The model's provider refused this server; its operator has to look at its account."),
-    "unknown_model": ("upstream", "The model's provider does not know the model this server asks for."),
+    "auth": ("refused", "The model's provider refused this server; its operator has to look at the model's key."),
+    "permission": ("refused", "The model's provider refused this server; its operator has to look at its account."),
+    "unknown_model": ("refused", "The model's provider does not know the model this server asks for."),
     "context_overflow": ("context", "The conversation is longer than the model can read; shorten it."),
     "content_filter": ("filtered", "The model provider's content filter stopped the request."),
     "response_schema": (

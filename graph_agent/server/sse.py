@@ -86,6 +86,20 @@ class EventStream(Response):
             await self._close()
 
 
+class WholeAnswer(Response):
+    """A response that is sent as a whole; `close` is called when it was sent."""
+
+    close: Callable[[], Awaitable[None]] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            if self.close is not None:
+                await self.close()
+
+
 async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
     """Return the result of some work; None if the client of a request disconnects before it, which cancels the work.
 

@@ -187,7 +187,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="graph-agent-compat-") as scratch:
         folder = Path(scratch)
         with serving(folder, environment={"GRAPH_AGENT_API_KEYS": KEY}) as server, ThreadPoolExecutor(AT_ONCE) as pool:
-            clis = pool.submit(coding_clis.faults, server.url, KEY, folder / "clis", float(sys.argv[1]))
+            within_s = float(sys.argv[1])
+            clis = pool.submit(coding_clis.faults, server.url, KEY, folder / "clis", within_s)
             suites = [
                 pool.submit(open_responses.faults, server.url, KEY, folder / "open-responses"),
                 pool.submit(agui.faults, folder / "agui", int(sys.argv[2])),
@@ -204,6 +205,7 @@ def main() -> None:
                 if not _is_right(name, script, found)
             ]
             others = {**recorded.faults(server.url, KEY), **mcp_conformance.faults(folder / "npm"), **clis.result()}
+            others |= coding_clis.faults_of_repeats(KEY, folder / "repeats", within_s)
             for suite in suites:
                 others |= suite.result()
             for name, faults in others.items():

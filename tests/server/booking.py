@@ -4,6 +4,7 @@ A message `book FOLDER` is a call of `book`, which adds a line to FOLDER/booked.
 no text to the call; with `confirm`, it calls `confirm` next. While FOLDER/hold exists, the tool waits after its
 write; while FOLDER/wait exists, the model waits before its last reply. While FOLDER/fail exists, the last reply fails,
 with the HTTP status in the file; FOLDER/fail-once is removed by the failure. FOLDER/fail-first fails the first reply.
+FOLDER/die ends the process after the write, and is removed before.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -24,7 +26,9 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-_ORDER = re.compile(r"book (\S+)")
+_ORDER = re.compile(r"book (/\S+)")
+_TITLES = "title generator"
+"""Words of the system prompt with which a client asks for the title of a conversation."""
 TOOL = "tests.server.booking:book"
 BOOKER: dict[str, Any] = {
     "name": "booker",
@@ -77,7 +81,8 @@ class BookingModel(BaseChatModel):
 async def _reply(messages: list[BaseMessage], options: dict[str, Any]) -> AIMessage:
     at = max(i for i, message in enumerate(messages) if isinstance(message, HumanMessage))
     order, results = messages[at].text, [each for each in messages[at:] if isinstance(each, ToolMessage)]
-    if (found := _ORDER.search(order)) is None:
+    found = _ORDER.search(order)
+    if found is None or any(_TITLES in message.text for message in messages):
         return AIMessage(f"You said: {order}")
     folder = Path(found[1])
     if not results:
@@ -104,6 +109,12 @@ def _fail_if(file: Path, *, once: bool = False) -> None:
         raise FailedProviderError(status)
 
 
+def _die_if(file: Path) -> None:
+    if file.exists():
+        file.unlink()
+        os._exit(1)
+
+
 async def _while_there(file: Path) -> None:
     while file.exists():  # noqa: ASYNC240 - a look takes no time
         file.with_suffix(".reached").touch()
@@ -120,6 +131,7 @@ async def book(folder: str) -> str:
     """Book a room."""
     with open(f"{folder}/booked", "a") as booked:  # noqa: ASYNC230 - a few bytes
         booked.write("booked\n")
+    _die_if(Path(folder, "die"))
     await _while_there(Path(folder, "hold"))
     return "booked"
 

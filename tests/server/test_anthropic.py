@@ -141,7 +141,7 @@ def test_errors_have_the_apis_own_shape(anthropic_client: anthropic.Anthropic) -
         ask(anthropic_client, user("hi"), model="claude")
     with pytest.raises(anthropic.BadRequestError) as malformed:
         ask(anthropic_client, {"role": "assistant", "content": "hi"})
-    with pytest.raises(anthropic.InternalServerError) as failed:
+    with pytest.raises(anthropic.BadRequestError) as failed:
         ask(anthropic_client, user("!fail auth"), stream=True)
 
     bodies: list[Any] = [error.value.body for error in (unknown, malformed, failed)]
@@ -151,7 +151,7 @@ def test_errors_have_the_apis_own_shape(anthropic_client: anthropic.Anthropic) -
         ("error", "api_error"),
     ]
     assert [body["error"].get("category") for body in bodies] == [None, None, "auth"]
-    assert failed.value.status_code == 502
+    assert failed.value.status_code == 400
 
 
 def test_an_error_in_mid_stream_is_an_error_event(anthropic_client: anthropic.Anthropic) -> None:

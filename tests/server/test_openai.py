@@ -169,9 +169,9 @@ def test_an_unknown_model_is_not_found(openai_client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("kind", "status", "code"),
     [
-        ("auth", 502, "model_failed"),
-        ("permission", 502, "model_failed"),
-        ("unknown_model", 502, "model_failed"),
+        ("auth", 400, "model_failed"),
+        ("permission", 400, "model_failed"),
+        ("unknown_model", 400, "model_failed"),
         ("other", 502, "model_failed"),
         ("context_overflow", 400, "context_length_exceeded"),
     ],

@@ -38,7 +38,7 @@ from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.host import Host
 from graph_agent.server.monitoring import Metrics
 from graph_agent.server.problems import ProblemError, stopping
-from graph_agent.server.sse import EventStream, comment, progress_comment, unless_disconnected
+from graph_agent.server.sse import EventStream, WholeAnswer, comment, progress_comment, unless_disconnected
 from graph_agent.session.results import DelegatePart
 from graph_agent.state.events import StoredEvent
 
@@ -302,7 +302,10 @@ class Chat:
             run = await stack.enter_async_context(self.started(http_request, caller, request, attempt))
             headers = self.session_headers(run.spec.session_id)
             if not request.stream:
-                return await self._answer_whole(http_request, run, request, dialect, headers, keep)
+                answer = await self._answer_whole(http_request, run, request, dialect, headers, keep)
+                # A server that ends before it has sent the answer must still know the attempt.
+                answer.close = stack.pop_all().aclose
+                return answer
             first = await run.part(_HEADERS_WITHIN_S)
             if isinstance(first, RunEnded):
                 if (problem := refusal_of(run, first.outcome)) is not None:
@@ -384,7 +387,7 @@ class Chat:
         dialect: ChatDialect,
         headers: dict[str, str],
         keep: Keep | None,
-    ) -> Response:
+    ) -> WholeAnswer:
         answered = await unless_disconnected(http_request.receive, _to_end(run, dialect))
         if answered is None:
             raise stopping()  # never delivered: the client has disconnected
@@ -397,7 +400,7 @@ class Chat:
         if keep is not None:
             await keep(run)
         run.is_answered = outcome.problem is None and not await http_request.is_disconnected()
-        return Response(json.dumps(body, ensure_ascii=False), media_type="application/json", headers=headers)
+        return WholeAnswer(json.dumps(body, ensure_ascii=False), media_type="application/json", headers=headers)
 
 
 async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, list[dict[str, Any]]]:
