@@ -56,8 +56,8 @@ FORMS: dict[Kind, ProblemForm] = {
     "busy": ProblemForm(429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error"),
     "context": ProblemForm(400, "invalid_request_error", "context_length_exceeded", "invalid_request_error"),
     "filtered": ProblemForm(400, "invalid_request_error", "content_filter", "invalid_request_error"),
-    # Coding clients take only 400 as final: Codex CLI repeats a request after any other status, aider after 403 and 5xx,
-    # and OpenCode wherever the error has the type `server_error`.
+    # Coding clients take only 400 as final: Codex CLI repeats a request after any other status, aider after 403, and
+    # OpenCode wherever the error has the type `server_error`.
     "refused": ProblemForm(400, "invalid_request_error", "model_failed", "api_error"),
     "upstream": ProblemForm(502, "server_error", "model_failed", "api_error"),
     "stopping": ProblemForm(503, "server_error", "server_stopping", "overloaded_error", 529),
