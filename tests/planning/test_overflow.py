@@ -125,7 +125,7 @@ async def test_every_mode_is_shortened(openai_stub: StubFactory, agents: Agents,
         "text": '{"tool_calls": [{"name": "story", "arguments": {"part": 1}}]}',
         "wave": '{"status": "continue", "tools": [{"id": "t", "tool": "story", "args": {"part": 1}}]}',
     }[mode]
-    examples = {"text": ["user", "assistant"] * 2, "wave": []}[mode]
+    examples = ["user", "assistant"] * 2
     enough = {"text": "No more actions.", "wave": '{"status": "done", "tools": []}'}[mode]
     stub = openai_stub(call, call, TOO_LONG, enough, "The end.")
     session = await agents.of(stub, tool_calling=mode, temperature=0)
