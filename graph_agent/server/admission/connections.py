@@ -98,7 +98,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """
         if self._in_head:
             self._count_head(len(name) + len(value) + _FIELD_OVERHEAD)
-            super().on_header(name, value)
+            # The parser keeps white space behind a value, which is no part of it (RFC 9110, 5.5).
+            super().on_header(name, value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:
         """Stop the header timeout, and start the response; called by the parser."""

@@ -120,6 +120,8 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
     state = await host.kept.aget_state(spec.config)
     messages, events = state.values.get("messages", []), state.values.get("events", [])
     new = new_inputs(body.messages, [message.id or "" for message in messages])
+    if len({message.id for message in new}) < len(new):
+        raise InvalidRequestError("messages: two new messages have one id; give each an id of its own.", "messages")
     interrupts = open_interrupts(state)
     seen = await InputDeduplicator(host.saver, host.kept.aget_state, spec.thread).seen(mark) if state.values else None
     if seen == "stored" or (seen == "recorded" and not interrupts):

@@ -32,6 +32,7 @@ from starlette.types import Receive, Scope, Send
 
 from graph_agent.otel import instrument_from_env, is_switched_on
 from graph_agent.runs.registry import use_daemon_threads_of_own_loop
+from graph_agent.server.admission.body import ReplayedBody
 from graph_agent.server.admission.gate import Caller, Limits, admit_requests, admitted_caller
 from graph_agent.server.admission.worker_folder import limits_of
 from graph_agent.server.chat.handler import Runs
@@ -134,6 +135,14 @@ class _Endpoint:
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
+        if request.method == "POST":
+            body = await request.body()
+            try:
+                body.decode()
+            except UnicodeDecodeError:
+                await _refused(None, types.PARSE_ERROR, "The body is no UTF-8.")(scope, receive, send)
+                return
+            receive = ReplayedBody(body, receive)
         if request.headers.get("mcp-protocol-version", SUPPORTED_PROTOCOL_VERSIONS[0]) in SUPPORTED_PROTOCOL_VERSIONS:
             # The SDK then lets each session be used with the key that began it only.
             owner = AccessToken(token="", client_id=admitted_caller(request).name, scopes=[])
