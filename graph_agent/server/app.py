@@ -154,8 +154,8 @@ def create_app(
         redoc_url=None,
     )
     apis = _Apis(app, {} if a2a_only else _APIS)
+    app.include_router(router)
     if not a2a_only:
-        app.include_router(router)
         if mounted:
             # LangGraph's server copies the routes before the first request.
             apis.include_all()

@@ -90,13 +90,13 @@ def test_the_host_of_the_public_url_is_admitted(tmp_path: Path) -> None:
     assert answers == [200, 403]
 
 
-def test_only_the_a2a_routes_are_served(command: str) -> None:
+def test_only_the_a2a_routes_and_health_are_served(command: str) -> None:
     with http(command) as client:
         found = [
             client.get(path).status_code for path in ("/.well-known/agent-card.json", "/health", "/docs", "/v1/models")
         ]
 
-    assert found == [200, 404, 404, 404]
+    assert found == [200, 200, 404, 404]
 
 
 def test_a_body_over_the_limit_is_refused(command: str) -> None:

@@ -38,3 +38,11 @@ def test_two_new_messages_with_one_id_are_refused(served: Served) -> None:
         kept = http.get("/sessions/two-of-one-id").status_code
 
     assert ("two new messages have one id" in answer.text, kept) == (True, 404)
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ready", "/docs", "/openapi.json", "/.well-known/agent-card.json"])
+def test_the_head_of_an_open_path_is_answered(served: Served, path: str) -> None:
+    with served.http() as http:
+        answer = http.head(path)
+
+    assert (answer.status_code, answer.content) == (200, b"")
