@@ -57,6 +57,8 @@ _RENAMED = {
 """Keys of the loop state in version 0.2.0 → their present names."""
 _WAVE_FINISHED = {"arrived": "wave_finished"}
 """The channel whose name has changed since version 0.2.0."""
+_TASKS = "__pregel_tasks"
+"""Channel of the tasks that LangGraph's `Send` makes."""
 _KEYS = ("thread_id", "checkpoint_ns", "checkpoint_id")
 _NAMES = {"thread_id": "session_id"}
 """Names of keys in messages, where they differ."""
@@ -67,6 +69,13 @@ _Read = tuple[str, Any]
 
 
 _own_lists: ContextVar[tuple[str, Mapping[str, list[Any]]] | None] = ContextVar("graph_agent_own_lists", default=None)
+
+
+def has_tasks(checkpoint: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint of a graph with named edges has tasks to run, so that its input has not ended."""
+    values = checkpoint["channel_values"]
+    # The channel of an edge has a value only until the node behind it has run.
+    return bool(values.get(_TASKS)) or any(name.startswith(("branch:", "__start__")) for name in values)
 
 
 def check_format(metadata: Mapping[str, Any], thread_id: str) -> None:

@@ -207,7 +207,7 @@ class Sessions:
             "status": result.status.value,
             "stop_reason": result.stop_reason,
             "answer": public_text(result.answer),
-            "events": len(state.values.get("events", [])),
+            "events": len(result.events),
             "pending": to_json_safe(result.pending),
             "waiting": result.waiting,
             "activity": activity,

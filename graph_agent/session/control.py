@@ -19,6 +19,7 @@ from graph_agent.runs.inbox import ControlMessage, Inbox, NoteKind, new_note
 from graph_agent.runs.registry import ABORTED, POLL_S, find_run, inbox_of, is_idle, sees_other_processes
 from graph_agent.runs.run import Run, checked_fields
 from graph_agent.session.built_agent import NO_SAVER, builder_of
+from graph_agent.session.open_input import events_of
 from graph_agent.session.results import TrackedCall, planned_calls, since_last_input
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.call_events import OUTCOMES
@@ -247,7 +248,7 @@ def call_records(
     from graph_agent.execution.ledger import wave_recovery
     from graph_agent.state.schema import INITIAL_LOOP
 
-    events = since_last_input(snapshot.values.get("events", []))
+    events = since_last_input(events_of(snapshot))
     ledger = snapshot.values.get("loop", INITIAL_LOOP).get("ledger", False)
     recovery = wave_recovery(stored, before)
     pending = [("", *write) for writes in recovery.finished.values() for write in writes]

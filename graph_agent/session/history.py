@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from graph_agent._internal.text import check_session_id, text_of
-from graph_agent.checkpoints.format import part_of_history
+from graph_agent.checkpoints.format import has_tasks, part_of_history
 from graph_agent.errors import ConfigError, DamagedSessionError, NewerFormatError
 from graph_agent.session.built_agent import NO_SAVER
+from graph_agent.session.open_input import events_of, status_at, unfinished_events
 from graph_agent.state.events import Event, StoredEvent, read_events
 from graph_agent.state.lengths import CheckedWrites, lengths_of, read_again, removed
 from graph_agent.types import SessionStatus
@@ -40,13 +41,14 @@ async def read_tail(
     it, or if a person has overwritten it.
 
     At most `last` events with an index above `after` are returned; `pending` counts the newest checkpoint's own writes.
-    `known` is the id of an ancestor, and the number of events at it.
+    `known` is the id of an ancestor, and the number of events at it. They may include events that are not stored yet:
+    see `unfinished_events`.
     """
 
     def begin(total: int) -> int:
         return min(total, max(after + 1, 0 if last is None else total - last))
 
-    unfinished = _written(newest) if pending else []
+    unfinished = await unfinished_events(saver, newest) if pending else []
     batches: list[list[StoredEvent]] = [unfinished or []]
     at, count = newest, len(batches[0])
     stored = lengths_of(newest.metadata).get("events")
@@ -80,7 +82,7 @@ async def read_tail(
 
 
 def pending_events(newest: CheckpointTuple) -> list[StoredEvent]:
-    """Return the events after a session's newest checkpoint: those of calls whose wave still runs or waits."""
+    """Return the stored events after a session's newest checkpoint: those of calls whose wave still runs or waits."""
     return _written(newest) or []
 
 
@@ -133,7 +135,8 @@ class EventReader:
         self.count = 0
         """Events read so far."""
         self.pending: list[StoredEvent] = []
-        """Events of calls that had finished at the last read while others of their wave ran or waited."""
+        """Events at the last read that are not in their final place: those of calls that had finished while others of
+        their wave ran or waited, and those of an input whose first plan is not stored."""
 
     async def read(self) -> Sequence[StoredEvent] | None:
         """Return the events stored since the last read; all events at the first. None if there is no such session.
@@ -147,7 +150,7 @@ class EventReader:
         newest = await self._saver.aget_tuple(self._thread)
         if newest is None:
             return None
-        checkpoint_id, pending = newest.checkpoint["id"], pending_events(newest)
+        checkpoint_id, pending = newest.checkpoint["id"], await unfinished_events(self._saver, newest) or []
         if checkpoint_id == self._seen:
             self.pending = pending
             return ()
@@ -173,13 +176,13 @@ class EventReader:
         if new is None:
             return None
         for index, event in enumerate(new, before):
-            if event in self._shown:
-                self._shown.remove(event)
+            if (same := _without_times(event)) in self._shown:
+                self._shown.remove(same)
             else:
                 found.append((index, event))
         for index, event in enumerate(self.pending, self.count):
-            if event not in self._shown:
-                self._shown.append(event)
+            if (same := _without_times(event)) not in self._shown:
+                self._shown.append(same)
                 found.append((index, event))
         return found
 
@@ -205,7 +208,7 @@ class EventReader:
             newest = await self._saver.aget_tuple(self._thread)
             if newest is None:
                 return None
-            self.pending = pending_events(newest) if pending else []
+            self.pending = await unfinished_events(self._saver, newest) or [] if pending else []
 
             async def whole() -> list[StoredEvent]:
                 return await self._events_at(newest) + self.pending
@@ -241,6 +244,11 @@ class EventReader:
         if isinstance(history["writes"], CheckedWrites):
             history["writes"].check(len(events))
         return events
+
+
+def _without_times(event: StoredEvent) -> StoredEvent:
+    """Return an event without what only its final form has."""
+    return {name: value for name, value in event.items() if name not in ("ts", "queued_s")}
 
 
 def _unwrapped(stored: Any) -> Any:
@@ -287,7 +295,7 @@ class SessionMemory:
 
         async def whole() -> list[StoredEvent]:
             state = await self._graph.aget_state(config)
-            return list(state.values.get("events", []))
+            return events_of(state) if checkpoint_id is None else list(state.values.get("events", []))
 
         if last is None and after < 0:
             return read_events(await whole(), session_id)
@@ -306,10 +314,7 @@ class SessionMemory:
         newest = await self._saver.aget_tuple({"configurable": {"thread_id": check_session_id(session_id)}})
         if newest is None:
             return SessionStatus.CREATED
-        # The first step of an input that was left has no checkpoint of its own yet; its events are read, too.
-        if any(written[1:] == ("status", SessionStatus.RUNNING) for written in newest.pending_writes or ()):
-            return SessionStatus.RUNNING
-        return SessionStatus(newest.checkpoint["channel_values"].get("status", SessionStatus.CREATED))
+        return status_at(newest)
 
     async def list_sessions(self) -> list[str]:
         """Return the ids of all sessions, newest first."""
@@ -372,7 +377,7 @@ class SessionSummary:
     turns: int
     """Phase-1 model calls so far, as `max_turns` counts them."""
     status: SessionStatus
-    """Its status; `RUNNING` while it waits for a person."""
+    """Its status; `RUNNING` until its newest input has ended."""
     activity: Activity
     """`running`: a run is under way; `waiting`: for a person's answer; `interrupted`: its process ended in the middle
     of a run; `idle`: its newest input has ended; `newer`: a newer version of this package stored it, or `damaged`: it
@@ -411,10 +416,8 @@ async def summarize_session(
     """Return the summary of one session."""
     values = newest.checkpoint["channel_values"]
     loop = values.get("loop")
-    # A thread of another graph may have a field of the same name.
-    status = next((known for known in SessionStatus if known == values.get("status")), SessionStatus.CREATED)
     activity: Activity = "idle"
-    if _is_open(newest, status):
+    if has_tasks(newest.checkpoint):
         waits = is_waiting(newest)
         activity = "running" if await is_running(session_id) else "waiting" if waits else "interrupted"
     return SessionSummary(
@@ -422,14 +425,9 @@ async def summarize_session(
         title=title_of(await _first_checkpoint(saver, session_id)),
         updated_at=newest.checkpoint["ts"],
         turns=loop.get("turn", 0) if isinstance(loop, dict) else 0,
-        status=status,
+        status=status_at(newest),
         activity=activity,
     )
-
-
-def _is_open(newest: CheckpointTuple, status: SessionStatus) -> bool:
-    """Whether the newest input has not ended; it changes the status only when its first plan is stored."""
-    return status in (SessionStatus.RUNNING, SessionStatus.CREATED) or newest.metadata.get("source") == "input"
 
 
 def is_waiting(newest: CheckpointTuple) -> bool:

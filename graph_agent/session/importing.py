@@ -29,7 +29,8 @@ from graph_agent.errors import DamagedSessionError, InputError, SessionBusyError
 from graph_agent.runs.inbox import StoreInbox, inbox_namespace, note_from
 from graph_agent.runs.input_ids import ANSWERS
 from graph_agent.runs.registry import lock_idle_session, running_check
-from graph_agent.session.history import summarize_session
+from graph_agent.session.history import pending_events, summarize_session
+from graph_agent.session.open_input import unfinished_events
 from graph_agent.state.events import as_value, read_events
 from graph_agent.state.lengths import lengths_of
 from graph_agent.state.schema import AgentState
@@ -85,14 +86,20 @@ async def read_history(
 ) -> dict[str, Any]:
     """Return a session's messages and events at a checkpoint, by channel; `DamagedSessionError` if lost.
 
-    With `pending`, they include those of calls that have finished while others of their wave still run or wait.
+    With `pending`, they include those of calls that have finished while others of their wave still run or wait, and the
+    first events of an input whose first plan is not stored.
     """
     values, versions = newest.checkpoint["channel_values"], newest.checkpoint["channel_versions"]
     stored = {name: getattr(values[name], "value", values[name]) for name in CHANNELS if name in values}
     missing = [name for name in CHANNELS if name in versions and name not in stored]
     rebuilt = await delta_values(saver, (session_id, ""), newest.checkpoint["id"], missing) if missing else {}
     history = {**dict.fromkeys(CHANNELS, ()), **stored, **rebuilt}
-    return {name: _with_writes(name, entries, newest) for name, entries in history.items()} if pending else history
+    if not pending:
+        return history
+    history = {name: _with_writes(name, entries, newest) for name, entries in history.items()}
+    if not pending_events(newest):
+        history["events"] = [*history["events"], *(await unfinished_events(saver, newest) or ())]
+    return history
 
 
 def _with_writes(channel: str, entries: Sequence[Any], newest: CheckpointTuple) -> Sequence[Any]:

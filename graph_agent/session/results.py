@@ -17,6 +17,7 @@ from graph_agent._internal.text import html_table, text_of
 from graph_agent.approvals.requests import request_of
 from graph_agent.models.finish import REFUSAL_WARNING
 from graph_agent.session.built_agent import builder_of
+from graph_agent.session.open_input import begun_events
 from graph_agent.settings.config import AgentContext
 from graph_agent.state.call_events import call_name
 from graph_agent.state.events import NOT_RUN, SUCCESSES, Event, PlannedCall, ResultStatus, StoredEvent, is_own, value_of
@@ -192,18 +193,22 @@ def is_refusal(events: Sequence[StoredEvent]) -> bool:
 
 def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
     """Read a session's state as the result of its newest input; `fields` are own state fields of its output."""
-    values = state.values
-    events = since_last_input(values.get("events", []))
+    values, begun = state.values, begun_events(state)
+    if begun:
+        # The other fields are those of the input before.
+        values = {"messages": values.get("messages", []), **{name: values[name] for name in fields if name in values}}
+    events = begun or since_last_input(values.get("events", []))
     plan = next((entry for entry in reversed(events) if entry["type"] == "plan"), {})
     answer = next((entry for entry in reversed(events) if entry["type"] == "agent_response"), {})
     error = next((entry for entry in reversed(events) if entry["type"] == "error"), {})
     calls = planned_calls(events)
+    status = SessionStatus.RUNNING if state.tasks else SessionStatus(values.get("status", SessionStatus.CREATED))
     stopped = values.get("stop_reason") not in (None, "completed")
     # Before the first plan is stored the channel holds an empty mapping.
     usage = values.get("usage") or NO_USAGE
     return RunResult(
         answer=text_of(answer.get("content", "")),
-        status=SessionStatus(values.get("status", SessionStatus.CREATED)),
+        status=status,
         stop_reason=values.get("stop_reason"),
         action=plan.get("action", ""),
         reasoning=plan.get("reasoning", ""),
@@ -220,7 +225,7 @@ def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
         hint=next((entry["hint"] for entry in reversed(events) if entry.get("hint")), ""),
         truncated=answer.get("truncated"),
         state={name: values[name] for name in fields if name in values},
-        events=values.get("events", ()),
+        events=[*state.values.get("events", ()), *begun] if begun else values.get("events", ()),
     )
 
 

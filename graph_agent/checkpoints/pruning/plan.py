@@ -29,10 +29,9 @@ from langchain_core.messages import BaseMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
-from langgraph.checkpoint.serde.types import TASKS
 
 from graph_agent._compat.checkpoints import delta_snapshot, replay_delta
-from graph_agent.checkpoints.format import part_of_history
+from graph_agent.checkpoints.format import has_tasks, part_of_history
 from graph_agent.runs.input_ids import ANSWERS
 from graph_agent.state.channels import GrowingDelta, MessagesChannel
 from graph_agent.state.events import append_events
@@ -422,10 +421,7 @@ _INTERNAL = ("__", "branch:")
 async def has_answer(saver: BaseCheckpointSaver[Any], thread_id: str, checkpoint_id: str) -> bool:
     """Whether an input ended with a checkpoint of the root namespace, so that no task starts from it."""
     found = await saver.aget_tuple(config_at((thread_id, ""), checkpoint_id))
-    if found is None:
-        return False
-    values = found.checkpoint["channel_values"]
-    return not values.get(TASKS) and not any(name.startswith(("branch:", "__start__")) for name in values)
+    return found is not None and not has_tasks(found.checkpoint)
 
 
 async def answer_of(

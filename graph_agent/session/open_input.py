@@ -1,0 +1,97 @@
+"""Reads an input that has not ended: whether there is one, and its events while its first plan is not stored.
+
+An agent's first superstep stores the user's message as an event, together with its plan. Until then, also after a crash
+in the first model call, only the messages and the pending tasks of the newest checkpoint show the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from graph_agent.checkpoints.format import has_tasks
+from graph_agent.state.events import StoredEvent, event
+from graph_agent.types import SessionStatus
+
+if TYPE_CHECKING:
+    from langchain_core.messages import AnyMessage
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+    from langgraph.types import StateSnapshot
+
+_START, _FIRST = "__start__", "plan"
+"""The nodes that run before the first plan of an input is stored."""
+
+
+def status_at(newest: CheckpointTuple) -> SessionStatus:
+    """Return a session's status at its newest checkpoint: `RUNNING` as long as a task is pending."""
+    if has_tasks(newest.checkpoint):
+        return SessionStatus.RUNNING
+    # A thread of another graph may have a field of the same name.
+    stored = newest.checkpoint["channel_values"].get("status")
+    return next((known for known in SessionStatus if known == stored), SessionStatus.CREATED)
+
+
+async def unfinished_events(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> list[StoredEvent] | None:
+    """Return the events after a session's newest checkpoint; None if a task has set the whole history.
+
+    They are those of calls whose wave still runs or waits, or the first ones of an input without a stored plan.
+    """
+    writes = [value for _, channel, value in newest.pending_writes or [] if channel == "events"]
+    if not all(isinstance(each, list) for each in writes):
+        return None
+    values = newest.checkpoint["channel_values"]
+    if writes or not ({_START, f"branch:to:{_FIRST}"} & values.keys()):
+        return [entry for write in writes for entry in write]
+    return _first_events(await _messages_at(saver, newest), values, newest.checkpoint["ts"])
+
+
+def begun_events(state: StateSnapshot) -> list[StoredEvent]:
+    """Return the first events of an input whose first plan is not stored; empty for any other state."""
+    if not any(task.name in (_START, _FIRST) for task in state.tasks):
+        return []
+    return _first_events(state.values.get("messages", []), state.values, state.created_at or "")
+
+
+def events_of(state: StateSnapshot) -> list[StoredEvent]:
+    """Return the events of a state, with those of an input whose first plan is not stored."""
+    return [*state.values.get("events", []), *begun_events(state)]
+
+
+def _first_events(messages: Sequence[AnyMessage], values: Mapping[str, Any], ts: str) -> list[StoredEvent]:
+    """Return the events with which `plan` will begin an input, except for its warnings; empty if it continues one.
+
+    Args:
+        messages: The conversation, with the input's own messages.
+        values: The other state fields.
+        ts: Time of the checkpoint.
+    """
+    # Imported here: lists of sessions do not load LangChain.
+    from graph_agent._internal.text import to_json_safe
+    from graph_agent.state.channels import status_event
+    from graph_agent.state.messages import new_user_messages
+
+    if values.get("wave_finished"):
+        return []
+    users = new_user_messages(messages, (values.get("loop") or {}).get("last_input_id", ""))
+    found = [event("user_message", 0, content=to_json_safe(message.content)) for message in users]
+    status = values.get("status") or SessionStatus.CREATED.value
+    if status != SessionStatus.RUNNING:
+        found.append(status_event(status, SessionStatus.RUNNING.value, 0))
+    return [{**entry, "ts": ts} for entry in found]
+
+
+async def _messages_at(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> list[AnyMessage]:
+    """Return the conversation at a checkpoint, with the messages of an input that no task has taken in."""
+    from langchain_core.messages import convert_to_messages
+
+    from graph_agent.checkpoints.pruning.plan import delta_values
+
+    values, at = newest.checkpoint["channel_values"], newest.config["configurable"]
+    messages: Any = getattr(values.get("messages"), "value", values.get("messages"))
+    if messages is None and "messages" in newest.checkpoint["channel_versions"]:
+        place = str(at["thread_id"]), str(at.get("checkpoint_ns", ""))
+        messages = (await delta_values(saver, place, newest.checkpoint["id"], ["messages"]))["messages"]
+    start = values.get(_START)
+    given = start.get("messages", []) if isinstance(start, dict) else []
+    own: Any = convert_to_messages(given if isinstance(given, list) else [given])
+    return [*(messages or ()), *own]
